@@ -28,14 +28,14 @@ from gpudojo.model.results import (
 from gpudojo.model.results_file import StoredRows, header
 from gpudojo.platforms import (
     Options,
-    describe,
+    describe_format,
     exercises_of_day,
-    exporter,
-    formats,
+    exporter_of,
+    format_names,
     is_about_the_class,
     options_used_by,
 )
-from gpudojo.platforms._rows import VisibleRows, submission_named
+from gpudojo.platforms._rows import VisibleRows, find_submission
 
 
 class _Described(click.Command):
@@ -43,7 +43,7 @@ class _Described(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Formats"):
-            formatter.write_dl([(name, describe(name)) for name in formats()])
+            formatter.write_dl([(name, describe_format(name)) for name in format_names()])
 
 
 @click.command(cls=_Described)
@@ -52,7 +52,7 @@ class _Described(click.Command):
     "--to",
     "format_",
     required=True,
-    type=click.Choice(formats(), case_sensitive=False),
+    type=click.Choice(format_names(), case_sensitive=False),
     help="The format.",
 )
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
@@ -78,7 +78,9 @@ def export(
     submission: str | None,
 ) -> None:
     """Write RESULTS, a results.json of `dojo grade` or its folder, for another program."""
-    _refuse_unused(format_, {"worksheet": worksheet, "gradebook": gradebook, "title": title})
+    _refuse_unused_options(
+        format_, {"worksheet": worksheet, "gradebook": gradebook, "title": title}
+    )
     if submission is not None and is_about_the_class(format_):
         raise click.UsageError(
             f"--submission does not go with --to {format_}, which is about the whole class"
@@ -90,7 +92,7 @@ def export(
         # All rows are read before a line is written: the file may be truncated.
         review = _describe_reviews(rows, file)
         if submission is not None:
-            submission = submission_named(submission, rows, file)
+            submission = find_submission(submission, rows, file)
         withheld = rows.describe_withheld()
         if withheld:
             print_note(f"{withheld}; this export does not hide them, unless the platform does.")
@@ -105,13 +107,13 @@ def export(
             say=print_note,
         )
         out.mkdir(parents=True, exist_ok=True)
-        written = exporter(format_)(head, rows, out, options)
+        written = exporter_of(format_)(head, rows, out, options)
     if review:
         print_note(review)
     click.echo(f"{_count_of(written, 'file')} written to {out}.")
 
 
-def _refuse_unused(format_: str, options: Mapping[str, Path | str | None]) -> None:
+def _refuse_unused_options(format_: str, options: Mapping[str, Path | str | None]) -> None:
     """Raises UsageError for an option that the format would not use."""
     for name, value in options.items():
         if value is not None and name not in options_used_by(format_):
@@ -237,7 +239,7 @@ def feedback(
             raise click.ClickException(f"{withheld}; use --early to write feedback all the same")
         print_note(f"{withheld} and get no feedback now; use --early to write it all the same")
     if only is not None:
-        only = submission_named(only, rows, file)
+        only = find_submission(only, rows, file)
     with explain_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         exercises = exercises_of_class(head, rows)

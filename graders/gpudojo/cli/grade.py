@@ -21,9 +21,9 @@ from gpudojo.cli.options import (
     count_of_processors,
     day_option,
     find_repository,
+    is_given_by_user,
     seed_option,
     size_option,
-    was_given,
     with_limits,
 )
 from gpudojo.model.results import AttemptRule
@@ -167,7 +167,9 @@ def _make_options(asked: GradeArguments, context: click.Context) -> GradingOptio
     """The options of the run; raises ClickException where references are not found."""
     from gpudojo.classes.grading_options import GradingOptions
 
-    names_given = {name for option, name in KEPT_OPTIONS.items() if was_given(context, option)}
+    names_given = {
+        name for option, name in KEPT_OPTIONS.items() if is_given_by_user(context, option)
+    }
     return GradingOptions(
         submissions=asked.submissions,
         out=asked.out,

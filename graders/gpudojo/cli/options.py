@@ -96,7 +96,7 @@ def with_limits(command: Command) -> Command:
     return time(memory(isolation(command)))
 
 
-def was_given(context: click.Context, option: str) -> bool:
+def is_given_by_user(context: click.Context, option: str) -> bool:
     """True if the user gave an option, on the command line or in the environment."""
     return context.get_parameter_source(option) is not ParameterSource.DEFAULT
 

@@ -26,7 +26,7 @@ from gpudojo.cli.options import (
     with_limits,
 )
 from gpudojo.platforms import _bundles as bundles
-from gpudojo.platforms import seals
+from gpudojo.platforms import find_seals
 from gpudojo.release import stubs as stub_files
 from gpudojo.release import student as student_files
 from gpudojo.release.notebooks import notebooks_of_day, write_notebooks
@@ -78,7 +78,7 @@ def student(target: Path, day: str, root: Path | None) -> None:
     The references are run and graded first, and every file is searched for lines of a solution.
     This takes about 15 seconds, needs no network, and gives the same bytes every time.
     """
-    files = student_files.release(root or find_repository(), day, target, seals())
+    files = student_files.release(root or find_repository(), day, target, find_seals())
     [wheel] = [path for path in files if path.startswith("vendor/")]
     size = sum(len(data) for data in files.values())
     click.echo(f"written: {target}, {len(files)} files, {size / 1e6:.1f} MB, with {wheel}")
@@ -137,7 +137,7 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
             f"{out} does not end in .zip, which Gradescope requires", param_hint="--out"
         )
     data = bundles.gradescope_zip(root or find_repository(), day, secret)
-    bundles.write(out, data)
+    bundles.write_upload(out, data)
     seed = "your secret"
     if secret is None:
         seed = "the public seed; set DOJO_SEED for secret scenarios"
@@ -300,7 +300,7 @@ def _grade_checkout(asked: ClassroomArguments, environment: dict[str, str]) -> N
         changed = tuple(find_changes(asked.folder, manifest))
     inside = _path_in_workspace(asked.folder, environment)
     report = reporting.Report(graded, changed, tuple(notes), inside)
-    for line in report.log(environment.get("GITHUB_ACTIONS") == "true"):
+    for line in report.log_lines(environment.get("GITHUB_ACTIONS") == "true"):
         click.echo(line)
     reporting.write_report(report, WHOM[asked.whom], asked.out, environment)
 
@@ -352,7 +352,7 @@ def _stop_with_error(why: str, environment: Mapping[str, str]) -> NoReturn:
 
     reason = one_line(why)
     if environment.get("GITHUB_ACTIONS") == "true":
-        click.echo(Annotation("error", FAILED, reason).command())
+        click.echo(Annotation("error", FAILED, reason).as_command())
     # A line that begins with ##[ would be a command to the workflow.
     click.echo(f"Error: {reason}".replace("##[", "# #["), err=True)
     sys.exit(1)

@@ -58,7 +58,7 @@ def exercises_of_day(day: str) -> tuple[ExerciseRow, ...]:
     return tuple(rows)
 
 
-def formats() -> list[str]:
+def format_names() -> list[str]:
     """Return the names of all formats."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
     return sorted(name for name in names if not name.startswith("_"))
@@ -68,7 +68,7 @@ def _module_of(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def exporter(name: str) -> Exporter:
+def exporter_of(name: str) -> Exporter:
     """Return the function that writes a format."""
     return cast(Exporter, _module_of(name).export)
 
@@ -84,13 +84,13 @@ def is_about_the_class(name: str) -> bool:
     return bool(getattr(_module_of(name), "OF_CLASS", False))
 
 
-def describe(name: str) -> str:
+def describe_format(name: str) -> str:
     """Return the paragraph that a format's module opens with, on one line."""
     docstring = _module_of(name).__doc__ or ""
     return docstring.strip().split("\n\n")[0].replace("\n", " ")
 
 
-def seals() -> list[Seal]:
+def find_seals() -> list[Seal]:
     """Return the functions that add a platform's files to a student's repository.
 
     They are called once all other files are made.

@@ -27,8 +27,8 @@ from gpudojo.grading.references import SHIPPED_SUFFIX, read_shipped
 from gpudojo.model.errors import BadClass, DojoError
 from gpudojo.model.results import POINT_PLACES, ClassResults, Grade, SubmissionRow
 from gpudojo.model.results_file import read
-from gpudojo.platforms import Options, exercises_of_day, exporter
-from gpudojo.platforms._files import save, save_json
+from gpudojo.platforms import Options, exercises_of_day, exporter_of
+from gpudojo.platforms._files import save_json, save_text
 from gpudojo.platforms._texts import one_line
 from gpudojo.sandbox.layers import missing_layers
 
@@ -142,7 +142,7 @@ def _write_no_result(target: Path, why: str, day: str) -> None:
 
 def _write_not_gradable(target: Path, why: str, day: str) -> None:
     """Tell PrairieLearn that this is not gradable: it costs neither points nor an attempt."""
-    result = {"gradable": False, "format_errors": [_apology(why)]}
+    result = {"gradable": False, "format_errors": [_text_of_apology(why)]}
     save_json(target / "results.json", result)
 
 
@@ -150,10 +150,10 @@ def _write_no_scores(target: Path, why: str, day: str) -> None:
     """Give Autolab no score for any problem, which leaves them ungraded."""
     scores = dict.fromkeys(each.exercise for each in exercises_of_day(day))
     last_line = msgspec.json.encode({"scores": scores}).decode()
-    save(target / "feedback.txt", f"{_apology(why)}\n{last_line}\n")
+    save_text(target / "feedback.txt", f"{_text_of_apology(why)}\n{last_line}\n")
 
 
-def _apology(why: str) -> str:
+def _text_of_apology(why: str) -> str:
     advice = "This is not your fault; please tell your instructor."
     return f"The grader could not run: {why}. {advice}"
 
@@ -188,7 +188,7 @@ def main(platform: str, root: Path, day: str, seconds: float) -> int:
         )
         row = scale_row(checkout.row, assignment_points(root / "submission_metadata.json"))
         options = Options(submission=row.submission, exercises=exercises_of_day(day))
-        exporter(platform)(checkout.results, [row], target, options)
+        exporter_of(platform)(checkout.results, [row], target, options)
         _print_for_instructor(checkout)
         return 0
     except (DojoError, OSError) as error:

@@ -239,7 +239,7 @@ def _make_tar(files: Mapping[str, bytes]) -> bytes:
     return stream.getvalue()
 
 
-def write(path: Path, data: bytes) -> None:
+def write_upload(path: Path, data: bytes) -> None:
     """Write a file, all of it or nothing; raises CannotRelease."""
     try:
         store.write_file(path, data)

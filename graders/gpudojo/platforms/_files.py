@@ -40,14 +40,14 @@ def new_name(wanted: str, taken: set[str]) -> str:
     first = safe_name(wanted)
     name = first
     number = 1
-    while _folded(name) in taken:
+    while _comparable_name(name) in taken:
         number += 1
         name = f"{first}-{number}"
-    taken.add(_folded(name))
+    taken.add(_comparable_name(name))
     return name
 
 
-def _folded(name: str) -> str:
+def _comparable_name(name: str) -> str:
     return unicodedata.normalize("NFC", name.casefold())
 
 
@@ -57,7 +57,7 @@ def file_names(rows: Iterable[SubmissionRow]) -> list[str]:
     return [new_name(row.submission, taken) for row in rows]
 
 
-def save(path: Path, text: str) -> Path:
+def save_text(path: Path, text: str) -> Path:
     """Write a text file, and return its path."""
     write_file(path, text.encode("utf-8", "backslashreplace"), lasting=False)
     return path
@@ -66,7 +66,7 @@ def save(path: Path, text: str) -> Path:
 def save_json(path: Path, value: Any) -> Path:
     """Write a value as indented JSON, and return the path."""
     text = msgspec.json.format(encode_json(value), indent=1).decode()
-    return save(path, f"{text}\n")
+    return save_text(path, f"{text}\n")
 
 
 def save_csv(
@@ -78,4 +78,4 @@ def save_csv(
     """
     text = io.StringIO(newline="")
     csv.writer(text, delimiter=delimiter).writerows(rows)
-    return save(path, mark + text.getvalue())
+    return save_text(path, mark + text.getvalue())

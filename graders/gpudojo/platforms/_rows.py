@@ -30,7 +30,7 @@ MILLION: Final = 1_000_000
 SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
 
 
-def millionths(points: float) -> int:
+def in_millionths(points: float) -> int:
     """Return points as a whole number, so that sums are exact."""
     return round(points * MILLION)
 
@@ -61,16 +61,16 @@ class VisibleRows:
         for row in self.rows:
             if not self.early and not self.shows_results(row):
                 continue
-            if self._shows(self.header.visibility.hints, row):
+            if self._shows_to(self.header.visibility.hints, row):
                 yield row
             else:
                 yield _without_hints(row)
 
     def shows_results(self, row: SubmissionRow) -> bool:
         """True if the student may see the results."""
-        return self._shows(self.header.visibility.results, row)
+        return self._shows_to(self.header.visibility.results, row)
 
-    def _shows(self, when: When, row: SubmissionRow) -> bool:
+    def _shows_to(self, when: When, row: SubmissionRow) -> bool:
         deadline = self.header.deadline
         if row.timing and row.timing.deadline:
             deadline = row.timing.deadline
@@ -113,14 +113,14 @@ def exercises_with_missing(
     reached = {exercise.exercise for exercise in row.exercises}
     missing = [each for each in exercises_of_day if each.exercise not in reached]
     counted = [exercise for exercise in row.exercises if not exercise.extra]
-    unaccounted = millionths(row.max_score) - _sum_of_maxima(counted)
+    unaccounted = in_millionths(row.max_score) - _sum_of_maxima(counted)
     if _sum_of_maxima(missing) != unaccounted:
         return list(row.exercises)
     return sorted([*row.exercises, *missing], key=lambda exercise: exercise.exercise)
 
 
 def _sum_of_maxima(exercises: Iterable[ExerciseRow]) -> int:
-    return sum(millionths(exercise.max_score) for exercise in exercises)
+    return sum(in_millionths(exercise.max_score) for exercise in exercises)
 
 
 def rows_of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow]:
@@ -131,8 +131,8 @@ def rows_of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow
     if exercise.override or exercise.by_hand or exercise.extra:
         return [_row_by_hand(exercise)]
     checks = list(exercise.checks)
-    unaccounted = millionths(exercise.max_score)
-    unaccounted -= sum(millionths(check.max_points) for check in checks)
+    unaccounted = in_millionths(exercise.max_score)
+    unaccounted -= sum(in_millionths(check.max_points) for check in checks)
     if unaccounted or not checks:
         checks.append(_row_of_rest(exercise.exercise, row, unaccounted))
     return checks
@@ -149,8 +149,8 @@ def rows_of_submission(
     checks = []
     for exercise in exercises_with_missing(row, exercises_of_day):
         checks += rows_of_exercise(exercise, row)
-    unaccounted = millionths(row.max_score)
-    unaccounted -= sum(millionths(check.max_points) for check in checks)
+    unaccounted = in_millionths(row.max_score)
+    unaccounted -= sum(in_millionths(check.max_points) for check in checks)
     status_is_told = row.status is SubmissionStatus.GRADED or any(
         outcome_or_status(check, row) == row.status for check in checks
     )
@@ -249,7 +249,9 @@ class Entry:
     folder: Path  # its own; the target itself where it was asked for alone: programs look there
 
 
-def entries(rows: Iterable[SubmissionRow], target: Path, options: Options) -> Iterator[Entry]:
+def entries_to_export(
+    rows: Iterable[SubmissionRow], target: Path, options: Options
+) -> Iterator[Entry]:
     """Yield the submissions to export; a name does not depend on what is chosen."""
     names = file_names(rows)
     for name, row in zip(names, rows, strict=True):
@@ -262,7 +264,7 @@ def entries(rows: Iterable[SubmissionRow], target: Path, options: Options) -> It
         yield Entry(row, rows_of_submission(row, options.exercises), name, folder)
 
 
-def submission_named(name: str, rows: Iterable[SubmissionRow], file: Path) -> str:
+def find_submission(name: str, rows: Iterable[SubmissionRow], file: Path) -> str:
     """Return the submission of this name, or of the one student with this name, id or address.
 
     Raises BadClass where there is none or more than one.

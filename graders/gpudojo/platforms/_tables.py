@@ -143,7 +143,7 @@ class PlatformIds:
             row.roster and row.roster.id == id_on(platform, row) for row in rows
         )
 
-    def of(self, row: SubmissionRow) -> str:
+    def id_of(self, row: SubmissionRow) -> str:
         """Return a student's id; empty where it is not known."""
         from_file = id_on(self.platform, row)
         if from_file:

@@ -20,7 +20,7 @@ from gpudojo.platforms._rows import (
     SUBMISSION,
     chosen_rows,
     exercise_of,
-    millionths,
+    in_millionths,
     points_of,
     rows_of_submission,
     status_reason,
@@ -32,7 +32,7 @@ HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
 
-def printable(text: str) -> str:
+def printable_lines(text: str) -> str:
     """Return the text without characters that neither XML nor a terminal should get.
 
     Its lines stay.
@@ -42,7 +42,7 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return a name or message on one line, as it may be printed anywhere."""
-    return printable(" ".join(text.split()))
+    return printable_lines(" ".join(text.split()))
 
 
 def join_texts(separator: str, *texts: str) -> str:
@@ -50,7 +50,7 @@ def join_texts(separator: str, *texts: str) -> str:
     return separator.join(text for text in texts if text)
 
 
-def plural(count: float, noun: str) -> str:
+def count_in_words(count: float, noun: str) -> str:
     """Return "1 point" or "2.5 points"."""
     ending = "" if count == 1 else "s"
     return f"{format_points(count)} {noun}{ending}"
@@ -79,7 +79,7 @@ def describe_lateness(row: SubmissionRow) -> str:
     if delay:
         text += f" by {delay}"
     if timing.penalty:
-        text += f": {plural(timing.penalty, 'point')} off"
+        text += f": {count_in_words(timing.penalty, 'point')} off"
     return text
 
 
@@ -93,8 +93,8 @@ def describe_delay(timing: Timing) -> str:
     if seconds >= HOUR:
         return f"{seconds / HOUR:.1f} hours"
     if seconds >= MINUTE:
-        return plural(seconds // MINUTE, "minute")
-    return plural(seconds, "second")
+        return count_in_words(seconds // MINUTE, "minute")
+    return count_in_words(seconds, "second")
 
 
 def points_left_out(row: SubmissionRow) -> str:
@@ -141,8 +141,8 @@ def root_causes(checks: Iterable[CheckRow]) -> list[str]:
     """Return one line for each thing to fix, not one for each check that it fails or blocks."""
     causes = _Causes()
     for check in checks:
-        causes.add(check)
-    return [one_line(line) for line in causes.lines()]
+        causes.add_check(check)
+    return [one_line(line) for line in causes.make_lines()]
 
 
 class _Causes:
@@ -156,7 +156,7 @@ class _Causes:
         self.to_do: dict[str, None] = {}
         self.not_judged: dict[str, None] = {}
 
-    def add(self, check: CheckRow) -> None:
+    def add_check(self, check: CheckRow) -> None:
         name = check.function or check.claim or check.id
         waits_for_a_person = not check.function and bool(check.claim)
         if check.override is not None:
@@ -173,7 +173,7 @@ class _Causes:
         elif check.outcome is Outcome.ERROR and not waits_for_a_person:
             self.not_judged[name] = None
 
-    def lines(self) -> list[str]:
+    def make_lines(self) -> list[str]:
         """Return the lines of all groups. Blocked checks join the failed ones for good."""
         self._count_blocked_checks_with_their_cause()
         lines = [_line_of_override(check) for check in self.by_hand]
@@ -197,12 +197,12 @@ class _Causes:
                 group for (function, _), group in self.failed.items()
                 if function == _function_id(check)
             ]  # fmt: skip
-            waits_for = [group for group in groups if _contains(group, check.blocked_by)]
+            waits_for = [group for group in groups if _has_name(group, check.blocked_by)]
             for group in (waits_for or groups)[:1]:
                 group.append(check)
 
 
-def _contains(checks: Iterable[CheckRow], name: str | None) -> bool:
+def _has_name(checks: Iterable[CheckRow], name: str | None) -> bool:
     """True if one of the checks has this name, without its exercise and function."""
     return any(check.id.endswith(f"::{name}") for check in checks)
 
@@ -234,16 +234,16 @@ def _line_of_failure(checks: list[CheckRow]) -> str:
             shown = check
             break
     lost = points_of(
-        sum(millionths(check.max_points) - millionths(check.points) for check in checks)
+        sum(in_millionths(check.max_points) - in_millionths(check.points) for check in checks)
     )
     line = describe_line(shown)
-    text = f"{_exercise_and_function(shown)}: {_shorten(shown.message or shown.claim)}"
+    text = f"{_exercise_and_function(shown)}: {_short_line(shown.message or shown.claim)}"
     if line:
         text += f" ({line})"
-    return f"{text} [-{plural(lost, 'point')}]"
+    return f"{text} [-{count_in_words(lost, 'point')}]"
 
 
-def _shorten(text: str) -> str:
+def _short_line(text: str) -> str:
     line = one_line(text)
     if len(line) <= LONGEST_LINE:
         return line
@@ -282,9 +282,9 @@ def describe_line(check: CheckRow) -> str:
 def full_text(check: CheckRow) -> str:
     """Return all there is to say about a check, on several lines, printable."""
     if check.override is not None:
-        return printable(f"graded by hand. {check.override.comment}".strip())
+        return printable_lines(f"graded by hand. {check.override.comment}".strip())
     if check.outcome is not Outcome.FAILED or not check.function:
-        return printable(check.message)
+        return printable_lines(check.message)
     labelled = {
         "happened": check.happened or check.message,
         "expected": check.expected,
@@ -293,4 +293,4 @@ def full_text(check: CheckRow) -> str:
         "hint": check.hint,
     }
     lines = [f"{label}: {text}" for label, text in labelled.items() if text]
-    return printable("\n".join(lines))
+    return printable_lines("\n".join(lines))

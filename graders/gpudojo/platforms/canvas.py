@@ -67,7 +67,7 @@ def _make_gradebook(
             points = ""
         name = row.student or (row.roster.name if row.roster else "") or row.submission
         login = row.roster.login if row.roster else ""
-        student = [one_line(name), ids.of(row), "", login, row.section]
+        student = [one_line(name), ids.id_of(row), "", login, row.section]
         lines.append([*map(spreadsheet_safe, student), points])
     if absent:
         options.say(

@@ -15,14 +15,14 @@ from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_json
-from gpudojo.platforms._rows import Entry, entries, exercise_of, overall_outcome
+from gpudojo.platforms._rows import Entry, entries_to_export, exercise_of, overall_outcome
 from gpudojo.platforms._texts import (
     describe_check,
     full_text,
     join_texts,
     points_and_reason,
     points_left_out,
-    printable,
+    printable_lines,
     say_which_points_differ,
 )
 
@@ -35,41 +35,41 @@ def export(
 ) -> list[Path]:
     say_which_points_differ(rows, options)
     written = []
-    for entry in entries(rows, target, options):
-        written.append(save_json(entry.folder / "results.json", _result(entry)))
+    for entry in entries_to_export(rows, target, options):
+        written.append(save_json(entry.folder / "results.json", _result_of(entry)))
     return written
 
 
-def _result(entry: Entry) -> dict[str, Any]:
+def _result_of(entry: Entry) -> dict[str, Any]:
     row = entry.row
     names = [exercise_of(check) for check in entry.checks]
     exercises = list(dict.fromkeys(name for name in names if name))
-    tests = [_test(check, exercises) for check in entry.checks]
-    output = printable(join_texts("\n", points_left_out(row), row.output))
+    tests = [_test_of(check, exercises) for check in entry.checks]
+    output = printable_lines(join_texts("\n", points_left_out(row), row.output))
     if output:
         # What was printed belongs to the submission; the first test is where it is seen.
-        tests[0]["output"] = _cut(output)
+        tests[0]["output"] = _cut_text(output)
     status = "error"
     if row.status is SubmissionStatus.GRADED:
         status = overall_outcome(row, entry.checks)
-    message = printable(points_and_reason(row)) if status == "error" else None
+    message = printable_lines(points_and_reason(row)) if status == "error" else None
     return {"version": 3, "status": status, "message": message, "tests": tests}
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     if len(text) <= LONGEST_OUTPUT:
         return text
     return text[: LONGEST_OUTPUT - 1] + "…"
 
 
-def _test(check: CheckRow, exercises: list[str]) -> dict[str, Any]:
+def _test_of(check: CheckRow, exercises: list[str]) -> dict[str, Any]:
     points = f"{format_points(check.points)} of {format_points(check.max_points)} points"
     test: dict[str, Any] = {
         "name": f"{describe_check(check)} ({points})",
         "status": STATUS_OF.get(check.outcome, "fail"),
         "message": full_text(check) or None,
         "output": None,
-        "test_code": printable(check.claim),
+        "test_code": printable_lines(check.claim),
     }
     exercise = exercise_of(check)
     if exercise:

@@ -17,7 +17,7 @@ from gpudojo.grading.sources import Unparsable
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._files import new_name, save
+from gpudojo.platforms._files import new_name, save_text
 from gpudojo.submissions.choosing import source_parts
 from gpudojo.submissions.names import SOURCES, ending_of
 
@@ -67,5 +67,5 @@ def _write_sources(folder: Path, sources: dict[str, bytes]) -> list[Path]:
         stem = path.removesuffix(NOTEBOOK_SUFFIX).removesuffix(".py")
         name = new_name("-".join(PurePosixPath(stem).parts), taken)
         code = "\n\n".join(texts).rstrip()
-        written.append(save(folder / f"{name}.py", f"{code}\n"))
+        written.append(save_text(folder / f"{name}.py", f"{code}\n"))
     return written

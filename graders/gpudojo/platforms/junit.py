@@ -15,14 +15,20 @@ from xml.etree import ElementTree
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
-from gpudojo.platforms._files import save
-from gpudojo.platforms._rows import SUBMISSION, Entry, entries, exercise_of, outcome_or_status
+from gpudojo.platforms._files import save_text
+from gpudojo.platforms._rows import (
+    SUBMISSION,
+    Entry,
+    entries_to_export,
+    exercise_of,
+    outcome_or_status,
+)
 from gpudojo.platforms._texts import (
     full_text,
     join_texts,
     one_line,
     points_left_out,
-    printable,
+    printable_lines,
     say_which_points_differ,
 )
 
@@ -35,12 +41,12 @@ def export(
 ) -> list[Path]:
     say_which_points_differ(rows, options)
     written = []
-    for entry in entries(rows, target, options):
-        written.append(save(target / f"{entry.name}.xml", _document(entry)))
+    for entry in entries_to_export(rows, target, options):
+        written.append(save_text(target / f"{entry.name}.xml", _document_of(entry)))
     return written
 
 
-def _document(entry: Entry) -> str:
+def _document_of(entry: Entry) -> str:
     """Return the whole file: one suite, a test case for each check."""
     row = entry.row
     cases = [_test_case(check, row) for check in entry.checks]
@@ -64,7 +70,7 @@ def _document(entry: Entry) -> str:
     _add_properties(suite, properties)
     suite.extend(cases)
     if row.output:
-        ElementTree.SubElement(suite, "system-out").text = printable(row.output)
+        ElementTree.SubElement(suite, "system-out").text = printable_lines(row.output)
     ElementTree.indent(suites, " ")
     text = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'

@@ -64,9 +64,9 @@ def export(
         line = table.rows[position]
         _require_same_maximum(line[maximum_column], row, path)
         above_maximum += row.final.points > row.final.max_points
-        line[maximum_column - 1] = _grade(row, like=line[maximum_column])
+        line[maximum_column - 1] = _grade_in_words(row, like=line[maximum_column])
         if feedback_column is not None:
-            line[feedback_column] = _feedback(row, options)
+            line[feedback_column] = _feedback_in_html(row, options)
 
     if above_maximum:
         options.say(
@@ -90,13 +90,13 @@ def _require_same_maximum(there: str, row: SubmissionRow, path: Path) -> None:
         )
 
 
-def _grade(row: SubmissionRow, like: str) -> str:
+def _grade_in_words(row: SubmissionRow, like: str) -> str:
     """Return the grade, at most the maximum, with the decimal sign of another number."""
     grade = format_points(min(row.final.points, row.final.max_points))
     return grade.replace(".", ",") if "," in like else grade
 
 
-def _feedback(row: SubmissionRow, options: Options) -> str:
+def _feedback_in_html(row: SubmissionRow, options: Options) -> str:
     """Return the feedback as HTML: what a student wrote is text in it, never markup."""
     lines = lines_for_student(row, options.exercises)
     return "<br>".join(html.escape(one_line(line)) for line in lines)

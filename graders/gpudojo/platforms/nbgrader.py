@@ -17,7 +17,7 @@ from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_csv
 from gpudojo.platforms._rows import chosen_rows
-from gpudojo.platforms._texts import one_line, printable
+from gpudojo.platforms._texts import one_line, printable_lines
 
 USES: Final = ("title",)
 HEADINGS: Final = (
@@ -40,12 +40,12 @@ def export(
 ) -> list[Path]:
     lines: list[Sequence[str]] = [HEADINGS]
     for row in chosen_rows(rows, options):
-        cells = _cells(header, row, options.title or header.day)
-        lines.append([spreadsheet_safe(printable(cell)) for cell in cells])
+        cells = _cells_of(header, row, options.title or header.day)
+        lines.append([spreadsheet_safe(printable_lines(cell)) for cell in cells])
     return [save_csv(target / "grades.csv", lines)]
 
 
-def _cells(header: ClassResults, row: SubmissionRow, title: str) -> list[str]:
+def _cells_of(header: ClassResults, row: SubmissionRow, title: str) -> list[str]:
     name = row.student or (row.roster.name if row.roster else "")
     last_name, _, first_name = one_line(name).partition(", ")
     penalty = row.timing.penalty if row.timing else 0.0

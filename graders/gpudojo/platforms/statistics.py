@@ -46,11 +46,11 @@ def export(
         options.say("1 submission could not be read and is not counted.")
     elif statistics.unread:
         options.say(f"{statistics.unread} submissions could not be read and are not counted.")
-    lines = [_cells(check) for check in statistics.checks.values()]
+    lines = [_cells_of(check) for check in statistics.checks.values()]
     return [save_csv(target / "checks.csv", [HEADINGS, *lines])]
 
 
-def _cells(check: CheckStatistics) -> list[str]:
+def _cells_of(check: CheckStatistics) -> list[str]:
     exercise, _, rest = check.id.partition("::")
     function, _, name = rest.partition("::")
     return [
@@ -65,10 +65,10 @@ def _cells(check: CheckStatistics) -> list[str]:
         str(check.outcomes[Outcome.FAILED]),
         str(check.outcomes[Outcome.BLOCKED]),
         str(check.outcomes[Outcome.ERROR]),
-        _share(check.difficulty),
-        _share(check.discrimination),
+        _share_in_words(check.difficulty),
+        _share_in_words(check.discrimination),
     ]
 
 
-def _share(value: float | None) -> str:
+def _share_in_words(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"

@@ -17,7 +17,7 @@ from gpudojo.model.errors import CannotReport
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_csv import spreadsheet_safe
 from gpudojo.model.results_file import format_points, replacing_file, without_surrogates
-from gpudojo.platforms._files import new_name, save, save_csv
+from gpudojo.platforms._files import new_name, save_csv, save_text
 from gpudojo.platforms._rows import VisibleRows
 from gpudojo.platforms._tables import ListedPerson, PlatformIds, match_lines, read_worksheet
 from gpudojo.platforms._texts import describe_lateness, lines_for_student, one_line
@@ -93,7 +93,7 @@ def write_feedback(
             person = Person(without_surrogates(name_on_pages(row)), f"{name}.html")
             text = student_page(row, person, header, records.of_submission(row))
             path = options.out / "students" / f"{without_surrogates(name)}{ending}"
-            written.append(print_pdf(browser, text, path) if browser else save(path, text))
+            written.append(print_pdf(browser, text, path) if browser else save_text(path, text))
             file = path.relative_to(options.out).as_posix()
         lines.append([spreadsheet_safe(cell) for cell in _cells(row, file, options)])
     if handed_in_nothing:
@@ -153,7 +153,7 @@ def _people_on_moodle(
         return people
     ids = PlatformIds("moodle", rows)
     for row in rows:
-        own_id = ids.of(row)
+        own_id = ids.id_of(row)
         if own_id and options.only in (None, row.submission):
             person = ListedPerson(own_id, row.student or row.submission)
             people[names[row.submission]] = person

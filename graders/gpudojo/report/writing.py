@@ -10,8 +10,8 @@ from typing import Final
 from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import header, iterate
-from gpudojo.platforms._files import save
-from gpudojo.platforms._rows import submission_named
+from gpudojo.platforms._files import save_text
+from gpudojo.platforms._rows import find_submission
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.people import Person, Roll, secret_of_pseudonyms
 from gpudojo.report.records import RecordStore
@@ -51,7 +51,7 @@ def write_report(options: ReportOptions, say: Say) -> list[Path]:
     except BadResults as error:
         # A mistyped name must not replace the page of a class.
         if options.only is None and options.file.name == "results.json" and options.file.exists():
-            save(options.out / "index.html", page("problem.html", "", sentence=str(error)))
+            save_text(options.out / "index.html", page("problem.html", "", sentence=str(error)))
         raise
 
 
@@ -78,7 +78,7 @@ class _ReportWriter:
         options = self.options
         only = None
         if options.only is not None:
-            only = submission_named(options.only, iterate(options.file), options.file)
+            only = find_submission(options.only, iterate(options.file), options.file)
         neighbours = self._neighbours()
         written = []
         for place, row in enumerate(iterate(options.file)):
@@ -126,7 +126,7 @@ class _ReportWriter:
         if records.record is None and row.status not in NEVER_RAN:
             self.without_records += 1
         text = student_page(row, person, self.header, records, neighbours)
-        return save(self.options.out / person.file, text)
+        return save_text(self.options.out / person.file, text)
 
     def _write_similarity(self) -> Path:
         if len(self.works) == 1:
@@ -141,7 +141,7 @@ class _ReportWriter:
         given = ComparedWork(self.records.given) if self.records.given else None
         title = self.header.title or self.header.day
         text = similarity_page(self.people, self.works, given, self.options.students, title)
-        return save(self.options.out / "similarity.html", text)
+        return save_text(self.options.out / "similarity.html", text)
 
     def _write_class(self) -> Path:
         options = self.options
@@ -151,4 +151,4 @@ class _ReportWriter:
         text = class_page(
             self.tally, self.records, options.students, options.anonymous, options.similarity
         )
-        return save(options.out / "index.html", text)
+        return save_text(options.out / "index.html", text)

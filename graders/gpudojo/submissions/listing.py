@@ -221,19 +221,19 @@ class _Lister:
         origin = Path(os.path.abspath(path))
         real = Path(os.path.realpath(origin))
         if real in self._seen:
-            self._ignore(path, "it was given twice")
+            self._ignore_path(path, "it was given twice")
             return
         self._seen.add(real)
         try:
             mode = origin.stat().st_mode
         except (OSError, ValueError) as error:
-            self._ignore(path, f"it cannot be read: {reason_of(error)}")
+            self._ignore_path(path, f"it cannot be read: {reason_of(error)}")
             return
         is_folder = stat.S_ISDIR(mode)
         if is_folder and not is_submission(origin):
             self._add_class(origin)
         elif not is_folder and not stat.S_ISREG(mode):
-            self._ignore(path, _NEITHER)
+            self._ignore_path(path, _NEITHER)
         else:
             self._add_submission(origin, is_folder, path, {})
 
@@ -243,7 +243,7 @@ class _Lister:
             with os.scandir(folder) as listing:
                 children = sorted(listing, key=lambda child: natural_key(child.name))
         except OSError as error:
-            self._ignore(folder, f"it cannot be read: {reason_of(error)}")
+            self._ignore_path(folder, f"it cannot be read: {reason_of(error)}")
             return
         submitters = read_submitters(folder / METADATA_FILE)
         for child in children:
@@ -256,18 +256,18 @@ class _Lister:
     ) -> None:
         """Add a file or folder of a class; links and devices are ignored, with the reason."""
         if child.is_symlink():
-            self._ignore(path, _LINK)
+            self._ignore_path(path, _LINK)
             return
         try:
             is_folder = child.is_dir(follow_symlinks=False)
             is_file = child.is_file(follow_symlinks=False)
         except OSError as error:
-            self._ignore(path, f"it cannot be read: {reason_of(error)}")
+            self._ignore_path(path, f"it cannot be read: {reason_of(error)}")
             return
         if is_folder or is_file:
             self._add_submission(path, is_folder, path, submitters)
         else:
-            self._ignore(path, _NEITHER)
+            self._ignore_path(path, _NEITHER)
 
     def _add_submission(
         self, path: Path, is_folder: bool, given: Path, submitters: dict[str, HandedIn]
@@ -291,7 +291,7 @@ class _Lister:
         # Everything else is a submission of its own.
         entry = _entry_of(path, is_folder, parsed)
         if entry is None:
-            self._ignore(given, _STRAY)
+            self._ignore_path(given, _STRAY)
             return
         submitted = handed_in.at or entry.submitted
         self._entries.append(
@@ -306,7 +306,7 @@ class _Lister:
         if file not in files:  # a class, and one of its files
             files.append(file)
 
-    def _ignore(self, path: Path, reason: str) -> None:
+    def _ignore_path(self, path: Path, reason: str) -> None:
         self._ignored.append(IgnoredPath(path, reason))
 
     def make_listing(self) -> Listing:
@@ -333,7 +333,7 @@ def _entry_of(path: Path, is_folder: bool, parsed: ParsedName | None) -> Submiss
     if not is_folder:
         ending = ending_of(name, (*ARCHIVES, *STRANGE_ARCHIVES, *SOURCES))
         stem = name[: len(name) - len(ending)]
-    stem = _legible(stem)
+    stem = _legible_name(stem)
     # Who it is: as the platform says, by the repository, or by the name.
     if parsed is None and (is_folder or kind is Kind.ZIP):
         parsed = parse_repository_name(stem, path.parent.name)
@@ -391,7 +391,7 @@ def _entry_of_files(files: list[_LooseFile]) -> SubmissionEntry:
         is_whole = is_alone and kind not in (Kind.PYTHON, Kind.NOTEBOOK)
         name = "" if file.is_folder or is_whole else file.parsed.rest or file.path.name
         members.append((name, file.path))
-    student = _legible(first.parsed.student)
+    student = _legible_name(first.parsed.student)
     return SubmissionEntry(
         student,
         student,
@@ -428,7 +428,7 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
         if len(group) == 1:
             named.append(group[0])
             continue
-        for names in _spellings(group):
+        for names in _lists_of_names(group):
             keys = {fold_case(name) for name in names}
             if len(keys) == len(group) and not used & keys:
                 break
@@ -438,25 +438,25 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
     return sorted(named, key=lambda entry: (natural_key(entry.name), str(entry.origin)))
 
 
-def _spellings(group: list[SubmissionEntry]) -> Iterator[list[str]]:
+def _lists_of_names(group: list[SubmissionEntry]) -> Iterator[list[str]]:
     """Lists of names for entries with the same name, the most readable first.
 
     The last one is always unique.
     """
     yield [f"{entry.name}-{entry.identifier or ''}" for entry in group]
-    yield [_legible(entry.origin.name) for entry in group]
+    yield [_legible_name(entry.origin.name) for entry in group]
     for count in range(1, 4):
         names = []
         for entry in group:
             folders = "-".join(entry.origin.parts[-1 - count : -1])
-            names.append(f"{entry.name}-{_legible(folders)}")
+            names.append(f"{entry.name}-{_legible_name(folders)}")
         yield names
     marks = [hashlib.sha256(os.fsencode(entry.origin)).hexdigest() for entry in group]
     for size in (8, 64):
         yield [f"{entry.name}-{mark[:size]}" for entry, mark in zip(group, marks, strict=True)]
 
 
-def _legible(name: str) -> str:
+def _legible_name(name: str) -> str:
     """A file name as text: bytes that are not UTF-8 become %XX, control characters _."""
     characters = []
     for character in name:

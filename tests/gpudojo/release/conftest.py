@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from gpudojo.platforms import seals
+from gpudojo.platforms import find_seals
 from gpudojo.release import recording, student
 from gpudojo.release.stubs import stubs_of_day
 
@@ -50,7 +50,7 @@ def release(folder: Path) -> Released:
     began = time.perf_counter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "record_evidence", recorded)
-        files = student.release(ROOT, "day8", folder / "day8", seals())
+        files = student.release(ROOT, "day8", folder / "day8", find_seals())
     return Released(folder / "day8", files, kept[0], time.perf_counter() - began)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import CannotRelease
-from gpudojo.platforms import seals
+from gpudojo.platforms import find_seals
 from gpudojo.release import recording, student
 
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
@@ -194,7 +194,7 @@ def test_the_same_bytes_every_time(released: Released) -> None:
     again = recording.record_evidence(REFERENCE, "day8")
     assert again == released.evidence
     exercises = student.stubs_for_students(REFERENCE, "day8")
-    assert student.repository_files(ROOT, "day8", exercises, again, seals()) == released.files
+    assert student.repository_files(ROOT, "day8", exercises, again, find_seals()) == released.files
 
 
 def test_what_is_written_is_what_was_made(released: Released) -> None:
@@ -237,6 +237,8 @@ def test_requirements_name_no_host_and_every_dependency(released: Released) -> N
 
 
 def test_platforms_add_files_without_being_listed_and_replace_none() -> None:
-    assert "gpudojo.platforms.github_classroom.workflow" in {seal.__module__ for seal in seals()}
+    assert "gpudojo.platforms.github_classroom.workflow" in {
+        seal.__module__ for seal in find_seals()
+    }
     with pytest.raises(CannotRelease, match=r"README\.md would be written twice"):
         student.repository_files(ROOT, "day8", {}, b"", [lambda files, name: {"README.md": b""}])

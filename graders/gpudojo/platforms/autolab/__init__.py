@@ -14,12 +14,12 @@ import msgspec
 
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._files import save
-from gpudojo.platforms._rows import entries, exercises_with_missing
+from gpudojo.platforms._files import save_text
+from gpudojo.platforms._rows import entries_to_export, exercises_with_missing
 from gpudojo.platforms._texts import (
     lines_for_student,
     one_line,
-    printable,
+    printable_lines,
     say_which_points_differ,
 )
 
@@ -29,15 +29,15 @@ def export(
 ) -> list[Path]:
     say_which_points_differ(rows, options)
     written = []
-    for entry in entries(rows, target, options):
-        written.append(save(entry.folder / "feedback.txt", _feedback(entry.row, options)))
+    for entry in entries_to_export(rows, target, options):
+        written.append(save_text(entry.folder / "feedback.txt", _feedback_text(entry.row, options)))
     return written
 
 
-def _feedback(row: SubmissionRow, options: Options) -> str:
+def _feedback_text(row: SubmissionRow, options: Options) -> str:
     lines = []
     if row.output:
-        lines.append(f"What the code printed:\n{printable(row.output)}")
+        lines.append(f"What the code printed:\n{printable_lines(row.output)}")
     lines += [one_line(line) for line in lines_for_student(row, options.exercises)]
     scores = {}
     for exercise in exercises_with_missing(row, options.exercises):

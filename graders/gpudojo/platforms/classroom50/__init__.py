@@ -22,8 +22,8 @@ from gpudojo.platforms._rows import (
     MILLION,
     Entry,
     costs_nothing,
-    entries,
-    millionths,
+    entries_to_export,
+    in_millionths,
     outcome_or_status,
 )
 from gpudojo.platforms._texts import (
@@ -52,32 +52,32 @@ def export(
         )
     say_which_points_differ(rows, options)
     written = []
-    for entry in entries(rows, target, options):
-        written.append(save_json(entry.folder / "result.json", _result(entry, options)))
+    for entry in entries_to_export(rows, target, options):
+        written.append(save_json(entry.folder / "result.json", _result_of(entry, options)))
     return written
 
 
-def _result(entry: Entry, options: Options) -> dict[str, Any]:
+def _result_of(entry: Entry, options: Options) -> dict[str, Any]:
     row = entry.row
     checks = entry.checks
     environment = options.environment
     commit = environment["COMMIT_URL"]
     scale = _scale_without_fractions(checks)
-    tests = [_test(check, row, scale) for check in checks]
+    tests = [_test_of(check, row, scale) for check in checks]
     tests[0]["message"] = join_texts("\n", points_left_out(row), tests[0]["message"])
     return {
         "schema": "classroom50/result/v1",
         "classroom": environment["CLASSROOM"],
         "assignment": environment["ASSIGNMENT"],
         "assignment_type": "group" if environment.get("MODE") == "group" else "individual",
-        "owner": one_line(_owner(row)),
+        "owner": one_line(_owner_of(row)),
         "submission": _submission_tag(environment["SUBMISSION_TAG"]),
         "commit": commit,
         "release": environment["RELEASE_URL"],
         "review": environment.get("REVIEW_URL") or commit,
         "datetime": options.when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "score": sum(millionths(check.points) for check in checks) * scale // MILLION,
-        "max-score": sum(_maximum(check) for check in checks) * scale // MILLION,
+        "score": sum(in_millionths(check.points) for check in checks) * scale // MILLION,
+        "max-score": sum(_maximum_of(check) for check in checks) * scale // MILLION,
         "tests": tests,
     }
 
@@ -86,14 +86,14 @@ def _scale_without_fractions(checks: Iterable[CheckRow]) -> int:
     """Return 100, or the next power of ten that makes all points whole numbers."""
     points = []
     for check in checks:
-        points += [millionths(check.points), millionths(check.max_points)]
+        points += [in_millionths(check.points), in_millionths(check.max_points)]
     scale = 100
     while any(number * scale % MILLION for number in points):
         scale *= 10
     return scale
 
 
-def _owner(row: SubmissionRow) -> str:
+def _owner_of(row: SubmissionRow) -> str:
     """Return the account if the repository's name has it, otherwise the best name there is."""
     if row.naming == "classroom" and row.identifier:
         return row.identifier
@@ -104,17 +104,17 @@ def _submission_tag(tag: str) -> str:
     return tag if tag.startswith("submit/") else f"submit/{safe_name(tag)}"
 
 
-def _test(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
+def _test_of(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
     return {
         "test-name": describe_check(check),
         "passed": costs_nothing(check),
-        "score": millionths(check.points) * scale // MILLION,
-        "max-score": _maximum(check) * scale // MILLION,
+        "score": in_millionths(check.points) * scale // MILLION,
+        "max-score": _maximum_of(check) * scale // MILLION,
         "outcome": outcome_or_status(check, row),
         "message": full_text(check),
     }
 
 
-def _maximum(check: CheckRow) -> int:
+def _maximum_of(check: CheckRow) -> int:
     """Return a maximum that no score exceeds: that of extra credit is its score."""
-    return max(millionths(check.max_points), millionths(check.points))
+    return max(in_millionths(check.max_points), in_millionths(check.points))

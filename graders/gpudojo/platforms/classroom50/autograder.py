@@ -28,7 +28,7 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="gpudojo-") as folder:
         try:
-            python = os.environ.get("GPUDOJO_PYTHON") or installed(
+            python = os.environ.get("GPUDOJO_PYTHON") or install_release(
                 Path(folder), wheel, pinned, released["requirements"]
             )
         except subprocess.CalledProcessError as error:
@@ -41,7 +41,7 @@ def main() -> int:
         return subprocess.run(command, cwd=folder).returncode
 
 
-def installed(folder: Path, wheel: Path, pinned: str, requirements: list[str]) -> str:
+def install_release(folder: Path, wheel: Path, pinned: str, requirements: list[str]) -> str:
     """Python in a new virtual environment; nothing in the checkout can influence it."""
     subprocess.run([sys.executable, "-I", "-m", "venv", "dojo"], cwd=folder, check=True)
     python = str(folder / "dojo" / "bin" / "python")

@@ -24,14 +24,14 @@ import msgspec
 
 from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._files import save
+from gpudojo.platforms._files import save_text
 from gpudojo.platforms._rows import (
     SUBMISSION,
     Entry,
     costs_nothing,
-    entries,
+    entries_to_export,
     exercises_with_missing,
-    millionths,
+    in_millionths,
     overall_outcome,
     points_of,
     rows_of_exercise,
@@ -69,16 +69,16 @@ def export(
     written: list[Path] = []
     too_large = 0
     uneven = 0
-    for entry in entries(rows, target, options):
+    for entry in entries_to_export(rows, target, options):
         runner = _make_runner(entry.row, entry.checks)
         _put_points_left_out_first(runner, entry.row)
         _make_sum_exact([runner], entry.checks)
         uneven += not _shows_what_it_records(runner)
-        encoded = _encode(runner)
-        written.append(save(target / f"{entry.name}.json", encoded.json))
+        encoded = _encode_runner(runner)
+        written.append(save_text(target / f"{entry.name}.json", encoded.json))
         in_base64 = target / f"{entry.name}.base64"
         if len(encoded.base64) <= LARGEST:
-            written.append(save(in_base64, encoded.base64))
+            written.append(save_text(in_base64, encoded.base64))
         else:
             too_large += 1
             in_base64.unlink(missing_ok=True)  # an older one would be taken for this one
@@ -109,11 +109,11 @@ def _write_exercises(entry: Entry, options: Options) -> list[Path]:
     written = []
     outputs = ""
     for runner_id, runner in runners.items():
-        encoded = _encode(runner)
-        written.append(save(entry.folder / f"{runner_id}.json", encoded.json))
-        written.append(save(entry.folder / f"{runner_id}.base64", encoded.base64))
+        encoded = _encode_runner(runner)
+        written.append(save_text(entry.folder / f"{runner_id}.json", encoded.json))
+        written.append(save_text(entry.folder / f"{runner_id}.base64", encoded.base64))
         outputs += f"{runner_id}={encoded.base64}\n"
-    written.append(save(entry.folder / "outputs", outputs))
+    written.append(save_text(entry.folder / "outputs", outputs))
     return written
 
 
@@ -139,14 +139,14 @@ def _rows_by_runner(entry: Entry, options: Options) -> dict[str, list[CheckRow]]
 
 def _make_runner(row: SubmissionRow, checks: list[CheckRow]) -> Runner:
     """Return checks as tests of equal weight, or one by one where that would be too many."""
-    maximum = sum(millionths(check.max_points) for check in checks)
+    maximum = sum(in_millionths(check.max_points) for check in checks)
     weight = _common_weight(checks)
     tests = []
     for check in checks:
         if weight and maximum // weight <= MOST_TESTS:
-            tests += _repeat(check, weight)
+            tests += _repeat_check(check, weight)
         else:
-            score = points_of(millionths(check.points))
+            score = points_of(in_millionths(check.points))
             tests.append(_make_test(check, describe_check(check), costs_nothing(check), score))
     return {
         "version": 3,
@@ -160,14 +160,14 @@ def _common_weight(checks: Iterable[CheckRow]) -> int:
     """Return the largest number of millionths that divides all points."""
     numbers = []
     for check in checks:
-        numbers += [millionths(check.points), millionths(check.max_points)]
+        numbers += [in_millionths(check.points), in_millionths(check.max_points)]
     return math.gcd(*numbers)
 
 
-def _repeat(check: CheckRow, weight: int) -> list[Test]:
+def _repeat_check(check: CheckRow, weight: int) -> list[Test]:
     """Return as many tests as the check is worth weights; as many pass as it has earned."""
-    count = millionths(check.max_points) // weight
-    passed = millionths(check.points) // weight
+    count = in_millionths(check.max_points) // weight
+    passed = in_millionths(check.points) // weight
     claim = describe_check(check)
     tests = []
     for position in range(1, count + 1):
@@ -216,7 +216,7 @@ def _make_sum_exact(runners: list[Runner], checks: list[CheckRow]) -> None:
     become multiples of the last digit that the total has, whose sums are exact.
     """
     tests = [test for runner in runners for test in runner["tests"]]
-    total = points_of(sum(millionths(check.points) for check in checks))
+    total = points_of(sum(in_millionths(check.points) for check in checks))
     earning = [test for test in tests if test["score"]]
     if not earning or _sum_in_order(tests) == total:
         return
@@ -249,6 +249,6 @@ def _without_commands(text: str) -> str:
     return one_line(text).replace("##[", "# #[")
 
 
-def _encode(runner: Runner) -> EncodedRunner:
+def _encode_runner(runner: Runner) -> EncodedRunner:
     data = msgspec.json.encode(runner)
     return EncodedRunner(data.decode(), base64.b64encode(data).decode("ascii"))

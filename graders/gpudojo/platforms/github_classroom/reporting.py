@@ -18,9 +18,9 @@ import msgspec
 
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import format_points
-from gpudojo.platforms import Options, exercises_of_day, exporter
+from gpudojo.platforms import Options, exercises_of_day, exporter_of
 from gpudojo.platforms._autograder import GradedCheckout
-from gpudojo.platforms._texts import join_texts, one_line, printable
+from gpudojo.platforms._texts import join_texts, one_line, printable_lines
 from gpudojo.release.manifest import Change
 from gpudojo.sandbox.layers import missing_layers
 
@@ -117,7 +117,7 @@ class Annotation:
     file: str = ""
     line: int = 0
 
-    def command(self) -> str:
+    def as_command(self) -> str:
         """Return the workflow command that puts it on the line."""
         properties = {
             "file": self.file,
@@ -131,7 +131,7 @@ class Annotation:
         message = percent_encode(self.message, IN_MESSAGE)
         return f"::{self.level} {','.join(settings)}::{message}"
 
-    def sentence(self) -> str:
+    def as_sentence(self) -> str:
         """Return it as a line for people."""
         place = f"{self.file}:{self.line}: " if self.line else ""
         return f"{self.level}: {place}{self.title}: {' '.join(self.message.split())}"
@@ -205,7 +205,7 @@ def log_of_output(text: str) -> Iterator[str]:
     if surplus > 0:
         text = f"{text[:LONGEST_OUTPUT]}\n… and {surplus:,} characters more"
     # `splitlines` also splits at what only Python takes for the end of a line.
-    for line in printable(text).splitlines():
+    for line in printable_lines(text).splitlines():
         yield f"│ {line}".replace("##[", "# #[")
     yield f"::{token}::"
 
@@ -270,7 +270,7 @@ class Report:
     notes: tuple[str, ...] = ()
     inside: str = ""  # where in the repository the checkout lies
 
-    def log(self, in_workflow: bool) -> Iterator[str]:
+    def log_lines(self, in_workflow: bool) -> Iterator[str]:
         """Yield the log line by line.
 
         In a workflow it has commands that put remarks on the student's lines.
@@ -279,14 +279,14 @@ class Report:
         yield from self._table_of_points()
         if in_workflow:
             yield from log_of_output(row.output)
-            for annotation in self._annotations():
-                yield annotation.command()
+            for annotation in self._all_annotations():
+                yield annotation.as_command()
             return
         for line in log_of_output(row.output):
             if not line.startswith("::"):
                 yield line
-        for annotation in self._annotations():
-            yield annotation.sentence()
+        for annotation in self._all_annotations():
+            yield annotation.as_sentence()
 
     def _table_of_points(self) -> Iterator[str]:
         row = self.checkout.row
@@ -296,7 +296,7 @@ class Report:
         for name, score, maximum in lines:
             yield f"{name:{width}}  {format_points(score):>6} of {format_points(maximum):>4}"
 
-    def _annotations(self) -> list[Annotation]:
+    def _all_annotations(self) -> list[Annotation]:
         notes = [Annotation("warning", "gpudojo", note) for note in self.notes]
         return [
             *annotations_of_failures(self.checkout.row, self.inside),
@@ -384,5 +384,5 @@ def _export_one(
         environment=environment,
     )
     with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as folder:
-        paths = exporter(name)(header, [row], Path(folder), options)
+        paths = exporter_of(name)(header, [row], Path(folder), options)
         return {path.name: path.read_bytes() for path in paths}

@@ -46,9 +46,9 @@ def workflow_text(released: Manifest) -> str:
         "@PYTHON@": PYTHON,
         "@HASH@": released.files[released.wheel],
         "@WHEEL@": released.wheel,
-        "@REQUIREMENTS@": _indent(released.requirements, 12),
+        "@REQUIREMENTS@": _indent_lines(released.requirements, 12),
         "@MANIFEST@": encode_manifest(without_workflow).replace("'", "''"),
-        "@RESULTS@": _indent(results, 10),
+        "@RESULTS@": _indent_lines(results, 10),
         "@RUNNERS@": ",".join(runners),
     }
     template = TEMPLATE.read_text(encoding="utf-8")
@@ -66,5 +66,5 @@ def runner_ids(day: str) -> list[str]:
     return [f"exercise{exercise.stem.partition('_')[0]}" for exercise in exercises_of(day)]
 
 
-def _indent(lines: Sequence[str], width: int) -> str:
+def _indent_lines(lines: Sequence[str], width: int) -> str:
     return textwrap.indent("\n".join(lines), " " * width)

@@ -13,14 +13,14 @@ from typing import Any, Final
 from gpudojo.model.results import POINT_PLACES, CheckRow, ClassResults, SubmissionRow, When
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_json
-from gpudojo.platforms._rows import Entry, costs_nothing, entries, exercise_of
+from gpudojo.platforms._rows import Entry, costs_nothing, entries_to_export, exercise_of
 from gpudojo.platforms._texts import (
     describe_check,
     describe_lateness,
     full_text,
     join_texts,
     points_and_reason,
-    printable,
+    printable_lines,
 )
 
 VISIBILITY: Final[dict[When, str]] = {
@@ -34,12 +34,12 @@ def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
     written = []
-    for entry in entries(rows, target, options):
-        written.append(save_json(entry.folder / "results.json", _result(entry, header)))
+    for entry in entries_to_export(rows, target, options):
+        written.append(save_json(entry.folder / "results.json", _result_of(entry, header)))
     return written
 
 
-def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
+def _result_of(entry: Entry, header: ClassResults) -> dict[str, Any]:
     row = entry.row
     visibility = VISIBILITY[header.visibility.results]
     scale = row.final.max_points / row.max_score if row.max_score else 1.0
@@ -47,11 +47,11 @@ def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
     output = join_texts("\n\n", points_and_reason(row), describe_lateness(row), printed)
     tests = []
     for position, check in enumerate(entry.checks, 1):
-        tests.append(_test(check, position, scale, visibility))
+        tests.append(_test_of(check, position, scale, visibility))
     return {
         "score": row.final.points,
         "execution_time": row.seconds,
-        "output": printable(output),
+        "output": printable_lines(output),
         "output_format": "text",
         "test_output_format": "text",
         "visibility": visibility,
@@ -66,14 +66,14 @@ def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
     }
 
 
-def _test(check: CheckRow, position: int, scale: float, visibility: str) -> dict[str, Any]:
+def _test_of(check: CheckRow, position: int, scale: float, visibility: str) -> dict[str, Any]:
     return {
         "score": round(check.points * scale, POINT_PLACES),
         "max_score": round(check.max_points * scale, POINT_PLACES),
         "status": "passed" if costs_nothing(check) else "failed",
         "name": describe_check(check),
         "number": str(position),
-        "output": printable(join_texts("\n", check.claim, full_text(check))),
+        "output": printable_lines(join_texts("\n", check.claim, full_text(check))),
         "output_format": "text",
         "tags": [tag for tag in (exercise_of(check), check.function) if tag],
         "visibility": visibility,

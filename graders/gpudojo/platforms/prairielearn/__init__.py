@@ -13,14 +13,14 @@ from typing import Any, Final
 from gpudojo.model.results import CheckRow, ClassResults, Grade, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_json
-from gpudojo.platforms._rows import Entry, chosen_rows, entries
+from gpudojo.platforms._rows import Entry, chosen_rows, entries_to_export
 from gpudojo.platforms._texts import (
     describe_check,
     describe_lateness,
     full_text,
     join_texts,
     points_and_reason,
-    printable,
+    printable_lines,
 )
 
 LONGEST_MESSAGE: Final = 1_500  # characters
@@ -37,26 +37,26 @@ def export(
             "they get the maximum, because PrairieLearn's scores end at 1."
         )
     written = []
-    for entry in entries(rows, target, options):
-        written.append(save_json(entry.folder / "results.json", _result(entry)))
+    for entry in entries_to_export(rows, target, options):
+        written.append(save_json(entry.folder / "results.json", _result_of(entry)))
     return written
 
 
-def _result(entry: Entry) -> dict[str, Any]:
+def _result_of(entry: Entry) -> dict[str, Any]:
     row = entry.row
-    message = printable(join_texts("\n", points_and_reason(row), describe_lateness(row)))
+    message = printable_lines(join_texts("\n", points_and_reason(row), describe_lateness(row)))
     if row.status is SubmissionStatus.UNREADABLE:
         return {"gradable": False, "format_errors": [message]}
     return {
         "gradable": True,
-        "score": _share(row.final),
+        "score": _share_of(row.final),
         "message": message,
-        "output": printable(row.output)[:LONGEST_OUTPUT],
-        "tests": [_test(check) for check in entry.checks],
+        "output": printable_lines(row.output)[:LONGEST_OUTPUT],
+        "tests": [_test_of(check) for check in entry.checks],
     }
 
 
-def _test(check: CheckRow) -> dict[str, Any]:
+def _test_of(check: CheckRow) -> dict[str, Any]:
     return {
         "name": describe_check(check),
         "points": check.points,
@@ -65,7 +65,7 @@ def _test(check: CheckRow) -> dict[str, Any]:
     }
 
 
-def _share(grade: Grade) -> float:
+def _share_of(grade: Grade) -> float:
     if not grade.max_points:
         return 0.0
     return min(grade.points / grade.max_points, 1.0)

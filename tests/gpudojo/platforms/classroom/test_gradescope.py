@@ -23,7 +23,7 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
 )
-from gpudojo.platforms import Options, _bundles, exporter
+from gpudojo.platforms import Options, _bundles, exporter_of
 from gpudojo.platforms import _autograder as harness
 from gpudojo.release import recording
 
@@ -211,7 +211,7 @@ def test_the_assignment_s_points_are_gradescope_s(
     )
     header = ClassResults("day8", "virtual", "2.13.0", "0.1.0", 60.0)
     options = Options(submission="ada")
-    exporter("gradescope")(header, [harness.scale_row(row, points)], tmp_path, options)
+    exporter_of("gradescope")(header, [harness.scale_row(row, points)], tmp_path, options)
     result = valid(tmp_path / "results.json")
     assert result["score"] == (points or 60.0) / 2
     assert sum(test["max_score"] for test in result["tests"]) == (points or 60.0)

@@ -63,7 +63,7 @@ def graded(
 
 @pytest.mark.parametrize("text", NASTY)
 def test_a_command_says_what_was_meant_and_nothing_else(text: str) -> None:
-    command = Annotation("error", text, text, text, 3).command()
+    command = Annotation("error", text, text, text, 3).as_command()
     assert len(command.splitlines()) == 1 or "\u2028" in text
     ((name, given, message),) = readers.runner(command).commands
     assert (name, given, message) == ("error", {"file": text, "line": "3", "title": text}, text)
@@ -72,12 +72,12 @@ def test_a_command_says_what_was_meant_and_nothing_else(text: str) -> None:
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=50))
 def test_no_text_forges_a_command(message: str, output: str, name: str) -> None:
     report = messages.Report(graded(message, name, output), (Change(name, "added"),), (message,))
-    heard = readers.runner("\n".join(report.log(in_workflow=True)))
+    heard = readers.runner("\n".join(report.log_lines(in_workflow=True)))
     assert {command for command, _, _ in heard.commands} <= {"error", "warning", "stop-commands"}
     levels = [command for command, _, _ in heard.commands]
     assert levels.count("error") <= 1
     assert levels.count("warning") == 2
-    plain = list(report.log(in_workflow=False))
+    plain = list(report.log_lines(in_workflow=False))
     assert readers.runner("\n".join(plain)).commands == []
 
 

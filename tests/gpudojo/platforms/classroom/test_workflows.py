@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
-from gpudojo.platforms import Options, exercises_of_day, exporter
+from gpudojo.platforms import Options, exercises_of_day, exporter_of
 from gpudojo.platforms.github_classroom import workflow as workflows
 from gpudojo.release import manifest as manifests
 
@@ -72,7 +72,7 @@ def test_its_runners_are_those_that_the_exporter_writes(workflow: str, tmp_path:
     exercises = exercises_of_day("day8")
     row = SubmissionRow("alice", SubmissionStatus.UNREADABLE, 0.0, 100.0, reason="it is not there")
     results = ClassResults("day8", "virtual", "2", "1", 100.0, submissions=[row])
-    exporter("github_classroom")(
+    exporter_of("github_classroom")(
         results, results.submissions, tmp_path, Options(submission="alice", exercises=exercises)
     )
     written = [line.partition("=")[0] for line in (tmp_path / "outputs").read_text().splitlines()]

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from gpudojo.classes.store import Store
-from gpudojo.platforms import exporter, formats
+from gpudojo.platforms import exporter_of, format_names
 
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS
 
@@ -35,7 +35,7 @@ def export_all(target: Path) -> dict[str, list[str]]:
     with tempfile.TemporaryDirectory() as kept:
         for digest, sources in SOURCES.items():
             Store(Path(kept)).keep_sources(digest, sources)
-        for format_ in formats():
+        for format_ in format_names():
             own: list[str] = []
             options = dataclasses.replace(
                 OPTIONS,
@@ -45,7 +45,7 @@ def export_all(target: Path) -> dict[str, list[str]]:
                 results=Path(kept),
                 say=own.append,
             )
-            exporter(format_)(CLASS, CLASS.submissions, target / format_, options)
+            exporter_of(format_)(CLASS, CLASS.submissions, target / format_, options)
             said[format_] = own
     return said
 
@@ -59,7 +59,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    for each in formats():
+    for each in format_names():
         shutil.rmtree(GOLDEN / each, ignore_errors=True)
     for name, sentences in export_all(GOLDEN).items():
         print(f"{name}: {len(files(GOLDEN / name))} files", *sentences, sep="\n  ")

@@ -13,7 +13,7 @@ from gpudojo.cli.export import exercises_of_class
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import write
-from gpudojo.platforms import describe, formats, options_used_by
+from gpudojo.platforms import describe_format, format_names, options_used_by
 
 from tests.gpudojo.platforms.export.classes import CLASS, EXERCISES, RUNNER
 from tests.gpudojo.platforms.export.golden import SOURCES, TABLES
@@ -38,11 +38,11 @@ def dojo(*arguments: str | Path) -> tuple[int, str]:
 def test_help_lists_the_formats_of_the_package() -> None:
     code, said = dojo("--help")
     assert code == 0
-    for name in formats():
-        assert " ".join(describe(name).split()[:5]) in said
+    for name in format_names():
+        assert " ".join(describe_format(name).split()[:5]) in said
 
 
-@pytest.mark.parametrize("format_", formats())
+@pytest.mark.parametrize("format_", format_names())
 def test_every_format_can_be_written(results: Path, format_: str) -> None:
     out = results.parent / "out" / format_
     table = (

@@ -24,7 +24,7 @@ from gpudojo.model.results import (
     Visibility,
     not_handed_in,
 )
-from gpudojo.platforms import describe, exporter, formats
+from gpudojo.platforms import describe_format, exporter_of, format_names
 from gpudojo.platforms._files import LONGEST_NAME, file_names, safe_name
 from gpudojo.platforms._rows import rows_of_submission
 from gpudojo.platforms._texts import describe_delay, lines_for_student
@@ -52,7 +52,7 @@ def test_every_format_is_as_it_was(tmp_path: Path) -> None:
     assert sorted(made) == sorted(wanted), REMAKE
     for name, content in made.items():
         assert content == wanted[name], f"{name}: {REMAKE}"
-    assert {name.partition("/")[0] for name in wanted} == set(formats())
+    assert {name.partition("/")[0] for name in wanted} == set(format_names())
     assert said["canvas"] == [
         f"{row.submission!r} matches nobody in the table and is left out."
         for row in CLASS.submissions[2:]
@@ -61,8 +61,8 @@ def test_every_format_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_every_format_is_one_function_of_one_signature() -> None:
-    assert formats()
-    for name in formats():
+    assert format_names()
+    for name in format_names():
         module = importlib.import_module(f"gpudojo.platforms.{name}")
         public = [
             each
@@ -76,12 +76,12 @@ def test_every_format_is_one_function_of_one_signature() -> None:
             "(header: 'ClassResults', rows: 'Iterable[SubmissionRow]', target: 'Path', options: 'Options')"
             " -> 'list[Path]'"
         )
-        assert describe(name).endswith(".")
+        assert describe_format(name).endswith(".")
 
 
 def only(format_: str, row: SubmissionRow, folder: Path, **more: object) -> Path:
     results = msgspec.structs.replace(CLASS, submissions=[row])
-    written = exporter(format_)(
+    written = exporter_of(format_)(
         results,
         results.submissions,
         folder,
@@ -179,10 +179,10 @@ def test_what_only_a_teacher_should_read_is_not_exported(tmp_path: Path) -> None
     secret = "looks like a copy of bob's"
     row = msgspec.structs.replace(CLASS.submissions[0], needs_human=[secret], notes=[secret])
     results = msgspec.structs.replace(CLASS, submissions=[row])
-    for format_ in formats():
+    for format_ in format_names():
         Store(tmp_path).keep_sources(row.digest, {"a.py": b"x = 1\n"})
         options = dataclasses.replace(OPTIONS, worksheet=TABLES / "worksheet.csv", results=tmp_path)
-        for path in exporter(format_)(results, results.submissions, tmp_path / format_, options):
+        for path in exporter_of(format_)(results, results.submissions, tmp_path / format_, options):
             assert secret not in path.read_text(encoding="utf-8")
 
 
@@ -222,7 +222,7 @@ def test_names_of_files_are_safe_and_unique() -> None:
 
 def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, submission="../late")
-    assert exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, options) == [
+    assert exporter_of("classroom50")(CLASS, CLASS.submissions, tmp_path, options) == [
         tmp_path / "result.json"
     ]
     result = json.loads((tmp_path / "result.json").read_bytes())
@@ -231,7 +231,7 @@ def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) ->
     tagged = dataclasses.replace(
         options, environment=RUNNER | {"SUBMISSION_TAG": "submit/3", "MODE": "group"}
     )
-    exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, tagged)
+    exporter_of("classroom50")(CLASS, CLASS.submissions, tmp_path, tagged)
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert (result["submission"], result["assignment"]) == ("submit/3", "day-0")
     assert (result["assignment_type"], result["review"]) == ("group", RUNNER["COMMIT_URL"])
@@ -293,7 +293,7 @@ def test_gradescope_shows_results_when_the_course_does(tmp_path: Path) -> None:
         ("never", "hidden"),
     ):
         header = msgspec.structs.replace(CLASS, visibility=Visibility(results=when))
-        (path,) = exporter("gradescope")(header, CLASS.submissions[:1], tmp_path / when, OPTIONS)
+        (path,) = exporter_of("gradescope")(header, CLASS.submissions[:1], tmp_path / when, OPTIONS)
         result = json.loads(path.read_bytes())
         assert {result["visibility"], *(test["visibility"] for test in result["tests"])} == {shown}
 
@@ -337,7 +337,7 @@ def test_how_late(seconds: int | None, shown: str) -> None:
 def test_a_new_gradebook_has_no_formulas(tmp_path: Path) -> None:
     listed = RosterRow("7", "=NAME()", section="=SUM(A1)", login="@ada")
     row = msgspec.structs.replace(submission("ada", one(P, P, P)), roster=listed, student="=NAME()")
-    (path,) = exporter("canvas")(CLASS, [row], tmp_path, OPTIONS)
+    (path,) = exporter_of("canvas")(CLASS, [row], tmp_path, OPTIONS)
     assert (
         path.read_text(encoding="utf-8").splitlines()[2].startswith("'=NAME(),,,'@ada,'=SUM(A1),")
     )
@@ -379,7 +379,7 @@ def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
     )
     header = msgspec.structs.replace(CLASS, max_score=4.0, scale=20.0, submissions=[row])
     for format_, shown in {"canvas": "20", "nbgrader": "17.5,2,15.5,20"}.items():
-        (path,) = exporter(format_)(header, [row], tmp_path / format_, OPTIONS)
+        (path,) = exporter_of(format_)(header, [row], tmp_path / format_, OPTIONS)
         assert shown in path.read_text(encoding="utf-8")
     assert (
         json.loads(only("gradescope", row, tmp_path / "gradescope").read_bytes())["score"] == 15.5

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from gpudojo.classes.store import Store
 from gpudojo.model.results_file import StoredRows, header, write
-from gpudojo.platforms import _tables, exporter, formats
+from gpudojo.platforms import _tables, exporter_of, format_names
 
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS, F, P, one, submission, two
 
@@ -45,14 +45,14 @@ def peak(path: Path, format_: str, target: Path) -> int:
         Store(path.parent).keep_sources(DIGEST, {"01_checking_device.py": b"import torch\n"})
     tracemalloc.start()
     try:
-        exporter(format_)(header(path), StoredRows(path), target, options)
+        exporter_of(format_)(header(path), StoredRows(path), target, options)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", formats())
+@pytest.mark.parametrize("format_", format_names())
 def test_twenty_times_the_class_takes_little_more_memory(tmp_path: Path, format_: str) -> None:
     peak(results(tmp_path / "warm.json", 2), format_, tmp_path / "warm")
     few = peak(results(tmp_path / "few.json", FEW), format_, tmp_path / "few")

@@ -17,7 +17,7 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
 )
-from gpudojo.platforms import Options, exporter
+from gpudojo.platforms import Options, exporter_of
 from gpudojo.platforms._tables import spellings_of
 
 from tests.gpudojo.platforms.export import readers
@@ -35,7 +35,7 @@ def export(
     given.write_bytes(text.encode("utf-8"))
     options = dataclasses.replace(OPTIONS, title="Day 0", worksheet=given, gradebook=given)
     options: Options = dataclasses.replace(options, **more)  # type: ignore[arg-type,no-redef]
-    (written,) = exporter(format_)(results, results.submissions, folder / "out", options)
+    (written,) = exporter_of(format_)(results, results.submissions, folder / "out", options)
     return readers.table(written, ";" if ";" in text else ",")
 
 
@@ -205,7 +205,7 @@ def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
     )
     given = tmp_path / "given.csv"
     with pytest.raises(CannotExport, match="would be overwritten"):
-        exporter("moodle")(
+        exporter_of("moodle")(
             CLASS, CLASS.submissions, tmp_path, dataclasses.replace(OPTIONS, worksheet=given)
         )
 
@@ -236,11 +236,11 @@ def test_prairielearn_says_that_extra_credit_is_cut(tmp_path: Path) -> None:
     said: list[str] = []
     rows = [msgspec.structs.replace(row, grade=Grade(12.0, 10.0)) for row in CLASS.submissions[:2]]
     options = dataclasses.replace(OPTIONS, say=said.append)
-    exporter("prairielearn")(CLASS, rows, tmp_path, options)
+    exporter_of("prairielearn")(CLASS, rows, tmp_path, options)
     assert [line.partition(";")[0] for line in said] == [
         "students with more points than the maximum, for extra credit: 2"
     ]
-    exporter("prairielearn")(
+    exporter_of("prairielearn")(
         CLASS, rows, tmp_path, dataclasses.replace(options, submission=rows[0].submission)
     )
     assert "extra credit: 1;" in said[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionStatus
 from gpudojo.model.results_file import read, write
-from gpudojo.platforms import exporter, formats, github_classroom, is_about_the_class
+from gpudojo.platforms import exporter_of, format_names, github_classroom, is_about_the_class
 from gpudojo.platforms._files import file_names
 from gpudojo.platforms.github_classroom import LARGEST
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ def check_all(results: ClassResults, folder: Path) -> None:
     options = dataclasses.replace(OPTIONS, say=said.append)
     points = [(row.score, row.max_score) for row in results.submissions]
     for format_, reader in readers.READERS.items():
-        written = exporter(format_)(results, results.submissions, folder / format_, options)
+        written = exporter_of(format_)(results, results.submissions, folder / format_, options)
         assert all(path.is_file() for path in written)
         assert len(set(written)) == len(written)
         assert {path for path in (folder / format_).rglob("*") if path.is_file()} == set(written)
@@ -65,7 +65,7 @@ def check_what_github_shows(folder: Path, name: str, wanted: readers.Total, unev
 
 def test_every_format_of_a_submission_has_a_reader() -> None:
     """Moodle's has a test of its own: it fills in a worksheet."""
-    of_submissions = {name for name in formats() if not is_about_the_class(name)}
+    of_submissions = {name for name in format_names() if not is_about_the_class(name)}
     assert of_submissions == {*readers.READERS, "moodle"}
 
 
@@ -114,7 +114,9 @@ def test_moodle_reads_the_same_total(results: ClassResults) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sheet = worksheet(results, Path(folder) / "sheet.csv")
         options = dataclasses.replace(OPTIONS, worksheet=sheet)
-        (written,) = exporter("moodle")(results, results.submissions, Path(folder) / "out", options)
+        (written,) = exporter_of("moodle")(
+            results, results.submissions, Path(folder) / "out", options
+        )
         # Who handed in nothing keeps what the worksheet has.
         graded = [row for row in results.submissions if row.status is not SubmissionStatus.ABSENT]
         assert readers.moodle(written) == [(row.score, row.max_score) for row in graded]
