@@ -38,11 +38,12 @@ class ClassListing:
             if path != content and path.is_file():
                 zips_of_classes.add(path)
         self._forget_students_of(zips_of_classes)
+        # Neither what was unpacked nor our own files are somebody's work.
         report = Path(os.path.abspath(self.options.out)) / "report"
+        others = {*zips_of_classes, report}
         entries = []
         for entry in listing.entries:
-            is_other = entry.origin in zips_of_classes or entry.origin == report
-            if not is_other and not _holds_results(entry.origin):
+            if entry.origin not in others and not _holds_results(entry.origin):
                 entries.append(entry)
         return Listing(tuple(entries), listing.ignored)
 
@@ -61,17 +62,19 @@ class ClassListing:
         by itself before.
         """
         for path in self.options.submissions:
-            self._content_of[Path(os.path.abspath(path))] = unpack_class(path, self.folder)
+            whole_path = Path(os.path.abspath(path))
+            self._content_of[whole_path] = unpack_class(path, self.folder)
         listing = list_submissions(list(self._content_of.values()))
         if not self.folder.is_dir():
             return listing
         opened_before = False
         for entry in listing.entries:
-            if entry.kind is Kind.ZIP:
-                content = unpack_class(entry.origin, self.folder, known=True)
-                if content != entry.origin:
-                    self._content_of[entry.origin] = content
-                    opened_before = True
+            if entry.kind is not Kind.ZIP:
+                continue
+            content = unpack_class(entry.origin, self.folder, known=True)
+            if content != entry.origin:
+                self._content_of[entry.origin] = content
+                opened_before = True
         if opened_before:
             return list_submissions(list(self._content_of.values()))
         return listing

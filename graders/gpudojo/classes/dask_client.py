@@ -102,13 +102,13 @@ def layers_of_all(workers: Mapping[str, Layers]) -> Layers:
 # Functions for workers are nested, so that they are sent by value: gpudojo may be missing there.
 
 
-def _make_introduce() -> Callable[..., Awaitable[Any]]:
+def _function_to_introduce() -> Callable[..., Awaitable[Any]]:
     """A function that a worker runs to introduce itself.
 
     It returns a packed Introduction, or the reason why there is none.
     """
 
-    async def introduce(day: str, dask_worker: Any) -> Any:
+    async def introduce_yourself(day: str, dask_worker: Any) -> Any:
         try:
             from gpudojo.classes import dask_worker as module
 
@@ -121,16 +121,16 @@ def _make_introduce() -> Callable[..., Awaitable[Any]]:
         except Exception as error:  # whatever it is, this worker is not used
             return f"it could not be examined ({type(error).__name__}: {error})"
 
-    return introduce
+    return introduce_yourself
 
 
-def _make_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
+def _function_to_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
     """A function that a worker runs for an order.
 
     It returns the address of the worker and a packed reply, or the reason why there is none.
     """
 
-    def grade(message: bytes) -> tuple[str, bytes | str]:
+    def grade_order(message: bytes) -> tuple[str, bytes | str]:
         from distributed import get_worker
 
         worker = get_worker()
@@ -143,7 +143,7 @@ def _make_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
             # Dask would pickle it, and a client that cannot unpickle it waits for ever.
             return worker.address, f"{type(error).__name__}: {error}"
 
-    return grade
+    return grade_order
 
 
 async def ask_for_introductions(
@@ -154,7 +154,9 @@ async def ask_for_introductions(
     Workers that are gone before they answer are left out.
     """
     try:
-        asking = client.run(_make_introduce(), options.day, workers=workers, on_error="return")
+        asking = client.run(
+            _function_to_introduce(), options.day, workers=workers, on_error="return"
+        )
         answers = await asyncio.wait_for(asking, INTRODUCTION_SECONDS)
     except TimeoutError:
         if len(workers) > 1:
@@ -349,7 +351,7 @@ class DaskSession:
         workers = list(self.threads)
         try:
             future = self.client.submit(
-                _make_grade(), message, key=key, workers=workers, retries=MOST_REFUSALS
+                _function_to_grade(), message, key=key, workers=workers, retries=MOST_REFUSALS
             )
         except Exception as error:  # of any kind, where a client has closed itself
             self.queue.put_back(task, alone)
@@ -431,10 +433,10 @@ class Cluster:
         """Run all tasks. Raises NoCluster where the cluster is lost for too long."""
         queue = TaskQueue(tasks)
 
-        async def session(client: Client) -> None:
+        async def run_session(client: Client) -> None:
             await DaskSession(client, self, queue).run()
 
-        asyncio.run(self._repeat_when_lost(session, self.wait, lambda: queue.done, kept=True))
+        asyncio.run(self._repeat_when_lost(run_session, self.wait, lambda: queue.done, kept=True))
 
     def close(self) -> None:
         """Does nothing: connections last as long as a run, and the workers are not ours."""

@@ -138,18 +138,25 @@ class GradingOptions:
         """
         functions: set[str] = set()
         for name in only:
-            stem = name.rjust(2, "0") if name.isdecimal() else name.removesuffix(".py")
-            meant = [each for each in exercises if stem in (each.stem, each.number)]
-            if not meant:
+            stem = name.removesuffix(".py")
+            if name.isdecimal():
+                stem = name.rjust(2, "0")
+            matching = [each for each in exercises if stem in (each.stem, each.number)]
+            if not matching:
                 functions.add(name)
-            for exercise in meant:
+            for exercise in matching:
                 functions.update(function.name for function in exercise.functions)
         return frozenset(functions)
 
     def graded_functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
         """The functions that are graded. Raises BadClass for an unknown name."""
-        every = [(exercise, function) for exercise in exercises for function in exercise.functions]
-        names = {function.name for _, function in every}
+        graded = []
+        names = set()
+        for exercise in exercises:
+            for function in exercise.functions:
+                names.add(function.name)
+                if not self.only or function.name in self.only:
+                    graded.append((exercise, function))
         unknown = sorted(self.only - names)
         if unknown:
             stems = [each.stem for each in exercises]
@@ -157,19 +164,19 @@ class GradingOptions:
             if not hint:
                 hint = f"; the exercises are {', '.join(stems)}"
             raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
-        if not self.only:
-            return every
-        return [pair for pair in every if pair[1].name in self.only]
+        return graded
 
     def points_of_graded(self, exercises: Sequence[Exercise]) -> float:
-        """The points of the functions that are graded."""
-        graded = [function for _, function in self.graded_functions(exercises)]
-        return sum_points(check.points for function in graded for check in function.checks)
+        """The points of the functions that are graded. Raises BadClass for an unknown name."""
+        points = []
+        for _, function in self.graded_functions(exercises):
+            points += [check.points for check in function.checks]
+        return sum_points(points)
 
     def run_options(
         self, exercises: Sequence[Exercise], secret: str, recorded: ChosenRecording | None
     ) -> RunOptions:
-        """What every submission is run with.
+        """What every submission is run with. Raises BadClass for an unknown name.
 
         Its seeds come from the secret, or are the seed of the recorded evidence.
         """
@@ -177,12 +184,14 @@ class GradingOptions:
             seeds = seeds_of_probes(secret, exercises)
         else:
             seeds = dict.fromkeys(_probe_keys(exercises), recorded.seed)
-        graded = self.graded_functions(exercises)
+        keys = set()
+        for exercise, function in self.graded_functions(exercises):
+            keys.add(f"{exercise.stem}::{function.name}")
         return RunOptions(
             day=self.day,
             bench=self.bench,
             seeds=seeds,
-            known=frozenset(f"{exercise.stem}::{function.name}" for exercise, function in graded),
+            known=frozenset(keys),
             seconds=self.seconds,
             memory=self.memory,
             only=self.only,
@@ -196,11 +205,7 @@ class GradingOptions:
         limits = f"{self.seconds:g} {self.memory}"
         if self.bench == "cuda":
             limits += f" {self.gpu_memory}"
-        return (
-            self.day,
-            self.bench,
-            recorded.name if recorded else name_of_secret(secret),
-            fingerprint_of_observing(self.day, torch_version()),
-            limits,
-            " ".join(sorted(self.only)),
-        )
+        seeds = recorded.name if recorded else name_of_secret(secret)
+        code = fingerprint_of_observing(self.day, torch_version())
+        functions = " ".join(sorted(self.only))
+        return (self.day, self.bench, seeds, code, limits, functions)

@@ -72,7 +72,7 @@ class ReferenceRuns:
     def _reference_task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
         """The task that runs the reference with these settings, checks its record and keeps it."""
 
-        def done(record: Record) -> None:
+        def check_and_keep(record: Record) -> None:
             judging.require_usable_reference(record, self.exercises, self.only)
             timelines = self.records.load_record(self.timelines_key)
             if timelines is not None:
@@ -82,7 +82,7 @@ class ReferenceRuns:
 
         options = replace(settings.run_options, drawn=protocol.NONE)
         run = SubmissionRun("reference", self.files, options)
-        return GradingTask(REFERENCE, run, done, time.monotonic())
+        return GradingTask(REFERENCE, run, check_and_keep, time.monotonic())
 
     def timelines_task(
         self, options: RunOptions, reference_keys: Callable[[], Iterable[str]]
@@ -93,7 +93,7 @@ class ReferenceRuns:
         added to the records of the reference; one that still runs adds them itself.
         """
 
-        def done(timelines: Record) -> None:
+        def keep_timelines(timelines: Record) -> None:
             self.records.keep_record(self.timelines_key, timelines)
             for key in reference_keys():
                 record = self.records.load_record(key)
@@ -104,7 +104,7 @@ class ReferenceRuns:
         seeds = dict.fromkeys(options.seeds, PUBLIC_SEEDS[0])
         options = replace(options, drawn=protocol.EVERY, seeds=seeds)
         run = SubmissionRun("reference", self.files, options)
-        return GradingTask(f"timelines of {REFERENCE}", run, done, time.monotonic())
+        return GradingTask(f"timelines of {REFERENCE}", run, keep_timelines, time.monotonic())
 
 
 def _copy_timelines(timelines: Record, record: Record) -> None:

@@ -1,4 +1,7 @@
-"""What is kept of a class between runs: records, sources and verdicts, in files."""
+"""Keeps records and sources of a class between runs, in files below `.dojo`.
+
+A record is known by its key, sources by the digest of what was handed in.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ MOST_KEEPING: Final = 16  # submissions whose sources are held in memory until t
 
 
 class Store:
-    """The records, sources and rows of one output folder."""
+    """The records and sources of one output folder, and where its verdicts are."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -59,6 +62,7 @@ class Store:
             ) from None
 
     def close(self) -> None:
+        """Wait until everything is written, and unlock the folder."""
         if self._disk is not None:
             self._disk.shutdown()
             self._disk = None
@@ -89,6 +93,7 @@ class Store:
         return (self.folder / "records").exists()
 
     def path_of(self, key: str) -> Path:
+        """Where the record with that key is kept, if it is."""
         return self.folder / "records" / key[:2] / f"{key}.mp"
 
     def load_record(self, key: str) -> Record | None:
@@ -102,11 +107,13 @@ class Store:
             return None
 
     def has_record(self, key: str) -> bool:
+        """True if there is a record; it may be damaged."""
         return self.path_of(key).is_file()
 
     def kept_at(self, key: str) -> str:
-        """When a record was kept: ISO 8601, UTC."""
-        when = datetime.datetime.fromtimestamp(self.path_of(key).stat().st_mtime, datetime.UTC)
+        """When a record was kept: ISO 8601, UTC. Raises OSError where there is none."""
+        status = self.path_of(key).stat()
+        when = datetime.datetime.fromtimestamp(status.st_mtime, datetime.UTC)
         return when.isoformat(timespec="seconds")
 
     def keep_record(self, key: str, record: Record) -> None:
@@ -123,7 +130,10 @@ class Store:
         return self.folder / "sources" / digest[:2] / f"{digest}.mp"
 
     def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
-        """Keep what was handed in, once: pages show it, and submissions are compared by it."""
+        """Keep what was handed in, once: pages show it, and submissions are compared by it.
+
+        Raises OSError where it cannot be written.
+        """
         path = self._path_of_sources(digest)
         if not path.is_file():
             _write_sources(path, files)
@@ -159,21 +169,26 @@ class Store:
             return {}
 
     def row_path(self, key: str, judging_key: str) -> Path:
+        """Where the verdict on a record is kept, for one way of judging."""
         return self.folder / "rows" / key[:2] / f"{key}-{judging_key}.json"
 
 
 def _write_sources(path: Path, files: Mapping[str, bytes]) -> None:
-    write_file(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
+    """Write the files of a submission, packed, to one file. Raises OSError."""
+    packed = zlib.compress(msgspec.msgpack.encode(files), 1)
+    write_file(path, packed, lasting=False)
 
 
 def _wait_for_disk(path: Path) -> None:
+    """Wait until a file is on the disk; a file that is gone is not waited for."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def record_key(digest: str, *conditions: str) -> str:
     """The name of a record: the submission's content and the conditions under which it ran."""
-    return hashlib.sha256("\0".join((digest, *conditions)).encode()).hexdigest()[:40]
+    text = "\0".join((digest, *conditions))
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def write_file(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> None:

@@ -68,8 +68,12 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
 def list_one(folder: Path) -> Listing:
     """The listing of one folder as one submission, whatever is in it."""
     origin = Path(os.path.abspath(folder))
-    entry = _entry_of(origin, origin.is_dir(), None) if origin.exists() else None
-    return Listing((entry,), ()) if entry else Listing((), (IgnoredPath(folder, _STRAY),))
+    entry = None
+    if origin.exists():
+        entry = _entry_of(origin, origin.is_dir(), None)
+    if entry is None:
+        return Listing((), (IgnoredPath(folder, _STRAY),))
+    return Listing((entry,), ())
 
 
 def unpack_class(path: Path, folder: Path, known: bool = False) -> Path:
@@ -135,11 +139,10 @@ def is_submission(folder: Path) -> bool:
     """True if a folder is one student's work rather than a class, by what is in it."""
     if (folder / ".git").exists():
         return True
-    has_work = _is_work(folder)
-    has_work = has_work or any((folder / "exercises" / name).is_dir() for name in day_names())
+    has_day = any((folder / "exercises" / name).is_dir() for name in day_names())
     # Among the work of several students, a file or folder that is named for a day is one
     # submission more.
-    return has_work and not _holds_several_works(folder)
+    return (has_day or _is_work(folder)) and not _holds_several_works(folder)
 
 
 def _holds_several_works(folder: Path) -> bool:
@@ -154,18 +157,20 @@ def _holds_several_works(folder: Path) -> bool:
     for child in children:
         if child.name.casefold() in aside or is_junk(child.name):
             continue
-        is_archive = child.is_file() and bool(ending_of(child.name, ARCHIVES))
-        if is_archive or (child.is_dir(follow_symlinks=False) and _is_work(Path(child.path))):
-            count += 1
+        if child.is_dir(follow_symlinks=False):
+            is_somebodys = _is_work(Path(child.path))
+        else:
+            is_somebodys = child.is_file() and bool(ending_of(child.name, ARCHIVES))
+        count += is_somebodys
     return count > 1
 
 
 def _is_work(folder: Path) -> bool:
     """True if a folder, or one in it that is named for a day, holds exercise files."""
-    places = [folder]
+    folders = [folder]
     for name in day_names():
-        places += [folder / name, folder / "exercises" / name]
-    return any(map(_holds_exercise_file, places))
+        folders += [folder / name, folder / "exercises" / name]
+    return any(_holds_exercise_file(each) for each in folders)
 
 
 def _holds_exercise_file(folder: Path) -> bool:
@@ -217,7 +222,7 @@ class _Lister:
 
     def add_path(self, path: Path) -> None:
         """Add a path that was given: a class, or one submission or a part of one."""
-        # "." and "x/.." have no name; and a folder given twice is one folder
+        # "." and "x/.." have no name; and a folder given twice is one folder.
         origin = Path(os.path.abspath(path))
         real = Path(os.path.realpath(origin))
         if real in self._seen:
@@ -294,9 +299,8 @@ class _Lister:
             self._ignore_path(given, _STRAY)
             return
         submitted = handed_in.at or entry.submitted
-        self._entries.append(
-            msgspec.structs.replace(entry, submitted=submitted, people=handed_in.people)
-        )
+        entry = msgspec.structs.replace(entry, submitted=submitted, people=handed_in.people)
+        self._entries.append(entry)
 
     def _add_loose(self, file: _LooseFile) -> None:
         """Add a file to those that a platform named for the same student in the same folder."""
@@ -307,6 +311,7 @@ class _Lister:
             files.append(file)
 
     def _ignore_path(self, path: Path, reason: str) -> None:
+        """Note that a path is no submission, and why."""
         self._ignored.append(IgnoredPath(path, reason))
 
     def make_listing(self) -> Listing:
@@ -339,7 +344,8 @@ def _entry_of(path: Path, is_folder: bool, parsed: ParsedName | None) -> Submiss
         parsed = parse_repository_name(stem, path.parent.name)
     if parsed is None:
         parsed = ParsedName(Naming.PLAIN, stem, None, "")
-    is_source = kind in (Kind.PYTHON, Kind.NOTEBOOK)
+    submitted = commit_time(path) if kind is Kind.CHECKOUT else ""
+    name_inside = name if kind in (Kind.PYTHON, Kind.NOTEBOOK) else ""
     return SubmissionEntry(
         stem,
         parsed.student,
@@ -347,56 +353,70 @@ def _entry_of(path: Path, is_folder: bool, parsed: ParsedName | None) -> Submiss
         kind,
         parsed.naming,
         parsed.identifier,
-        submitted=commit_time(path) if kind is Kind.CHECKOUT else "",
-        members=((name if is_source else "", path),),
+        submitted=submitted,
+        members=((name_inside, path),),
     )
 
 
-def _entries_of_attempts(files: list[_LooseFile]) -> Iterator[SubmissionEntry]:
+def _entries_of_attempts(files: list[_LooseFile]) -> list[SubmissionEntry]:
     """One submission for each attempt of a student; most often there is one.
 
-    The last has the student's name. A platform numbers files as they arrive. A file that was
-    there before under the same name begins another attempt.
+    The last has the student's name.
     """
-    attempts: list[list[_LooseFile]] = [[]]
-    names: set[str] = set()
-    for file in sorted(files, key=lambda file: file.parsed.file):
-        rest = file.parsed.rest
-        name = f"{curriculum_name(rest)}{ending_of(rest, (*SOURCES, *ARCHIVES))}"
-        if rest and name in names:
-            attempts.append([])
-            names = set()
-        names.add(name)
-        attempts[-1].append(file)
+    attempts = _split_into_attempts(files)
     if len(attempts) == 1:
-        yield _entry_of_files(files)
-        return
+        return [_entry_of_files(files)]
+    entries = []
     for number, attempt in enumerate(attempts, 1):
         entry = _entry_of_files(sorted(attempt, key=lambda file: natural_key(file.path.name)))
         name = entry.name
         if number < len(attempts):
             name = f"{name} (attempt {number})"
-        yield msgspec.structs.replace(entry, name=name, attempt=number)
+        entries.append(msgspec.structs.replace(entry, name=name, attempt=number))
+    return entries
+
+
+def _split_into_attempts(files: list[_LooseFile]) -> list[list[_LooseFile]]:
+    """The files of each attempt of a student.
+
+    A platform numbers files as they arrive. A file that was there before under the same name
+    begins another attempt.
+    """
+    attempts: list[list[_LooseFile]] = [[]]
+    names: set[str] = set()
+    for file in sorted(files, key=lambda file: file.parsed.file):
+        rest = file.parsed.rest
+        ending = ending_of(rest, (*SOURCES, *ARCHIVES))
+        name = f"{curriculum_name(rest)}{ending}"
+        if rest and name in names:
+            attempts.append([])
+            names = set()
+        names.add(name)
+        attempts[-1].append(file)
+    return attempts
 
 
 def _entry_of_files(files: list[_LooseFile]) -> SubmissionEntry:
     """One submission of all files and folders that a platform named for one student."""
     first = files[0]
-    is_alone = len(files) == 1
-    kind = _kind_of(first.path.name, first.is_folder) if is_alone else Kind.FILES
+    kind = Kind.FILES
+    if len(files) == 1:
+        kind = _kind_of(first.path.name, first.is_folder) or kind
+    # A single archive is the whole submission.
+    is_whole = len(files) == 1 and kind not in (Kind.PYTHON, Kind.NOTEBOOK)
     members = []
     for file in files:
-        # A folder from Moodle is named for the student only; a single archive is the whole
-        # submission.
-        is_whole = is_alone and kind not in (Kind.PYTHON, Kind.NOTEBOOK)
-        name = "" if file.is_folder or is_whole else file.parsed.rest or file.path.name
+        name = file.parsed.rest or file.path.name
+        # A folder from Moodle is named for the student only.
+        if file.is_folder or is_whole:
+            name = ""
         members.append((name, file.path))
     student = _legible_name(first.parsed.student)
     return SubmissionEntry(
         student,
         student,
         first.path,
-        kind or Kind.FILES,
+        kind,
         first.parsed.naming,
         first.parsed.identifier,
         late=any(file.parsed.late for file in files),
@@ -428,14 +448,21 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
         if len(group) == 1:
             named.append(group[0])
             continue
-        for names in _lists_of_names(group):
-            keys = {fold_case(name) for name in names}
-            if len(keys) == len(group) and not used & keys:
-                break
-        used |= {fold_case(name) for name in names}
+        names = _unused_names(group, used)
+        used.update(fold_case(name) for name in names)
         for entry, name in zip(group, names, strict=True):
             named.append(msgspec.structs.replace(entry, name=name))
     return sorted(named, key=lambda entry: (natural_key(entry.name), str(entry.origin)))
+
+
+def _unused_names(group: list[SubmissionEntry], used: set[str]) -> list[str]:
+    """Different names for entries of one name, none of which is used; the most readable ones."""
+    names: list[str] = []
+    for names in _lists_of_names(group):
+        keys = {fold_case(name) for name in names}
+        if len(keys) == len(group) and not used & keys:
+            break
+    return names
 
 
 def _lists_of_names(group: list[SubmissionEntry]) -> Iterator[list[str]]:
@@ -461,7 +488,10 @@ def _legible_name(name: str) -> str:
     characters = []
     for character in name:
         if "\udc80" <= character <= "\udcff":
-            characters.append(f"%{ord(character) - 0xDC00:02X}")
+            byte = ord(character) - 0xDC00
+            characters.append(f"%{byte:02X}")
+        elif character.isprintable():
+            characters.append(character)
         else:
-            characters.append(character if character.isprintable() else "_")
+            characters.append("_")
     return "".join(characters).strip() or "_"
