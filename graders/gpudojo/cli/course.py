@@ -39,8 +39,11 @@ def init(folder: Path, day: str) -> None:
         )
         return
     rules = load_course(path)
-    roster = read_roster(rules.roster, rules.zone) if rules.roster else None
-    click.echo(f"{path} is valid: {', '.join(_describe_rules(rules, roster, day))}.")
+    roster = None
+    if rules.roster:
+        roster = read_roster(rules.roster, rules.zone)
+    description = ", ".join(_describe_rules(rules, roster, day))
+    click.echo(f"{path} is valid: {description}.")
     for note in _doubts_about_rules(rules, roster):
         click.echo(f"note: {note}", err=True)
 
@@ -50,7 +53,8 @@ def _describe_rules(rules: CourseRules, roster: Roster | None, day: str) -> list
     from gpudojo.model.catalogue import exercises_of
 
     exercises = exercises_of(rules.day or day)
-    parts = [f"{len(rules.worth_by_exercise(exercises))} of {len(exercises)} exercises"]
+    counted = rules.worth_by_exercise(exercises)
+    parts = [f"{len(counted)} of {len(exercises)} exercises"]
     if rules.points:
         parts.append(f"out of {rules.points:g} points")
     if rules.deadline:
@@ -69,8 +73,9 @@ def _count_in_words(things: Collection[object], singular: str, more: str = "") -
     """How many things there are, in words; nothing for none."""
     if not things:
         return []
-    plural = "" if len(things) == 1 else "s"
-    return [f"{len(things)} {singular}{plural}{more}"]
+    count = len(things)
+    plural = "" if count == 1 else "s"
+    return [f"{count} {singular}{plural}{more}"]
 
 
 def _doubts_about_rules(rules: CourseRules, roster: Roster | None) -> list[str]:
@@ -101,4 +106,5 @@ def _doubts_about_name(name: str, roster: Roster) -> list[str]:
     known = []
     for row in roster.rows:
         known += [row.name, row.id, row.email, row.github]
-    return [f"nobody on the roster is called {shown!r}{suggest_name(name, known, '')}"]
+    hint = suggest_name(name, known, "")
+    return [f"nobody on the roster is called {shown!r}{hint}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from gpudojo.platforms import Options
 from gpudojo.platforms._files import file_names
 
 MILLION: Final = 1_000_000
+MOST_SUGGESTED: Final = 3  # submissions, where none has the name that was given
 SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
 
 
@@ -71,6 +72,7 @@ class VisibleRows:
         return self._shows_to(self.header.visibility.results, row)
 
     def _shows_to(self, when: When, row: SubmissionRow) -> bool:
+        """True if the student of a row may see now what the course shows at that time."""
         deadline = self.header.deadline
         if row.timing and row.timing.deadline:
             deadline = row.timing.deadline
@@ -78,13 +80,16 @@ class VisibleRows:
 
     def describe_withheld(self) -> str:
         """Say whose results the course does not show yet; empty where it shows all."""
-        counts = Counter(map(self.shows_results, self.rows))
-        if not counts[False]:
+        counts = Counter(self.shows_results(row) for row in self.rows)
+        withheld = counts[False]
+        if not withheld:
             return ""
-        when = "never" if self.header.visibility.results == "never" else "after the deadline"
+        when = "after the deadline"
+        if self.header.visibility.results == "never":
+            when = "never"
         text = f"the course shows results {when}"
         if counts[True]:
-            text += f"; {counts[False]} of {counts.total()} students still have time"
+            text += f"; {withheld} of {counts.total()} students still have time"
         return text
 
 
@@ -151,10 +156,11 @@ def rows_of_submission(
         checks += rows_of_exercise(exercise, row)
     unaccounted = in_millionths(row.max_score)
     unaccounted -= sum(in_millionths(check.max_points) for check in checks)
-    status_is_told = row.status is SubmissionStatus.GRADED or any(
-        outcome_or_status(check, row) == row.status for check in checks
-    )
-    if unaccounted or not checks or not status_is_told:
+    tells_status = row.status is SubmissionStatus.GRADED
+    for check in checks:
+        if outcome_or_status(check, row) == row.status:
+            tells_status = True
+    if unaccounted or not checks or not tells_status:
         checks.append(_row_of_rest(SUBMISSION, row, unaccounted))
     return checks
 
@@ -269,22 +275,31 @@ def find_submission(name: str, rows: Iterable[SubmissionRow], file: Path) -> str
 
     Raises BadClass where there is none or more than one.
     """
-    names_by_submission = {row.submission: _names_of(row) for row in rows}
-    if name in names_by_submission:
+    names_of = {row.submission: _names_of(row) for row in rows}
+    if name in names_of:
         return name
     wanted = name_key(name)
-    matches = [one for one, names in names_by_submission.items() if wanted in names]
+    matches = [one for one, names in names_of.items() if wanted in names]
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise BadClass(f"{len(matches)} students are called {name!r}: {', '.join(matches)}")
-    similar = [
-        one for one, names in names_by_submission.items() if any(wanted in each for each in names)
-    ][:3]
+    raise BadClass(f"{file} has no submission {name!r}{_suggest_submission(name, names_of)}")
+
+
+def _suggest_submission(name: str, names_of: Mapping[str, set[str]]) -> str:
+    """Return which submissions may be meant, for the end of a sentence; empty where none is near."""
+    wanted = name_key(name)
+    similar = []
+    for submission, names in names_of.items():
+        if any(wanted in each for each in names):
+            similar.append(submission)
     if not similar:
-        similar = difflib.get_close_matches(name, list(names_by_submission), 3)
-    hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-    raise BadClass(f"{file} has no submission {name!r}{hint}")
+        similar = difflib.get_close_matches(name, list(names_of), MOST_SUGGESTED)
+    if not similar:
+        return ""
+    names_in_words = " or ".join(repr(one) for one in similar[:MOST_SUGGESTED])
+    return f"; did you mean {names_in_words}?"
 
 
 def _names_of(row: SubmissionRow) -> set[str]:

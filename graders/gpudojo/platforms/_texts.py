@@ -56,14 +56,19 @@ def count_in_words(count: float, noun: str) -> str:
     return f"{format_points(count)} {noun}{ending}"
 
 
+def points_of_maximum(points: float, maximum: float) -> str:
+    """Return "2.5 of 5"."""
+    return f"{format_points(points)} of {format_points(maximum)}"
+
+
 def points_and_reason(row: SubmissionRow) -> str:
     """Return the points of a submission, and the reason where it was not graded.
 
     It is for the student: nothing that only a teacher should read is in it.
     """
-    text = f"{format_points(row.final.points)} of {format_points(row.final.max_points)} points"
+    text = f"{points_of_maximum(row.final.points, row.final.max_points)} points"
     if row.scaled and row.status is not SubmissionStatus.ABSENT:
-        text += f" ({format_points(row.score)} of {format_points(row.max_score)} in the exercises)"
+        text += f" ({points_of_maximum(row.score, row.max_score)} in the exercises)"
     if row.status is SubmissionStatus.GRADED:
         return text
     return f"{text}: {status_reason(row)}"
@@ -134,7 +139,8 @@ def lines_for_student(row: SubmissionRow, exercises_of_day: Iterable[ExerciseRow
         lines.append(f"{lateness[0].upper()}{lateness[1:]}.")
     if row.to_grade:
         lines.append(f"Still to be graded by hand: {', '.join(row.to_grade)}.")
-    return [*lines, *root_causes(rows_of_submission(row, exercises_of_day))]
+    checks = rows_of_submission(row, exercises_of_day)
+    return lines + root_causes(checks)
 
 
 def root_causes(checks: Iterable[CheckRow]) -> list[str]:
@@ -157,6 +163,7 @@ class _Causes:
         self.not_judged: dict[str, None] = {}
 
     def add_check(self, check: CheckRow) -> None:
+        """Put a check into its group; one that passed, or waits for a person, is in none."""
         name = check.function or check.claim or check.id
         waits_for_a_person = not check.function and bool(check.claim)
         if check.override is not None:
@@ -193,13 +200,14 @@ class _Causes:
         Where the one it waits for is not among them, it goes to the first of its function.
         """
         for check in self.blocked:
-            groups = [
-                group for (function, _), group in self.failed.items()
-                if function == _function_id(check)
-            ]  # fmt: skip
-            waits_for = [group for group in groups if _has_name(group, check.blocked_by)]
-            for group in (waits_for or groups)[:1]:
-                group.append(check)
+            groups = []
+            for (function, _), group in self.failed.items():
+                if function == _function_id(check):
+                    groups.append(group)
+            causes = [group for group in groups if _has_name(group, check.blocked_by)]
+            if groups:
+                cause = causes[0] if causes else groups[0]
+                cause.append(check)
 
 
 def _has_name(checks: Iterable[CheckRow], name: str | None) -> bool:
@@ -218,12 +226,13 @@ def _absent_name(check: CheckRow) -> str:
 
 
 def _line_of_override(check: CheckRow) -> str:
-    maximum = (
-        f" of {format_points(check.max_points)}" if check.max_points else ""
-    )  # extra credit has none
+    """Return the line of a check that a person graded, with the person's comment."""
+    points = format_points(check.points)
+    if check.max_points:  # extra credit has none
+        points = points_of_maximum(check.points, check.max_points)
     comment = check.override.comment if check.override else ""
-    points = f"{format_points(check.points)}{maximum} points, by hand. {comment}".rstrip()
-    return f"{describe_check(check).rstrip('.')}: {points}"
+    claim = describe_check(check).rstrip(".")
+    return f"{claim}: {points} points, by hand. {comment}".rstrip()
 
 
 def _line_of_failure(checks: list[CheckRow]) -> str:
@@ -233,17 +242,19 @@ def _line_of_failure(checks: list[CheckRow]) -> str:
         if check.line and check.outcome is Outcome.FAILED:
             shown = check
             break
-    lost = points_of(
-        sum(in_millionths(check.max_points) - in_millionths(check.points) for check in checks)
-    )
+    lost = 0
+    for check in checks:
+        lost += in_millionths(check.max_points) - in_millionths(check.points)
+    message = _short_line(shown.message or shown.claim)
+    text = f"{_exercise_and_function(shown)}: {message}"
     line = describe_line(shown)
-    text = f"{_exercise_and_function(shown)}: {_short_line(shown.message or shown.claim)}"
     if line:
         text += f" ({line})"
-    return f"{text} [-{count_in_words(lost, 'point')}]"
+    return f"{text} [-{count_in_words(points_of(lost), 'point')}]"
 
 
 def _short_line(text: str) -> str:
+    """Return a text on one line, cut where it is too long."""
     line = one_line(text)
     if len(line) <= LONGEST_LINE:
         return line
@@ -253,8 +264,10 @@ def _short_line(text: str) -> str:
 def _exercise_and_function(check: CheckRow) -> str:
     """Return "04 train_epoch"."""
     exercise = exercise_of(check)
-    digits = exercise.partition("_")[0]
-    return join_texts(" ", digits if digits.isdigit() else exercise, check.function)
+    number = exercise.partition("_")[0]
+    if number.isdigit():
+        exercise = number
+    return join_texts(" ", exercise, check.function)
 
 
 def describe_check(check: CheckRow) -> str:

@@ -65,10 +65,14 @@ def _make_gradebook(
         if row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score:
             absent += 1
             points = ""
-        name = row.student or (row.roster.name if row.roster else "") or row.submission
-        login = row.roster.login if row.roster else ""
+        name = row.student or row.submission
+        login = ""
+        if row.roster:
+            name = row.student or row.roster.name or row.submission
+            login = row.roster.login
         student = [one_line(name), ids.id_of(row), "", login, row.section]
-        lines.append([*map(spreadsheet_safe, student), points])
+        cells = [spreadsheet_safe(cell) for cell in student]
+        lines.append([*cells, points])
     if absent:
         options.say(
             f"{absent} on the roster handed in nothing; "
@@ -93,36 +97,53 @@ def _fill_gradebook(
         _require_same_maximum(title, possible[column], maximum)
 
     # Who stands in which line, and the grades of those who handed in.
-    name_column = table.headings.index("Student")
-    id_column = table.headings.index("ID")
-    students = {}
-    for position, line in enumerate(table.rows):
-        if line[id_column].strip():
-            students[position] = ListedPerson(line[id_column].strip(), line[name_column])
+    students = _students_by_line(table)
     grades = {}
     submissions = chosen_rows(rows, options)
     for position, row in match_lines(students, submissions, "canvas", options.say):
         grades[position] = format_points(row.final.points)
 
     # The columns that say who it is, and one of grades.
-    identifying = (*STUDENT_COLUMNS, *MORE_STUDENT_COLUMNS)
-    kept = [place for place, heading in enumerate(table.headings) if heading in identifying]
+    columns = _columns_of_student(table)
     heading = title if column is None else table.headings[column]
     if possible is None:
         possible = [POINTS_POSSIBLE] + [""] * (len(table.headings) - 1)
     lines = [
-        [*(table.headings[place] for place in kept), heading],
-        [*(possible[place] for place in kept), format_points(maximum)],
+        [*_cells_in(table.headings, columns), heading],
+        [*_cells_in(possible, columns), format_points(maximum)],
     ]
     for position in students:
         line = table.rows[position]
         grade_there = "" if column is None else line[column]
         grade = grades.get(position, grade_there)
-        lines.append([*(line[place] for place in kept), grade])
+        lines.append([*_cells_in(line, columns), grade])
     return lines
 
 
+def _students_by_line(table: Table) -> dict[int, ListedPerson]:
+    """Return who stands in which line; lines without an id are no students."""
+    name_column = table.headings.index("Student")
+    id_column = table.headings.index("ID")
+    students = {}
+    for position, line in enumerate(table.rows):
+        id_ = line[id_column].strip()
+        if id_:
+            students[position] = ListedPerson(id_, line[name_column])
+    return students
+
+
+def _columns_of_student(table: Table) -> list[int]:
+    """Return the columns that say who somebody is."""
+    headings = (*STUDENT_COLUMNS, *MORE_STUDENT_COLUMNS)
+    return [place for place, heading in enumerate(table.headings) if heading in headings]
+
+
+def _cells_in(line: list[str], columns: list[int]) -> list[str]:
+    return [line[column] for column in columns]
+
+
 def _read_gradebook(path: Path) -> Table:
+    """Return the table of a gradebook; raises CannotExport where it has no students."""
     table = read_table(path, "canvas")
     for heading in ("Student", "ID"):
         if heading not in table.headings:
@@ -132,6 +153,7 @@ def _read_gradebook(path: Path) -> Table:
 
 
 def _row_of_points_possible(table: Table) -> list[str] | None:
+    """Return the line with the maximum of each assignment; None where there is none."""
     for row in table.rows:
         if row[0].strip() == POINTS_POSSIBLE.strip():
             return row
@@ -139,6 +161,7 @@ def _row_of_points_possible(table: Table) -> list[str] | None:
 
 
 def _say_that_canvas_creates(title: str, headings: list[str], options: Options) -> None:
+    """Tell the teacher that the title is new, and which assignments there are."""
     text = f"the gradebook has no assignment {title!r}: Canvas will offer to create it."
     assignments = [heading for heading in headings if re.search(r" \([0-9]+\)$", heading)]
     if assignments:
@@ -148,12 +171,15 @@ def _say_that_canvas_creates(title: str, headings: list[str], options: Options) 
 
 
 def _require_same_maximum(title: str, there: str, maximum: float) -> None:
-    if number_in(there) != maximum:
-        raise CannotExport(
-            "canvas",
-            f"the assignment {title!r} has {there or 'no'} points there and {format_points(maximum)} "
-            "here; change its points in Canvas and download the gradebook again",
-        )
+    """Raise CannotExport where the assignment is worth something else in Canvas."""
+    if number_in(there) == maximum:
+        return
+    here = format_points(maximum)
+    raise CannotExport(
+        "canvas",
+        f"the assignment {title!r} has {there or 'no'} points there and {here} here; "
+        "change its points in Canvas and download the gradebook again",
+    )
 
 
 def _column_of(headings: list[str], title: str) -> int | None:

@@ -72,6 +72,7 @@ def guard_workflow_files(environment: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 def _content_of(path: str) -> bytes | None:
+    """Return the content of a file; None where it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError:
@@ -134,7 +135,8 @@ class Annotation:
     def as_sentence(self) -> str:
         """Return it as a line for people."""
         place = f"{self.file}:{self.line}: " if self.line else ""
-        return f"{self.level}: {place}{self.title}: {' '.join(self.message.split())}"
+        message = " ".join(self.message.split())
+        return f"{self.level}: {place}{self.title}: {message}"
 
 
 def percent_encode(text: str, letters: str) -> str:
@@ -146,6 +148,7 @@ def percent_encode(text: str, letters: str) -> str:
 
 
 def _checks_with(row: SubmissionRow, outcome: Outcome) -> list[CheckRow]:
+    """Return the checks of a submission that have this outcome."""
     checks = []
     for exercise in row.exercises:
         checks += [check for check in exercise.checks if check.outcome is outcome]
@@ -162,22 +165,29 @@ def annotations_of_failures(row: SubmissionRow, inside: str = "") -> list[Annota
         if check.file:
             place = (check.function, check.file, check.cell, check.line)
             first_by_line.setdefault(place, check)
-    annotations = []
-    for check in list(first_by_line.values())[:MOST_ANNOTATIONS]:
-        cell = f"Code cell {check.cell}, line {check.line}: " if check.cell else ""
-        hint = f"Hint: {check.hint}" if check.hint else ""
-        texts = [f"{cell}{check.message}", check.why, hint]
-        # GitHub counts the lines of a notebook's JSON.
-        line = 1 if check.cell else check.line or 1
-        annotation = Annotation(
-            "error",
-            title=f"{check.function}: {one_line(check.claim)}",
-            message="\n".join(one_line(text)[:LONGEST_LINE] for text in texts if text),
-            file=join_texts("/", inside, check.file or ""),
-            line=line,
-        )
-        annotations.append(annotation)
-    return annotations
+    checks = list(first_by_line.values())[:MOST_ANNOTATIONS]
+    return [_annotation_of_failure(check, inside) for check in checks]
+
+
+def _annotation_of_failure(check: CheckRow, inside: str) -> Annotation:
+    """Return what happened, why, and a hint, on the student's line."""
+    happened = check.message
+    line = check.line or 1
+    if check.cell:
+        happened = f"Code cell {check.cell}, line {check.line}: {check.message}"
+        line = 1  # GitHub counts the lines of a notebook's JSON
+    hint = f"Hint: {check.hint}" if check.hint else ""
+    lines = []
+    for text in (happened, check.why, hint):
+        if text:
+            lines.append(one_line(text)[:LONGEST_LINE])
+    return Annotation(
+        "error",
+        title=f"{check.function}: {one_line(check.claim)}",
+        message="\n".join(lines),
+        file=join_texts("/", inside, check.file or ""),
+        line=line,
+    )
 
 
 def annotations_of_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
@@ -249,6 +259,7 @@ def summary_page(
 
 @functools.cache
 def _summary_template() -> jinja2.Template:
+    """Return the template of the page, read once."""
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -289,20 +300,23 @@ class Report:
             yield annotation.as_sentence()
 
     def _table_of_points(self) -> Iterator[str]:
+        """Yield a line for each exercise, and one for the total."""
         row = self.checkout.row
         width = max(len(exercise.exercise) for exercise in row.exercises)
-        lines = [(each.exercise, each.score, each.max_score) for each in row.exercises]
-        lines.append(("total", row.score, row.max_score))
-        for name, score, maximum in lines:
-            yield f"{name:{width}}  {format_points(score):>6} of {format_points(maximum):>4}"
+        for exercise in row.exercises:
+            yield _line_of_table(exercise.exercise, exercise.score, exercise.max_score, width)
+        yield _line_of_table("total", row.score, row.max_score, width)
 
     def _all_annotations(self) -> list[Annotation]:
+        """Return remarks on failures and changes, and the notes."""
+        failures = annotations_of_failures(self.checkout.row, self.inside)
+        changes = annotations_of_changes(self.changes or (), self.inside)
         notes = [Annotation("warning", "gpudojo", note) for note in self.notes]
-        return [
-            *annotations_of_failures(self.checkout.row, self.inside),
-            *annotations_of_changes(self.changes or (), self.inside),
-            *notes[:MOST_ANNOTATIONS],
-        ]
+        return failures + changes + notes[:MOST_ANNOTATIONS]
+
+
+def _line_of_table(name: str, score: float, maximum: float, width: int) -> str:
+    return f"{name:{width}}  {format_points(score):>6} of {format_points(maximum):>4}"
 
 
 def write_report(
@@ -355,7 +369,10 @@ def _github_outputs(checkout: GradedCheckout, environment: Mapping[str, str]) ->
     """
     files = _export_one("github_classroom", checkout.results, checkout.row, environment)
     outputs = files["outputs"].decode("ascii")
-    of_exercises = {f"{line.partition('=')[0]}.base64" for line in outputs.splitlines()}
+    of_exercises = set()
+    for line in outputs.splitlines():
+        runner_id = line.partition("=")[0]
+        of_exercises.add(f"{runner_id}.base64")
     for name, data in files.items():
         if name.endswith(".base64") and name not in of_exercises:
             outputs += f"result={data.decode('ascii')}\n"
