@@ -88,6 +88,7 @@ def absent_functions(exercise: ExerciseRow) -> set[str]:
 
 
 def _shows_absence(check: CheckRow) -> bool:
+    """True if a check says that its function was not handed in, or only as the stub."""
     if check.outcome is Outcome.TODO:
         return True
     return check.outcome is Outcome.FAILED and bool(check.absent)

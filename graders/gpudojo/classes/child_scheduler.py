@@ -211,6 +211,7 @@ class ChildScheduler:
         task.pipes = None
 
     def _unregister(self, file: int | ForkClient) -> None:
+        """Stop waiting for a file, if that was not done before."""
         # KeyError: it was unregistered before. ValueError: the fork server has no socket any more.
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(file)

@@ -171,6 +171,7 @@ class ClassGrading:
     # Before anything runs
 
     def _list_submissions(self) -> Listing:
+        """The submissions that are given. Raises BadClass where they cannot be listed."""
         if self.options.alone:
             return list_one(self.options.submissions[0])
         return ClassListing(self.options, self.state, self.store.folder / "unpacked").list_class()

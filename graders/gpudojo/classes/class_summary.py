@@ -48,6 +48,7 @@ class _SummaryPrinter:
         self.tally: ClassTally = graded.tally
 
     def print_all(self) -> None:
+        """Print the parts that have anything in them."""
         graded = self.graded
         tally = self.tally
         self._print_counts()

@@ -152,6 +152,7 @@ class _CourseReader:
             raise self.bad_setting(f"there is no time zone {name!r}{hint}", "time_zone") from None
 
     def _read_deadline(self) -> datetime.datetime | None:
+        """The deadline with its time zone, or None."""
         if self.settings.deadline is None:
             return None
         return self._with_zone(self.settings.deadline, "deadline")

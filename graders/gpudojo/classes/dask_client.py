@@ -552,6 +552,7 @@ def _silence_dask() -> None:
 
 
 async def _close_client(client: Client) -> None:
+    """Close a connection; it does not matter if it is lost."""
     with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # its scheduler is gone
         await client.close(timeout=SECONDS_OF_A_TRY)  # type: ignore[no-untyped-call]
 

@@ -130,6 +130,7 @@ class ForkServerThread:
             yield GradingTask("an order", queued.begin(), done, time.monotonic())
 
     def _hand_over(self, awaited: Future[Record], record: Record) -> None:
+        """Give the record to the thread that waits for it."""
         with self._lock:
             self._awaited.discard(awaited)
         awaited.set_result(record)

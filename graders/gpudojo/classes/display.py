@@ -54,6 +54,7 @@ class Display:
     # Progress
 
     def report_submissions(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
+        """Print how many submissions there are, and the first paths that are ignored."""
         self.count = count
         self.known = known
         text = count_in_words(count, "submission")
@@ -67,20 +68,24 @@ class Display:
             print_text(self.console, f"ignored: {not_shown} more")
 
     def report_preparation(self, what: str) -> None:
+        """Print what takes a while."""
         self.doing = what
         print_text(self.console, what)
 
     def report_isolation(self, layers: dict[str, str]) -> None:
+        """Print which layers of isolation hold. From now on a speed can be told."""
         self.doing = "grading"
         self._start_of_grading = time.monotonic()
         style = "yellow" if missing_layers(layers) else ""
         print_text(self.console, describe_layers(layers), style)
 
     def report_running(self, tasks: Sequence[GradingTask]) -> None:
+        """Note what runs, and print a line if one is due."""
         self.tasks = tasks
         self._print_line_if_due()
 
     def report_verdict(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
+        """Count a verdict, and print a line if one is due."""
         self.done += 1
         self._ran += ran
         self.statuses[str(status)] += 1

@@ -78,6 +78,7 @@ def source_without_checks(source: bytes) -> bytes:
 
 
 def _is_about_checks(node: ast.stmt) -> bool:
+    """True for a statement at the top of an exercise that makes no evidence."""
     if isinstance(node, ast.FunctionDef) and node.decorator_list:
         return _name_of_called_method(node.decorator_list[0]) == "check"
     if isinstance(node, ast.Expr):
@@ -123,6 +124,7 @@ def _files_below(folder: Path) -> dict[str, bytes]:
 
 
 def _digest_of_files(files: Mapping[str, bytes], more: str = "") -> str:
+    """A short digest of names and contents, and of a text more."""
     whole = hashlib.sha256(more.encode())
     for name, data in sorted(files.items()):
         whole.update(name.encode() + b"\0" + data + b"\0")

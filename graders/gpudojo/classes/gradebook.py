@@ -149,6 +149,7 @@ class Gradebook:
         return " & ".join(names) or student.listed_name
 
     def _name_on_roster(self, row: int) -> str:
+        """The name in a row of the roster; without one, the id."""
         assert self.roster is not None
         person = self.roster.rows[row]
         return person.name or person.id

@@ -91,6 +91,7 @@ _verdicts: VerdictStore | None = None
 
 
 def _begin_judging(verdicts: VerdictStore) -> None:
+    """Prepare a new process of the pool, which judges for this store."""
     global _verdicts
     _verdicts = verdicts
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool
@@ -118,5 +119,6 @@ def _judge_reference() -> None:
 
 
 def _judge_record(key: str) -> VerdictSummary:
+    """Judge a record, keep the verdict, and return what is told of it."""
     assert _verdicts is not None
     return VerdictSummary.of_row(_verdicts.judge_and_keep(key))

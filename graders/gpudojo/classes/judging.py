@@ -160,6 +160,7 @@ def prepare_judging(exercises: Iterable[Exercise], only: frozenset[str] = frozen
 def _graded_functions(
     exercises: Iterable[Exercise], only: frozenset[str]
 ) -> Iterator[tuple[Exercise, Function]]:
+    """Yield the functions that `only` names, or all, with their exercises."""
     for exercise in exercises:
         for function in exercise.functions:
             if not only or function.name in only:

@@ -41,10 +41,12 @@ class LocalRunner:
         return {}
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
+        """Run all tasks. Raises ForkServerFailed where they cannot be run."""
         assert self._client is not None
         ChildScheduler(self._client, self.jobs, self._watch).run(tasks)
 
     def close(self) -> None:
+        """End the fork server. It may be called twice."""
         if self._client is not None:
             self._client.close()
             self._client = None

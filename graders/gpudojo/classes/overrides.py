@@ -257,6 +257,7 @@ class _OverrideApplier:
         return replace(exercise, checks=checks, score=score, override=override)
 
     def _apply_to_check(self, check: CheckRow) -> CheckRow:
+        """The check with the points that people gave for it, if they did."""
         override = self._find_override(check.id, check.points, check.max_points)
         if override is None:
             return check

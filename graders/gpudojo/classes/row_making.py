@@ -272,6 +272,7 @@ class RowMaker:
 
 
 def _absent_verdict(participant: Participant) -> SubmissionRow:
+    """The verdict on somebody who handed in nothing."""
     return SubmissionRow(
         participant.name, SubmissionStatus.ABSENT, 0.0, 0.0, reason="Nothing was handed in."
     )

@@ -56,6 +56,7 @@ def _seconds_of_threads() -> dict[str, float]:
 
 
 def _seconds_of_thread(name: str) -> float:
+    """Seconds that a thread ran or waited. Raises OSError, and ValueError for other contents."""
     with open(f"/proc/self/task/{name}/schedstat", "rb") as file:
         ran, waited, *_ = file.read().split()
     return (int(ran) + int(waited)) / 1e9

@@ -202,6 +202,7 @@ class GivenPoints(NamedTuple):
 
 
 def _log_entry(at: str, by: str, given: GivenPoints) -> LogEntry:
+    """The entry that gives these points, at a time and by a person."""
     from gpudojo.classes.overrides import SET, LogEntry
 
     return LogEntry(at, by, SET, *given)
@@ -459,6 +460,7 @@ def _describe_change_of_row(old: SubmissionRow, new: SubmissionRow) -> str:
 
 
 def _describe_change(old: Grade, new: Grade) -> str:
+    """Points before and after, and what they are out of."""
     before = format_points(old.points)
     return f"{before} → {format_points(new.points)} of {format_points(new.max_points)}"
 

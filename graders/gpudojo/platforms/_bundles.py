@@ -89,6 +89,7 @@ def prairielearn_files(root: Path, day: str, image: str, secret: str | None = No
 
 
 def _question_settings(day: str, image: str) -> dict[str, Any]:
+    """Return the `info.json` of a question of PrairieLearn."""
     # A question keeps its id when it is made again.
     digest = hashlib.sha256(f"gpudojo {day} {image}".encode()).digest()
     return {
@@ -128,6 +129,7 @@ def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -
 
 
 def _assessment_settings(day: str, image: str) -> dict[str, Any]:
+    """Return the settings of an assessment of Autolab."""
     problems = []
     for exercise in exercises_of(day):
         problem = {
@@ -204,6 +206,7 @@ def _filled_template(path: str, **values: str) -> bytes:
 
 
 def _refuse_solutions(files: Files, root: Path, day: str) -> None:
+    """Raise CannotRelease where a line of a solution is in the files."""
     found = leaks.leaks(files, root / "reference" / day)
     if found:
         raise CannotRelease(f"nothing was written, because it would hold a solution: {found[0]}")

@@ -94,6 +94,7 @@ class VisibleRows:
 
 
 def _without_hints(row: SubmissionRow) -> SubmissionRow:
+    """Return a row whose checks have no hints."""
     exercises = []
     for exercise in row.exercises:
         checks = [msgspec.structs.replace(check, hint="") for check in exercise.checks]

@@ -60,6 +60,7 @@ def read_table(path: Path, platform: str) -> Table:
 
 
 def _read_text(path: Path, platform: str) -> str:
+    """Return the text of a table; raises CannotExport where it cannot be read."""
     try:
         return path.read_bytes().decode("utf-8")
     except OSError as error:
@@ -203,6 +204,7 @@ class _LineFinder:
                 self.lines_by_name.setdefault(spelling, set()).add(line)
 
     def lines_of(self, row: SubmissionRow) -> set[int]:
+        """Return the lines in which the student of a row may stand, by id or else by name."""
         own_id = id_on(self.platform, row)
         if own_id:
             lines = set(self.lines_by_id.get(own_id, ()))
@@ -215,6 +217,7 @@ class _LineFinder:
         return lines
 
     def _lines_by_names(self, row: SubmissionRow) -> set[int]:
+        """Return the lines with one of the student's names."""
         names = [row.student or "", row.submission]
         if row.roster:
             names.append(row.roster.name)

@@ -41,6 +41,7 @@ POINTS_POSSIBLE: Final = "    Points Possible"  # Canvas writes the spaces, too
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `gradebook.csv`, and return it; raises CannotExport where a gradebook does not fit."""
     title = options.title or header.title or f"gpudojo {header.day}"
     maximum = published_maximum(header)
     if options.gradebook:

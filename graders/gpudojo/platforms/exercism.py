@@ -33,6 +33,7 @@ STATUS_OF: Final = {Outcome.ERROR: "error", Outcome.PASSED: "pass"}  # of all ot
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `results.json` for each submission, and return the files."""
     say_which_points_differ(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
@@ -41,6 +42,7 @@ def export(
 
 
 def _result_of(entry: Entry) -> dict[str, Any]:
+    """Return the content of `results.json`."""
     row = entry.row
     names = [exercise_of(check) for check in entry.checks]
     exercises = list(dict.fromkeys(name for name in names if name))
@@ -57,12 +59,14 @@ def _result_of(entry: Entry) -> dict[str, Any]:
 
 
 def _cut_text(text: str) -> str:
+    """Return a text that is no longer than the format allows."""
     if len(text) <= LONGEST_OUTPUT:
         return text
     return text[: LONGEST_OUTPUT - 1] + "…"
 
 
 def _test_of(check: CheckRow, exercises: list[str]) -> dict[str, Any]:
+    """Return a check as a test, whose name ends with its points."""
     points = f"{format_points(check.points)} of {format_points(check.max_points)} points"
     test: dict[str, Any] = {
         "name": f"{describe_check(check)} ({points})",

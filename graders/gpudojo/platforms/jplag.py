@@ -27,6 +27,10 @@ OF_CLASS: Final = True
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write the sources of all submissions and the base code, and return the files.
+
+    Raises CannotExport where no sources were kept.
+    """
     store = Store(options.results or target)
     written: list[Path] = []
     taken: set[str] = set()

@@ -39,6 +39,7 @@ TAG_COUNTED_AS: Final = {"failures": "failure", "errors": "error", "skipped": "s
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write an XML file for each submission, and return the files."""
     say_which_points_differ(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
@@ -77,6 +78,7 @@ def _document_of(entry: Entry) -> str:
 
 
 def _test_case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
+    """Return a check as a test case, with its points and what is wrong."""
     group = join_texts(".", exercise_of(check), check.function) or SUBMISSION
     attributes = {
         "classname": one_line(group),
@@ -102,6 +104,7 @@ def _test_case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
 
 
 def _add_properties(parent: ElementTree.Element, values: dict[str, str]) -> None:
+    """Add properties to a test case or suite."""
     properties = ElementTree.SubElement(parent, "properties")
     for name, value in values.items():
         ElementTree.SubElement(properties, "property", {"name": name, "value": value})

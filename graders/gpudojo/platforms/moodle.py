@@ -47,6 +47,10 @@ WORDS_FOR_FEEDBACK: Final = (
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write the worksheet with grades and feedback, and return it.
+
+    Raises CannotExport without a worksheet, and where it does not fit or would be overwritten.
+    """
     path = options.worksheet
     if path is None:
         raise CannotExport(
@@ -82,6 +86,7 @@ def export(
 
 
 def _require_same_maximum(there: str, row: SubmissionRow, path: Path) -> None:
+    """Raise CannotExport where the assignment is worth something else in Moodle."""
     if number_in(there) != row.final.max_points:
         raise CannotExport(
             "moodle",
@@ -141,6 +146,7 @@ def _may_be_maximum(table: Table, column: int) -> bool:
 
 
 def _is_grade(cell: str, maximum: float) -> bool:
+    """True for an empty cell, and for a number from 0 to the maximum."""
     if cell.strip() in ("", "-"):
         return True
     grade = number_in(cell)

@@ -38,6 +38,7 @@ HEADINGS: Final = (
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `grades.csv`, and return it."""
     lines: list[Sequence[str]] = [HEADINGS]
     for row in chosen_rows(rows, options):
         cells = _cells_of(header, row, options.title or header.day)
@@ -46,6 +47,7 @@ def export(
 
 
 def _cells_of(header: ClassResults, row: SubmissionRow, title: str) -> list[str]:
+    """Return the cells of a submission's line."""
     name = row.student or (row.roster.name if row.roster else "")
     last_name, _, first_name = one_line(name).partition(", ")
     penalty = row.timing.penalty if row.timing else 0.0

@@ -41,6 +41,7 @@ HEADINGS: Final = (
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `checks.csv`, and return it."""
     statistics = ClassStatistics(rows)
     if statistics.unread == 1:
         options.say("1 submission could not be read and is not counted.")
@@ -51,6 +52,7 @@ def export(
 
 
 def _cells_of(check: CheckStatistics) -> list[str]:
+    """Return the cells of a check's line."""
     exercise, _, rest = check.id.partition("::")
     function, _, name = rest.partition("::")
     return [

@@ -27,6 +27,7 @@ from gpudojo.platforms._texts import (
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `feedback.txt` for each submission, and return the files."""
     say_which_points_differ(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
@@ -35,6 +36,7 @@ def export(
 
 
 def _feedback_text(row: SubmissionRow, options: Options) -> str:
+    """Return what a student reads; Autolab takes the scores from its last line."""
     lines = []
     if row.output:
         lines.append(f"What the code printed:\n{printable_lines(row.output)}")

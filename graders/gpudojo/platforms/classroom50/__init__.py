@@ -42,6 +42,10 @@ REQUIRED: Final = ("CLASSROOM", "ASSIGNMENT", "SUBMISSION_TAG", "COMMIT_URL", "R
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `result.json` for each submission, and return the files.
+
+    Raises CannotExport where the runner has not set its variables.
+    """
     missing = [name for name in REQUIRED if not options.environment.get(name)]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
@@ -58,6 +62,7 @@ def export(
 
 
 def _result_of(entry: Entry, options: Options) -> dict[str, Any]:
+    """Return the content of `result.json`: who and what was graded, and the tests."""
     row = entry.row
     checks = entry.checks
     environment = options.environment
@@ -105,6 +110,7 @@ def _submission_tag(tag: str) -> str:
 
 
 def _test_of(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
+    """Return a check as a test, with its points in whole numbers."""
     return {
         "test-name": describe_check(check),
         "passed": costs_nothing(check),

@@ -65,6 +65,7 @@ class EncodedRunner(NamedTuple):
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write the runners of each submission, and return the files."""
     say_which_points_differ(rows, options)
     written: list[Path] = []
     too_large = 0
@@ -181,6 +182,7 @@ def _repeat_check(check: CheckRow, weight: int) -> list[Test]:
 
 
 def _make_test(check: CheckRow, name: str, earned: bool, score: float) -> Test:
+    """Return a test of the reporter, with texts that cannot be commands."""
     return {
         "name": _without_commands(name),
         "status": "pass" if earned else "fail",
@@ -230,11 +232,13 @@ def _make_sum_exact(runners: list[Runner], checks: list[CheckRow]) -> None:
 
 
 def _let_last_make_up(tests: list[Test], last: Test, total: float) -> None:
+    """Change the score of the last test, so that the sum is the total or near it."""
     last["score"] = 0.0
     last["score"] = total - _sum_in_order(tests)
 
 
 def _sum_in_order(tests: list[Test]) -> float:
+    """Return the sum of scores as the reporter makes it, with its rounding."""
     total = 0.0
     for test in tests:
         total += test["score"]
@@ -250,5 +254,6 @@ def _without_commands(text: str) -> str:
 
 
 def _encode_runner(runner: Runner) -> EncodedRunner:
+    """Return a runner as JSON, and that in base64."""
     data = msgspec.json.encode(runner)
     return EncodedRunner(data.decode(), base64.b64encode(data).decode("ascii"))

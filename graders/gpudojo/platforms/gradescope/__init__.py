@@ -33,6 +33,7 @@ VISIBILITY: Final[dict[When, str]] = {
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `results.json` for each submission, and return the files."""
     written = []
     for entry in entries_to_export(rows, target, options):
         written.append(save_json(entry.folder / "results.json", _result_of(entry, header)))
@@ -40,6 +41,7 @@ def export(
 
 
 def _result_of(entry: Entry, header: ClassResults) -> dict[str, Any]:
+    """Return the content of `results.json`: published points, tests and who may see them."""
     row = entry.row
     visibility = VISIBILITY[header.visibility.results]
     scale = row.final.max_points / row.max_score if row.max_score else 1.0
@@ -67,6 +69,7 @@ def _result_of(entry: Entry, header: ClassResults) -> dict[str, Any]:
 
 
 def _test_of(check: CheckRow, position: int, scale: float, visibility: str) -> dict[str, Any]:
+    """Return a check as a test, with its points on the scale of the course."""
     return {
         "score": round(check.points * scale, POINT_PLACES),
         "max_score": round(check.max_points * scale, POINT_PLACES),

@@ -30,6 +30,7 @@ LONGEST_OUTPUT: Final = 50_000  # characters of what a student printed
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
+    """Write `results.json` for each submission, and return the files."""
     above = sum(row.final.points > row.final.max_points for row in chosen_rows(rows, options))
     if above:
         options.say(
@@ -43,6 +44,7 @@ def export(
 
 
 def _result_of(entry: Entry) -> dict[str, Any]:
+    """Return the content of `results.json`; a submission that cannot be read is not gradable."""
     row = entry.row
     message = printable_lines(join_texts("\n", points_and_reason(row), describe_lateness(row)))
     if row.status is SubmissionStatus.UNREADABLE:
@@ -57,6 +59,7 @@ def _result_of(entry: Entry) -> dict[str, Any]:
 
 
 def _test_of(check: CheckRow) -> dict[str, Any]:
+    """Return a check as a test."""
     return {
         "name": describe_check(check),
         "points": check.points,
@@ -66,6 +69,7 @@ def _test_of(check: CheckRow) -> dict[str, Any]:
 
 
 def _share_of(grade: Grade) -> float:
+    """Return the points as a share of the maximum, at most 1."""
     if not grade.max_points:
         return 0.0
     return min(grade.points / grade.max_points, 1.0)
