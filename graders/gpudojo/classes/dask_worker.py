@@ -106,7 +106,7 @@ class ForkServerThread:
                 client.start_and_wait()
                 jobs = jobs_that_fit(self.options, UNLIMITED)
                 ChildScheduler(client, jobs, bell=self._bell).run(self._queued_tasks())
-        except BaseException as raised:
+        except BaseException as raised:  # also SystemExit: somebody waits for the record
             error = raised
         with self._lock:
             self._thread = None

@@ -157,7 +157,10 @@ class Gradebook:
     def _add_off_roster(
         self, class_list: ClassList, key: str, student: Student, problem: str
     ) -> None:
-        """Add a student who is not on the roster, for a reason; or handed in where there is none."""
+        """Add a student who is not on the roster, or handed in where there is none.
+
+        `problem` is a sentence about why nobody on the roster fits, for a person to review.
+        """
         participant = Participant(student.name, [], roster=student.listed)
         if self.roster is not None:
             class_list.unmatched.append(both_names(student.listed_name, student.name))

@@ -58,8 +58,9 @@ WORDS_OF_SIGNALS: Final = {
 class SubmissionRun:
     """Runs one submission in as many children as it takes, and collects its record.
 
-    It starts no process itself: `make_job` says what the next child is to do; `receive_bytes` and `add_output`
-    take in what it sends and prints; `note_child_exit` decides whether another child is to continue.
+    It starts no process itself: `make_job` says what the next child is to do; `receive_bytes` and
+    `add_output` take in what it sends and prints; `note_child_exit` decides whether another child
+    is to continue.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What exporters write of a submission: its rows, which add up to its points, and who may see them."""
+"""What exporters write of a submission: rows that add up to its points, and who may see them."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def find_submission(name: str, rows: Iterable[SubmissionRow], file: Path) -> str
 
 
 def _suggest_submission(name: str, names_of: Mapping[str, set[str]]) -> str:
-    """Return which submissions may be meant, for the end of a sentence; empty where none is near."""
+    """Return which submissions may be meant, for the end of a sentence; empty for none."""
     wanted = name_key(name)
     similar = []
     for submission, names in names_of.items():

@@ -228,7 +228,7 @@ class _LineFinder:
 
 
 def number_in(cell: str) -> float | None:
-    """Return the number that a platform wrote, with a decimal point or comma; None if it is none."""
+    """Return the number that a platform wrote, with a decimal point or comma; else None."""
     try:
         return float(cell.strip().replace(",", "."))
     except ValueError:

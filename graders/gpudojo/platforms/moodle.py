@@ -87,12 +87,14 @@ def export(
 
 def _require_same_maximum(there: str, row: SubmissionRow, path: Path) -> None:
     """Raise CannotExport where the assignment is worth something else in Moodle."""
-    if number_in(there) != row.final.max_points:
-        raise CannotExport(
-            "moodle",
-            f"the maximum is {there} in {path} and {format_points(row.final.max_points)} here; change the "
-            "assignment's maximum grade in Moodle and download the worksheet again",
-        )
+    maximum = row.final.max_points
+    if number_in(there) == maximum:
+        return
+    raise CannotExport(
+        "moodle",
+        f"the maximum is {there} in {path} and {format_points(maximum)} here; "
+        "change the assignment's maximum grade in Moodle and download the worksheet again",
+    )
 
 
 def _grade_in_words(row: SubmissionRow, like: str) -> str:

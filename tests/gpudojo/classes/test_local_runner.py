@@ -232,7 +232,7 @@ class Counting:
     def __init__(self) -> None:
         self.bytes = self.times = 0
 
-    def job(self, token: bytes) -> None:
+    def make_job(self, token: bytes) -> None:
         pass
 
     def receive_bytes(self, data: bytes) -> bool:
@@ -245,7 +245,7 @@ class Counting:
     def note_child_exit(self, *how: object) -> bool:
         return False
 
-    def finish(self, *used: object) -> Record:
+    def finish_record(self, *used: object) -> Record:
         return Record("")
 
 
@@ -271,7 +271,7 @@ def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> No
     class Noting(Counting):
         steps: ClassVar[list[str]] = []
 
-        def postpone(self, seconds: float) -> None:
+        def postpone_deadline(self, seconds: float) -> None:
             self.steps.append(f"put off by {seconds:g}")
 
         def receive_bytes(self, data: bytes) -> bool:
@@ -285,7 +285,7 @@ def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> No
     class Stopped:
         lengths: ClassVar[list[float]] = [0.0, 12.0, 0.0]
 
-        def seconds(self) -> float:
+        def measure_standstill(self) -> float:
             return self.lengths.pop(0) if self.lengths else 0.0
 
     evidence, end = os.pipe()
