@@ -25,7 +25,7 @@ from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file
-from gpudojo.grading.references import ReferenceSolution
+from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import Outcome
 
@@ -72,7 +72,7 @@ def verdict(path: Path, seed: int) -> list[str]:
     for (
         function
     ) in functions:  # before the student's file, which may spoil the process it is loaded into
-        reference(stem).evidence(exercise, function, "virtual", seed)
+        reference(stem).evidence_of(exercise, function, "virtual", seed)
     with restore_shared_modules():
         submission = load_file(path, limits)
         for function in functions:

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
 from gpudojo.watch.course import Course, ExerciseWork
 from gpudojo.watch.session import Event, Session

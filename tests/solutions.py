@@ -27,7 +27,8 @@ from gpudojo.authoring.lint import unfinished_notes
 from gpudojo.authoring.lint_solutions import SPELLINGS
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.references import ReferenceSolution, reference_of
+from gpudojo.grading.reference_solutions import ReferenceSolution
+from gpudojo.grading.references import reference_of
 from gpudojo.model.catalogue import exercises_of, misconceptions
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
@@ -127,7 +128,7 @@ def reference(day_name: str, stem: str) -> ReferenceSolution:
 def wanted(day_name: str, stem: str, function: str) -> Evidence:
     exercise = exercise_of(day_name, stem)
     target = next(f for f in exercise.functions if f.name == function)
-    return reference(day_name, stem).evidence(exercise, target, BENCH, 8)
+    return reference(day_name, stem).evidence_of(exercise, target, BENCH, 8)
 
 
 def graded(path: Path) -> list[CheckResult]:

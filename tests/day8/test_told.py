@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.references import ReferenceSolution, reference_of
+from gpudojo.grading.reference_solutions import ReferenceSolution
+from gpudojo.grading.references import reference_of
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import encode_evidence
 from gpudojo.model.results import Outcome
@@ -80,5 +81,5 @@ def test_recorded_times_do_not_depend_on_how_long_the_machine_is_up(
     found = set()
     for up in (3.0, 1000.1, 32767.9, 32768.3):
         monkeypatch.setitem(_REAL_CLOCKS, "perf_counter", lambda up=up: up)
-        found.add(encode_evidence(written.evidence(exercise, asked, "virtual", 10)))
+        found.add(encode_evidence(written.evidence_of(exercise, asked, "virtual", 10)))
     assert len(found) == 1

@@ -16,7 +16,8 @@ from gpudojo.grading.bindings import find_bindings
 from gpudojo.grading.call import restore_shared_modules
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.references import Reference, ReferenceSolution
+from gpudojo.grading.reference_solutions import ReferenceSolution
+from gpudojo.grading.references import Reference
 from gpudojo.grading.sources import Unparsable, parse_source
 from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise, Function
@@ -170,7 +171,7 @@ def trial_findings(
     # The reference runs before a file that may spoil this process.
     for function in exercise.functions:
         try:
-            reference.evidence(exercise, function, "virtual", SEED)
+            reference.evidence_of(exercise, function, "virtual", SEED)
         except DojoError as error:
             yield Finding(exercise.stem, f"`{function.name}`: {error}")
             return

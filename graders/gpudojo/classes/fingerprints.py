@@ -16,18 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-import virtual_cuda
-
-import gpudojo.grading
-import gpudojo.model
 import gpudojo.sandbox
 import gpudojo.submissions
+from gpudojo.grading.reference_solutions import CODE_OF_EVIDENCE
 from gpudojo.model.catalogue import registered_days
 
 OBSERVING: Final[tuple[ModuleType, ...]] = (
-    virtual_cuda,
-    gpudojo.grading,
-    gpudojo.model,
+    *CODE_OF_EVIDENCE,
     gpudojo.sandbox,
     gpudojo.submissions,
 )

@@ -11,8 +11,13 @@ from typing import Final
 
 from gpudojo.classes.fingerprints import fingerprint_of_observing
 from gpudojo.classes.records import FunctionRecord, Record
-from gpudojo.grading.references import SHIPPED_FOLDER as SHIPPED
-from gpudojo.grading.references import SHIPPED_SUFFIX, ShippedEvidence, encode_shipped, read_shipped
+from gpudojo.grading.shipped_evidence import SHIPPED_FOLDER as SHIPPED
+from gpudojo.grading.shipped_evidence import (
+    SHIPPED_SUFFIX,
+    ShippedEvidence,
+    encode_shipped_evidence,
+    read_shipped_evidence,
+)
 from gpudojo.model.catalogue import torch_version
 from gpudojo.model.errors import BadClass, suggest_name
 from gpudojo.model.exercise import Exercise, Function
@@ -58,7 +63,7 @@ class ChosenRecording:
     @property
     def name(self) -> str:
         """Tells it apart from other evidence."""
-        digest = hashlib.sha256(encode_shipped(self.shipped)).hexdigest()
+        digest = hashlib.sha256(encode_shipped_evidence(self.shipped)).hexdigest()
         return f"evidence {self.seed} {digest[:16]}"
 
     def make_record(self, exercises: Iterable[Exercise], bench: str) -> Record:
@@ -67,12 +72,12 @@ class ChosenRecording:
         for exercise in exercises:
             for function in exercise.functions:
                 name = (exercise.stem, function.name)
-                if not self.shipped.has(*name):
+                if not self.shipped.has_function(*name):
                     continue  # `judging.require_usable_reference` says which one is missing
                 seen = FunctionRecord(
                     self.shipped.evidence_of(*name, bench, self.seed),
                     0.0,
-                    self.shipped.signature(*name),
+                    self.shipped.signature_of(*name),
                     timelines=self.shipped.timelines_of(*name),
                 )
                 record.add_function("::".join(name), seen)
@@ -84,7 +89,7 @@ def read_recorded_reference(day: str, bench: str, folder: Path | None = None) ->
 
     Raises BadClass where there is none, and where it is not of this device.
     """
-    shipped = read_shipped(day, folder or SHIPPED)
+    shipped = read_shipped_evidence(day, folder or SHIPPED)
     if shipped is None:
         where = "in this installation of gpudojo"
         if folder:

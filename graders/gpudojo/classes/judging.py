@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpudojo.classes.records import FunctionRecord, Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE_FIRST_STEP
 from gpudojo.grading.engine import UNJUDGED, judge_function
-from gpudojo.grading.references import refuse_failing
+from gpudojo.grading.reference_solutions import refuse_failing
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass, ReferenceFails
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised

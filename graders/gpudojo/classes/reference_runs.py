@@ -15,7 +15,7 @@ from gpudojo.classes.runners import GradingTask
 from gpudojo.classes.store import Store
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_store import VerdictStore
-from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.protocol import RunOptions

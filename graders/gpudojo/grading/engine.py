@@ -23,7 +23,8 @@ from gpudojo.grading.bindings import solved_names
 from gpudojo.grading.checks import scenario_raised
 from gpudojo.grading.explain import explain
 from gpudojo.grading.limits import UNLIMITED, Limits
-from gpudojo.grading.references import CachedReference, Reference, reference_for
+from gpudojo.grading.reference_solutions import CachedReference
+from gpudojo.grading.references import Reference, reference_for
 from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import (
     CallStatus,
@@ -198,8 +199,8 @@ def grade_function(
     # The reference is run, or read, only if a check may need it.
     wanted = seen
     if _was_called(seen):
-        wanted = _decoded_again(reference.evidence(exercise, theirs, kind, seed))
-    signature = reference.signature(exercise, function)
+        wanted = _decoded_again(reference.evidence_of(exercise, theirs, kind, seed))
+    signature = reference.signature_of(exercise, function)
     return judge_function(exercise, function, seen, wanted, submission.lines, signature)
 
 
@@ -267,12 +268,12 @@ class FileGrader:
                 return
             missing = []
             for function in functions:
-                if not reference.has(function, self.kind, self.seed):
+                if not reference.has_evidence(function, self.kind, self.seed):
                     missing.append(function)
             written = solved_names(self.path) if missing else ()
             for function in missing:
                 if function.name in written:
-                    reference.prepare(function, self.kind, self.seed)
+                    reference.fill_cache(function, self.kind, self.seed)
 
     def _reference(self, exercise: Exercise) -> Reference:
         """The reference of an exercise, found once. Raises NoReference, BadEvidence."""
@@ -280,7 +281,7 @@ class FileGrader:
         if found is None:
             found = reference_for(self.path, exercise)
             if self.watching and isinstance(found, CachedReference):
-                found = found.written  # a solution that runs here can be watched
+                found = found.solution  # a solution that runs here can be watched
             self._references[exercise.stem] = found
         return found
 
@@ -327,12 +328,12 @@ class FileGrader:
         # The reference comes before the student's file, which may spoil the process it runs in.
         reference = self._reference(exercise)
         if isinstance(reference, CachedReference):
-            reference.load_unless_cached(function, self.kind, self.seed)
+            reference.load_early(function, self.kind, self.seed)
         if self.submission is None:
             self.submission = load_file(self.path, limits)
         pair = None
         if self.watching:
-            timelines = reference.timelines(exercise, function)
+            timelines = reference.timelines_of(exercise, function)
             pair = Pair.over(exercise, function, timelines)
             self.pairs[function.name] = pair
         return grade_function(

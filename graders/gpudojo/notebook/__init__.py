@@ -17,7 +17,8 @@ from virtual_cuda.hooks import DEVICE_CHOICES, REAL_GPUS
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import ExercisePoints
 from gpudojo.grading.limits import DEFAULT_SECONDS, Limits, bounded_output
-from gpudojo.grading.references import PUBLIC_SEEDS, known_seeds
+from gpudojo.grading.references import known_seeds
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.grading.sources import leave_cells
 from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.errors import NoSuchSeed

@@ -23,7 +23,7 @@ from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.display import Display
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.grading.limits import DEFAULT_SECONDS
-from gpudojo.grading.references import SHIPPED_SUFFIX, read_shipped
+from gpudojo.grading.shipped_evidence import SHIPPED_SUFFIX, read_shipped_evidence
 from gpudojo.model.errors import BadClass, DojoError
 from gpudojo.model.results import POINT_PLACES, ClassResults, Grade, SubmissionRow
 from gpudojo.model.results_file import read
@@ -120,7 +120,7 @@ def choose_what_to_judge_by(
         )
     if bundle is not None and os.path.isfile(bundle / f"{day}{SHIPPED_SUFFIX}"):
         return JudgedBy(evidence=bundle, note=note)
-    if read_shipped(day) is not None:
+    if read_shipped_evidence(day) is not None:
         return JudgedBy(note=note)
 
     in_clone = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from gpudojo.classes import store
 from gpudojo.classes.grading_options import derive_number
-from gpudojo.grading.references import PUBLIC_SEEDS, SHIPPED_SUFFIX
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS, SHIPPED_SUFFIX
 from gpudojo.model.catalogue import day_title, exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.release import leaks, recording

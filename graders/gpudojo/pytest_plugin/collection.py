@@ -14,7 +14,7 @@ from gpudojo.grading import bindings, notebooks
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import check_to_mend_first
 from gpudojo.grading.limits import DEFAULT_SECONDS, Limits
-from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.catalogue import (
     day_names,
     day_of_file,

@@ -155,7 +155,7 @@ class ExerciseHooks:
         seed_option = option_name(self.config, "seed")
         for path, exercise in files.items():
             try:
-                references.refuse_unrecorded(path, exercise, kind, seed)
+                references.refuse_without_record(path, exercise, kind, seed)
             except NoSuchSeed as error:
                 raise pytest.UsageError(f"{seed_option} {seed}: {error}") from None
             except NotRecorded as error:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpudojo.grading.engine import judge_function
-from gpudojo.grading.references import (
+from gpudojo.grading.reference_solutions import ReferenceSolution
+from gpudojo.grading.shipped_evidence import (
     PUBLIC_SEEDS,
-    ReferenceSolution,
     ShippedEvidence,
-    compress,
-    encode_shipped,
+    compress_evidence,
+    encode_shipped_evidence,
 )
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import CannotRelease, DojoError
@@ -85,17 +85,17 @@ def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEv
         solution = ReferenceSolution(reference / f"{exercise.stem}.py")
         for function in exercise.functions:
             key = f"{exercise.stem}::{function.name}"
-            signatures[key] = solution.signature(exercise, function)
+            signatures[key] = solution.signature_of(exercise, function)
             for seed in seeds:
                 on_virtual = _observe(exercise, function, solution, "virtual", seed)
                 on_cpu = _observe(exercise, function, solution, "cpu", seed)
                 seen_on = {"virtual": on_virtual, "cpu": _only_of_bench(function, on_cpu)}
                 for bench, seen in seen_on.items():
                     if seen.observations:
-                        evidence[f"{seed}/{bench}/{key}"] = compress(seen)
+                        evidence[f"{seed}/{bench}/{key}"] = compress_evidence(seen)
             calls = _timelines_of_calls(exercise, function, solution)
             if calls:
-                timelines[key] = compress(calls)
+                timelines[key] = compress_evidence(calls)
     return ShippedEvidence(day, tuple(seeds), signatures, evidence, timelines=timelines)
 
 
@@ -116,7 +116,7 @@ def _timelines_of_calls(
     from gpudojo.grading.watching import EveryCall
 
     calls = EveryCall(function.name)
-    solution.evidence(exercise, calls.over(function), "virtual", PUBLIC_SEEDS[0])
+    solution.evidence_of(exercise, calls.over(function), "virtual", PUBLIC_SEEDS[0])
     return calls.timelines
 
 
@@ -132,7 +132,7 @@ def _observe(
     place = f"{solution.path.name}: `{function.name}`"
     torch.manual_seed(seed)  # for what may draw numbers as it likes, such as a shuffled loader
     try:
-        seen = solution.evidence(exercise, function, bench, seed)
+        seen = solution.evidence_of(exercise, function, bench, seed)
         evidence = decode_evidence(encode_evidence(seen))
     except DojoError as error:
         raise CannotRelease(f"{place}: {error}") from None
@@ -167,7 +167,7 @@ def main(reference: str, day: str, target: str, *seeds: str) -> None:
     except DojoError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(REFUSED) from None
-    Path(target).write_bytes(encode_shipped(evidence))
+    Path(target).write_bytes(encode_shipped_evidence(evidence))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day_title, exercises_of, registered_days
 from gpudojo.model.errors import BadMarkers, CannotRelease
 from gpudojo.model.exercise import Exercise

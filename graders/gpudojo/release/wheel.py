@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from gpudojo.grading.references import SHIPPED_FOLDER, SHIPPED_SUFFIX
+from gpudojo.grading.shipped_evidence import SHIPPED_FOLDER, SHIPPED_SUFFIX
 from gpudojo.model.catalogue import BUILT_IN, GROUP, Day, registered_days
 from gpudojo.model.errors import CannotRelease
 

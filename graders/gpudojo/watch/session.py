@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from gpudojo.grading.engine import result_of
 from gpudojo.grading.limits import DEFAULT_SECONDS
-from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.model.time_outs import EXPECTED_TO_END, describe_time_out, still_running_after

@@ -189,20 +189,20 @@ class PreparedReference:
         self._timelines: dict[str, list[Timeline]] = {}
         for function in exercise.functions:
             calls = EveryCall(function.name)
-            evidence = reference.evidence(exercise, calls.over(function), kind, seed)
-            timelines = reference.timelines(exercise, function)
+            evidence = reference.evidence_of(exercise, calls.over(function), kind, seed)
+            timelines = reference.timelines_of(exercise, function)
             self._evidence[function.name] = evidence
             self._timelines[function.name] = timelines or calls.timelines
 
-    def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
+    def evidence_of(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
         """The evidence that was made for the function."""
         return self._evidence[function.name]
 
-    def signature(self, exercise: Exercise, function: Function) -> str:
+    def signature_of(self, exercise: Exercise, function: Function) -> str:
         """The signature of the reference's function."""
-        return self.reference.signature(exercise, function)
+        return self.reference.signature_of(exercise, function)
 
-    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+    def timelines_of(self, exercise: Exercise, function: Function) -> list[Timeline]:
         """The timelines of the reference's calls."""
         return self._timelines[function.name]
 

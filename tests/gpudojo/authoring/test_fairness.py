@@ -22,7 +22,7 @@ from gpudojo.authoring.fairness import (
 from gpudojo.authoring.lint_solutions import grade_on_virtual_device, paid_for_nothing
 from gpudojo.grading.call import Call, torch, try_scenarios
 from gpudojo.grading.checks import Ran, describe_call, runs, same_as_reference
-from gpudojo.grading.references import ReferenceSolution
+from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass
 from gpudojo.model.evidence import Cases

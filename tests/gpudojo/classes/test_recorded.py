@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 from gpudojo.classes.grading_options import GradingOptions, read_recorded_reference
-from gpudojo.grading.references import ShippedEvidence, compress, encode_shipped
+from gpudojo.grading.shipped_evidence import (
+    ShippedEvidence,
+    compress_evidence,
+    encode_shipped_evidence,
+)
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, NotRecorded
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
@@ -20,13 +24,13 @@ def stored(folder: Path) -> Path:
     key = f"{exercise.stem}::{function.name}"
     seen = {probe.name: Observation(CallStatus.RETURNED) for probe in function.probes}
     evidence = {
-        f"{seed}/virtual/{key}": compress(
+        f"{seed}/virtual/{key}": compress_evidence(
             Evidence(exercise.stem, function.name, "virtual", seed, seen)
         )
         for seed in (8, 11)
     }
     (folder / "day8.mp").write_bytes(
-        encode_shipped(ShippedEvidence("day8", (8, 11), {key: "(prefer=None)"}, evidence))
+        encode_shipped_evidence(ShippedEvidence("day8", (8, 11), {key: "(prefer=None)"}, evidence))
     )
     return folder
 
@@ -50,7 +54,7 @@ def test_other_evidence_has_another_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     first = read_recorded_reference("day8", "virtual", stored(tmp_path))
     (tmp_path / "other" / "day8.mp").write_bytes(
-        encode_shipped(ShippedEvidence("day8", (8, 11), {}, {}))
+        encode_shipped_evidence(ShippedEvidence("day8", (8, 11), {}, {}))
     )
     assert read_recorded_reference("day8", "virtual", tmp_path / "other").name != first.name
 

@@ -10,7 +10,7 @@ from gpudojo.classes.records import Record, decode_record, encode_record
 from gpudojo.classes.store import Store
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
-from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.grading.watching import EveryCall
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import ClassResults

@@ -9,7 +9,7 @@ from gpudojo.grading.checks import Ran, describe_call, runs
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file
-from gpudojo.grading.references import ReferenceSolution
+from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.model.evidence import Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen
 from gpudojo.model.results import CheckResult, Outcome

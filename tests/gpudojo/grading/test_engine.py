@@ -18,7 +18,7 @@ from gpudojo.grading.engine import FileGrader, grade_function, result_of
 from gpudojo.grading.explain import explain
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file, observe
-from gpudojo.grading.references import ReferenceSolution
+from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.grading.source_patterns import pattern_lines
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.model.exercise import Check, Exercise, Failed, Probe, Seen

@@ -7,8 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpudojo.grading import references
-from gpudojo.grading.references import CachedReference, ReferenceSolution, cache_folder
+from gpudojo.grading import reference_solutions
+from gpudojo.grading.reference_solutions import (
+    OLDER_KEPT,
+    CachedReference,
+    ReferenceSolution,
+    cache_folder,
+)
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.exercise import Exercise, Function
 
@@ -37,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def kept(exercise: Exercise, function: Function, cache: Path) -> CachedReference:
     """A reference whose evidence is in the cache, and not in its own memory."""
-    CachedReference(SOLUTION, exercise).prepare(function, "virtual", SEED)
+    CachedReference(SOLUTION, exercise).fill_cache(function, "virtual", SEED)
     return CachedReference(SOLUTION, exercise)
 
 
@@ -45,11 +50,11 @@ def test_what_is_in_the_cache_is_not_run_again(
     kept: CachedReference, exercise: Exercise, function: Function, cache: Path
 ) -> None:
     written = ReferenceSolution(SOLUTION)
-    assert kept.has(function, "virtual", SEED)
-    assert kept.evidence(exercise, function, "virtual", SEED) == written.evidence(
+    assert kept.has_evidence(function, "virtual", SEED)
+    assert kept.evidence_of(exercise, function, "virtual", SEED) == written.evidence_of(
         exercise, function, "virtual", SEED
     )
-    assert kept.signature(exercise, function) == written.signature(exercise, function)
+    assert kept.signature_of(exercise, function) == written.signature_of(exercise, function)
     assert "written" not in vars(kept)
     assert [path.suffix for path in cache.iterdir()] == [".mp"]
 
@@ -57,18 +62,18 @@ def test_what_is_in_the_cache_is_not_run_again(
 def test_another_seed_device_or_solution_is_not_in_the_cache(
     kept: CachedReference, exercise: Exercise, function: Function, tmp_path: Path
 ) -> None:
-    assert not kept.has(function, "virtual", SEED + 1)
-    assert not kept.has(function, "cpu", SEED)
+    assert not kept.has_evidence(function, "virtual", SEED + 1)
+    assert not kept.has_evidence(function, "cpu", SEED)
     other = tmp_path / SOLUTION.name
     other.write_text(SOLUTION.read_text(encoding="utf-8") + "\n# more\n", encoding="utf-8")
-    assert not CachedReference(other, exercise).has(function, "virtual", SEED)
+    assert not CachedReference(other, exercise).has_evidence(function, "virtual", SEED)
 
 
 def test_a_change_of_the_grader_makes_it_anew(
     kept: CachedReference, exercise: Exercise, function: Function, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references, "_graders", lambda day: "another")
-    assert not CachedReference(SOLUTION, exercise).has(function, "virtual", SEED)
+    monkeypatch.setattr(reference_solutions, "_digest_of_code", lambda day: "another")
+    assert not CachedReference(SOLUTION, exercise).has_evidence(function, "virtual", SEED)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "changed", "another's"])
@@ -79,7 +84,7 @@ def test_a_damaged_or_foreign_file_is_made_anew(
     data = path.read_bytes()
     if damage == "another's":
         other = next(each for each in exercise.functions if each is not function)
-        CachedReference(SOLUTION, exercise).prepare(other, "virtual", SEED)
+        CachedReference(SOLUTION, exercise).fill_cache(other, "virtual", SEED)
         shutil.copy(next(each for each in cache.iterdir() if each != path), path)
     else:
         place = len(data) // 2
@@ -89,15 +94,15 @@ def test_a_damaged_or_foreign_file_is_made_anew(
                 damage, data[:place] + middle + data[place + 1 :]
             )
         )
-    assert not kept.has(function, "virtual", SEED)
+    assert not kept.has_evidence(function, "virtual", SEED)
     kept.prepare(function, "virtual", SEED)
-    assert CachedReference(SOLUTION, exercise).has(function, "virtual", SEED)
+    assert CachedReference(SOLUTION, exercise).has_evidence(function, "virtual", SEED)
 
 
 def test_nothing_is_kept_of_a_process_that_may_have_run_student_code(
     exercise: Exercise, function: Function, cache: Path
 ) -> None:
-    CachedReference(SOLUTION, exercise).evidence(exercise, function, "virtual", SEED)
+    CachedReference(SOLUTION, exercise).evidence_of(exercise, function, "virtual", SEED)
     assert not cache.exists()
 
 
@@ -109,15 +114,15 @@ def test_without_a_cache_everything_works(
     monkeypatch.setenv("DOJO_CACHE", str(file))
     kept = CachedReference(SOLUTION, exercise)
     kept.prepare(function, "virtual", SEED)
-    assert kept.evidence(exercise, function, "virtual", SEED).function == function.name
-    assert not CachedReference(SOLUTION, exercise).has(function, "virtual", SEED)
+    assert kept.evidence_of(exercise, function, "virtual", SEED).function == function.name
+    assert not CachedReference(SOLUTION, exercise).has_evidence(function, "virtual", SEED)
 
 
 def test_old_files_go(exercise: Exercise, function: Function, cache: Path) -> None:
-    for seed in range(references.OLDER_KEPT + 3):
-        CachedReference(SOLUTION, exercise).prepare(function, "virtual", seed)
-    assert len(list(cache.iterdir())) == references.OLDER_KEPT + 1
-    assert CachedReference(SOLUTION, exercise).has(function, "virtual", references.OLDER_KEPT + 2)
+    for seed in range(OLDER_KEPT + 3):
+        CachedReference(SOLUTION, exercise).fill_cache(function, "virtual", seed)
+    assert len(list(cache.iterdir())) == OLDER_KEPT + 1
+    assert CachedReference(SOLUTION, exercise).has_evidence(function, "virtual", OLDER_KEPT + 2)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,12 @@ import pytest
 import torch
 from gpudojo import notebook
 from gpudojo.grading import references
-from gpudojo.grading.references import ShippedEvidence, compress, encode_shipped
+from gpudojo.grading.reference_solutions import ReferenceSolution
+from gpudojo.grading.shipped_evidence import (
+    ShippedEvidence,
+    compress_evidence,
+    encode_shipped_evidence,
+)
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import NoReference
 from gpudojo.model.results import Outcome
@@ -82,11 +87,13 @@ def test_without_a_reference_its_recorded_calls_are_compared(
         each for each in exercises_of("day8") if each.stem == "04_modifying_training_loop_gpu"
     )
     function = exercise.functions[0]
-    written = references.ReferenceSolution(ROOT / "reference" / "day8" / f"{exercise.stem}.py")
+    written = ReferenceSolution(ROOT / "reference" / "day8" / f"{exercise.stem}.py")
     key = f"{exercise.stem}::train_epoch"
-    evidence = {f"8/virtual/{key}": compress(written.evidence(exercise, function, "virtual", 8))}
-    drawn = compress(_timelines_of_calls(exercise, function, written))
-    packed = encode_shipped(
+    evidence = {
+        f"8/virtual/{key}": compress_evidence(written.evidence_of(exercise, function, "virtual", 8))
+    }
+    drawn = compress_evidence(_timelines_of_calls(exercise, function, written))
+    packed = encode_shipped_evidence(
         ShippedEvidence("day8", (8,), {key: "(…)"}, evidence, timelines={key: drawn})
     )
     release = msgspec.msgpack.decode(packed, type=ShippedEvidence)
@@ -95,7 +102,7 @@ def test_without_a_reference_its_recorded_calls_are_compared(
         raise NoReference(path.name)
 
     monkeypatch.setattr(references, "reference_of", no_reference)
-    monkeypatch.setattr(references, "read_shipped", lambda name: release)
+    monkeypatch.setattr(references, "read_shipped_evidence", lambda name: release)
     waiting = reference()["train_epoch"].replace(
         "optimizer.step()", "optimizer.step()\n        loss.item()"
     )
@@ -107,7 +114,7 @@ def test_without_a_reference_its_recorded_calls_are_compared(
     assert (theirs.scenario, theirs.place, theirs.lines) == (yours.scenario, yours.place, {})
     assert yours.wait_count > theirs.wait_count > 0
     spoiled = msgspec.structs.replace(release, timelines={key: b"x"})
-    monkeypatch.setattr(references, "read_shipped", lambda name: spoiled)
+    monkeypatch.setattr(references, "read_shipped_evidence", lambda name: spoiled)
     (checked,) = session.check("train_epoch").checked
     assert checked.timelines is not None
     assert checked.timelines[1] is None, "a picture less, and judged all the same"

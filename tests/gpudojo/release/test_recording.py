@@ -10,7 +10,12 @@ import msgspec
 import pytest
 from gpudojo.days.day8.pixel_race import BAR
 from gpudojo.grading.engine import judge
-from gpudojo.grading.references import PUBLIC_SEEDS, ShippedEvidence, encode_shipped, read_shipped
+from gpudojo.grading.shipped_evidence import (
+    PUBLIC_SEEDS,
+    ShippedEvidence,
+    encode_shipped_evidence,
+    read_shipped_evidence,
+)
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.evidence import Array, Evidence, Observation
@@ -61,10 +66,10 @@ def test_signatures_are_there_and_no_defaults_of_the_solution_are_lost(
     recorded: ShippedEvidence,
 ) -> None:
     assert (
-        recorded.signature("03_moving_batches", "move_batch")
+        recorded.signature_of("03_moving_batches", "move_batch")
         == "(batch, device, non_blocking=False)"
     )
-    assert recorded.signature("12_self_assessment", "ANSWERS") == "(…)"
+    assert recorded.signature_of("12_self_assessment", "ANSWERS") == "(…)"
     assert len(recorded.signatures) == len(FUNCTIONS)
 
 
@@ -137,7 +142,7 @@ def test_no_source_and_no_place_of_this_machine_is_in_it(
     recorded: ShippedEvidence, released: Released
 ) -> None:
     everything = released.evidence + b"".join(
-        msgspec.msgpack.encode(recorded._decoded(key)) for key in recorded.evidence
+        msgspec.msgpack.encode(recorded._decode_evidence_at(key)) for key in recorded.evidence
     )
     everything += b"".join(zlib.decompress(packed) for packed in recorded.timelines.values())
     for forbidden in (str(REFERENCE), str(Path.home()), "SOLUTION", "def ", "import torch"):
@@ -145,17 +150,21 @@ def test_no_source_and_no_place_of_this_machine_is_in_it(
 
 
 def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path, recorded: ShippedEvidence) -> None:
-    assert read_shipped("day8", tmp_path) is None  # no release, then
-    for name, data in (("cut", encode_shipped(recorded)[:-9]), ("other", b"\xc1"), ("empty", b"")):
+    assert read_shipped_evidence("day8", tmp_path) is None  # no release, then
+    for name, data in (
+        ("cut", encode_shipped_evidence(recorded)[:-9]),
+        ("other", b"\xc1"),
+        ("empty", b""),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "day8.mp").write_bytes(data)
         with pytest.raises(BadEvidence, match=r"day8\.mp of this release cannot be read"):
-            read_shipped("day8", tmp_path / name)
+            read_shipped_evidence("day8", tmp_path / name)
     newer = msgspec.structs.replace(recorded, version=2)
-    (tmp_path / "day8.mp").write_bytes(encode_shipped(newer))
-    read_shipped.cache_clear()
+    (tmp_path / "day8.mp").write_bytes(encode_shipped_evidence(newer))
+    read_shipped_evidence.cache_clear()
     with pytest.raises(BadEvidence, match="has version 2, not 1"):
-        read_shipped("day8", tmp_path)
+        read_shipped_evidence("day8", tmp_path)
     spoiled = msgspec.structs.replace(
         recorded, evidence=dict.fromkeys(recorded.evidence, b"x")
     )  # a beginning of one

@@ -172,7 +172,7 @@ def test_only_python_packages_and_scratch_exist(who: str, without: tuple[str, ..
 
 @everybody
 def test_the_evidence_of_a_release_is_covered(who: str) -> None:
-    from gpudojo.grading.references import SHIPPED_FOLDER
+    from gpudojo.grading.shipped_evidence import SHIPPED_FOLDER
     from gpudojo.sandbox.file_tree import ANSWERS
 
     assert str(SHIPPED_FOLDER) == ANSWERS
