@@ -334,7 +334,7 @@ class FileGrader:
         pair = None
         if self.watching:
             timelines = reference.timelines_of(exercise, function)
-            pair = Pair.over(exercise, function, timelines)
+            pair = Pair.watching(exercise, function, timelines)
             self.pairs[function.name] = pair
         return grade_function(
             exercise, function, self.submission, reference, self.kind, self.seed, limits, pair

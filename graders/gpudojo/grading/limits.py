@@ -56,7 +56,7 @@ class Limit:
     over: bool = False  # the code it was for has come to its end: what is late now is for nobody
 
 
-def _line(frame: FrameType | None, file: str) -> int | None:
+def _line_running(frame: FrameType | None, file: str) -> int | None:
     """The line of the file that is running. Returns None where nothing of the file runs."""
     while frame is not None:
         if frame.f_code.co_filename == file:
@@ -65,7 +65,8 @@ def _line(frame: FrameType | None, file: str) -> int | None:
     return None
 
 
-def _debugging() -> bool:
+def _is_debugging() -> bool:
+    """True if a debugger holds up a run of pytest: then nothing is late."""
     pytest_timeout = sys.modules.get("pytest_timeout")
     return pytest_timeout is not None and bool(pytest_timeout.is_debugging())
 
@@ -96,11 +97,12 @@ def time_limit(
     if not seconds or seconds <= 0:
         yield limit
         return
-    here = threading.current_thread() is threading.main_thread()
-    by_signal = method == "signal" and here and hasattr(signal, "SIGALRM")
-    with (
-        _by_signal(seconds, file, limit, waited) if by_signal else _by_thread(seconds, file, limit)
-    ):
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if method == "signal" and in_main_thread and hasattr(signal, "SIGALRM"):
+        raising = _raise_by_signal(_Alarm(seconds, file, limit, waited))
+    else:
+        raising = _raise_by_thread(seconds, file, limit)
+    with raising:
         yield limit
 
 
@@ -112,86 +114,114 @@ def _set_handler(number: int, handler: Any) -> Any:
     return _signals.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _by_signal(
-    seconds: float, file: str, limit: Limit, waited: Callable[[], float]
-) -> Iterator[None]:
-    if sys.platform == "win32":
-        raise NotImplementedError
-    began = time.monotonic()
-    before_that = waited()
-    end = began + seconds
+class _Alarm:
+    """Decides at each alarm whether code of a file is out of time."""
 
-    def handler(signum: int, frame: FrameType | None) -> None:
-        if sys.platform == "win32":
-            raise NotImplementedError
-        nonlocal end
-        if limit.over or _debugging():
+    def __init__(
+        self, seconds: float, file: str, limit: Limit, waited: Callable[[], float]
+    ) -> None:
+        self.seconds = seconds
+        self.file = file
+        self.limit = limit
+        self.waited = waited
+        self.waited_before = waited()
+        self.began = time.monotonic()
+        self.end = self.began + seconds
+
+    def begin(self) -> None:
+        """Have the alarm go off when the time is over, and again and again after that."""
+        self._go_off_in(self.seconds, AGAIN)
+
+    def stop(self) -> None:
+        self._go_off_in(0, 0)
+
+    def ring(self, frame: FrameType | None) -> None:
+        """Handle one alarm, in the code of `frame`. Raises TimedOut."""
+        if self.limit.over or _is_debugging():
             return
         # Time in which the process waited for a processor is given back: the alarm moves.
-        if (
-            not limit.raised
-            and (
-                left := seconds - charged_seconds(time.monotonic() - began, waited() - before_that)
-            )
-            > 0
-        ):
-            end = max(end, time.monotonic() + left)
-            signal.setitimer(signal.ITIMER_REAL, max(left, INSIST), AGAIN)
-            return
+        if not self.limit.raised:
+            left = self._seconds_left()
+            if left > 0:
+                self.end = max(self.end, time.monotonic() + left)
+                self._go_off_in(max(left, INSIST), AGAIN)
+                return
         # Student code is running: interrupt it, and more often if it catches that.
-        if (line := _line(frame, file)) is not None:
-            limit.line = limit.line or line
-            limit.raised += 1
-            LATE.append(seconds)
-            if limit.raised == 5:
-                signal.setitimer(signal.ITIMER_REAL, INSIST, INSIST)
-            raise TimedOut(seconds)
-        if time.monotonic() > end + seconds:
-            # Nothing of the student's is running, so something of ours may hang on what the student
-            # returned. It is interrupted once, and then has as long again to close what it has
-            # opened.
-            end += max(seconds, TIDYING)
-            raise TimedOut(seconds)
+        line = _line_running(frame, self.file)
+        if line is not None:
+            self.limit.line = self.limit.line or line
+            self.limit.raised += 1
+            LATE.append(self.seconds)
+            if self.limit.raised == 5:
+                self._go_off_in(INSIST, INSIST)
+            raise TimedOut(self.seconds)
+        # Nothing of the student's is running, so something of ours may hang on what the student
+        # returned. It is interrupted once, and then has as long again to close what it has opened.
+        if time.monotonic() > self.end + self.seconds:
+            self.end += max(self.seconds, TIDYING)
+            raise TimedOut(self.seconds)
+
+    def _seconds_left(self) -> float:
+        elapsed = time.monotonic() - self.began
+        return self.seconds - charged_seconds(elapsed, self.waited() - self.waited_before)
+
+    def _go_off_in(self, seconds: float, interval: float) -> None:
+        if sys.platform == "win32":  # for mypy; `time_limit` uses threads there
+            raise NotImplementedError
+        signal.setitimer(signal.ITIMER_REAL, seconds, interval)
+
+
+@contextlib.contextmanager
+def _raise_by_signal(alarm: _Alarm) -> Iterator[None]:
+    """Have an alarm raise TimedOut in the block. Replaces the handler of SIGALRM there."""
+    if sys.platform == "win32":  # for mypy; `time_limit` uses threads there
+        raise NotImplementedError
+
+    # A function, and no method: that would lead whoever asks for the handler to the limit.
+    def handler(signum: int, frame: FrameType | None) -> None:
+        alarm.ring(frame)
 
     before = _set_handler(signal.SIGALRM, handler)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+        alarm.begin()
         try:
             yield
         finally:
-            limit.over = True
+            alarm.limit.over = True
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        alarm.stop()
         _set_handler(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager
-def _by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
+def _raise_by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
     """Raise TimedOut from another thread, for machines without alarms.
 
     Code that waits inside the operating system is not interrupted before it returns.
     """
     target = threading.get_ident()
     done = threading.Event()
-    # The thread is given a class and makes the exception itself, without arguments.
-    late = type(
-        TimedOut.__name__, (TimedOut,), {"__init__": lambda self: TimedOut.__init__(self, seconds)}
-    )
 
-    def watch() -> None:
+    # The thread is given a class, and the exception is made of it without arguments.
+    class TimedOutHere(TimedOut):
+        def __init__(self) -> None:
+            super().__init__(seconds)
+
+    TimedOutHere.__name__ = TimedOut.__name__
+
+    def raise_when_late() -> None:
         wait = seconds
         while not done.wait(wait):
             wait = AGAIN
-            line = _line(sys._current_frames().get(target), file)
-            if not _debugging() and line is not None:
-                limit.line = limit.line or line
-                limit.raised += 1
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(target), ctypes.py_object(late)
-                )
+            line = _line_running(sys._current_frames().get(target), file)
+            if line is None or _is_debugging():
+                continue
+            limit.line = limit.line or line
+            limit.raised += 1
+            thread = ctypes.c_ulong(target)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TimedOutHere))
 
-    watcher = threading.Thread(target=watch, name="gpudojo time limit", daemon=True)
+    watcher = threading.Thread(target=raise_when_late, name="gpudojo time limit", daemon=True)
     watcher.start()
     try:
         yield
@@ -206,7 +236,7 @@ class Interrupts:
         self.known = known  # whether a Ctrl-C would have been noticed
         self.real = False
 
-    def ours(self, error: BaseException) -> bool:
+    def is_users_wish(self, error: BaseException) -> bool:
         """True if an exception is the user's wish to stop."""
         return isinstance(error, KeyboardInterrupt) and (self.real or not self.known)
 
@@ -279,39 +309,59 @@ def bounded_output(characters: int, named: bool = False) -> Iterator[None]:
     scenario stands above what is printed in it. Replaces `write` of both streams in the block.
     """
     with contextlib.ExitStack() as undo:
-        for stream in {id(each): each for each in (sys.stdout, sys.stderr)}.values():
-            _bound(stream, characters, named, undo)
+        streams = [sys.stdout] if sys.stderr is sys.stdout else [sys.stdout, sys.stderr]
+        for stream in streams:
+            _bound_stream(stream, _BoundedWriter(stream.write, characters, named), undo)
         yield
 
 
-def _bound(stream: Any, characters: int, named: bool, undo: contextlib.ExitStack) -> None:
-    original = stream.write
-    left = characters
-    told, last = "", "\n"  # the scenario whose name was written last, and the last text
+class _BoundedWriter:
+    """Writes texts as long as there are characters left.
 
-    # Stands in place of the stream's own `write`.
-    def write(text: str) -> int:
-        nonlocal left, told, last
-        if left > 0 and text:
-            name = _running.scenario or _running.probe
-            if named and told != name:
-                told = name
-                original(
-                    f"{'' if last.endswith(chr(10)) else chr(10)}[scenario {told}]\n"
-                    if told
-                    else ""
-                )
-            last = text
-            original(text[:left])
-            left -= len(text)
-            if left <= 0:
-                original(
-                    f"\n… more than {characters:,} characters were printed; the rest was not kept\n"
-                )
+    With `named`, the name of a scenario stands above what is printed in it.
+    """
+
+    def __init__(self, write: Callable[[str], Any], characters: int, named: bool) -> None:
+        self.write_on = write
+        self.characters = characters
+        self.left = characters
+        self.named = named
+        self.last_name = ""  # of the scenario whose name was written last
+        self.last_text = "\n"
+
+    def write(self, text: str) -> int:
+        """Write a text, or what may be written of it. Returns its length, as streams do."""
+        if self.left <= 0 or not text:
+            return len(text)
+        self._write_name()
+        self.last_text = text
+        self.write_on(text[: self.left])
+        self.left -= len(text)
+        if self.left <= 0:
+            most = f"{self.characters:,}"
+            self.write_on(f"\n… more than {most} characters were printed; the rest was not kept\n")
         return len(text)
 
+    def _write_name(self) -> None:
+        """Write the name of the scenario that runs, on a line of its own, if it is another one."""
+        name = _running.scenario or _running.probe
+        if not self.named or name == self.last_name:
+            return
+        self.last_name = name
+        if name:
+            new_line = "" if self.last_text.endswith("\n") else "\n"
+            self.write_on(f"{new_line}[scenario {name}]\n")
+
+
+def _bound_stream(stream: Any, writer: _BoundedWriter, undo: contextlib.ExitStack) -> None:
+    """Put a writer in place of the stream's own `write`, until `undo` is closed."""
+
+    # A function, and no method: that would lead student code to the writer.
+    def write(text: str) -> int:
+        return writer.write(text)
+
     def restore() -> None:
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(AttributeError):  # somebody else has taken it out
             del stream.write
 
     with contextlib.suppress(AttributeError):  # a stream whose methods cannot be replaced
@@ -334,21 +384,20 @@ class Limits:
     on_raised: Callable[[Raised], None] = lambda raised: None
 
     @contextlib.contextmanager
-    def applied(self, path: Path, seconds: float | None) -> Iterator[tuple[Interrupts, Limit]]:
+    def apply_to(self, path: Path, seconds: float | None) -> Iterator[tuple[Interrupts, Limit]]:
         """Apply the limits in the block to code of the file at `path`.
 
         Yields what notices a Ctrl-C, and what became of the limit of these seconds.
         """
-        with (
-            notice_interrupts()
-            if self.interruptible
-            else contextlib.nullcontext(Interrupts(True)) as stop,
-            contextlib.nullcontext()
-            if self.characters is None
-            else bounded_output(self.characters, named=True),
-            time_limit(seconds, str(path), self.method, self.waited) as limit,
-        ):
-            yield stop, limit
+        with contextlib.ExitStack() as undo:
+            interrupts = Interrupts(True)
+            if self.interruptible:
+                interrupts = undo.enter_context(notice_interrupts())
+            if self.characters is not None:
+                undo.enter_context(bounded_output(self.characters, named=True))
+            limited = time_limit(seconds, str(path), self.method, self.waited)
+            limit = undo.enter_context(limited)
+            yield interrupts, limit
 
 
 UNLIMITED: Final = Limits()

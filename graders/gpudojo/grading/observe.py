@@ -52,8 +52,8 @@ def load_file(path: Path, limits: Limits = UNLIMITED, trees: Trees | None = None
     KeyboardInterrupt for a Ctrl-C, and what `limits.on_raised` raises.
     """
     try:
-        with limits.applied(path, limits.seconds) as (interrupts, _):
-            submission = load_submission(path, interrupts.ours, trees)
+        with limits.apply_to(path, limits.seconds) as (interrupts, _):
+            submission = load_submission(path, interrupts.is_users_wish, trees)
     except TimedOut as error:  # not where the file was running, which is caught there
         submission = Submission(path, broken=describe_exception(error, path))
     if submission.broken is not None:
@@ -148,7 +148,7 @@ def observe_probe(
     if limits.seconds and left is not None and left <= 0:
         return _out_of_time(limits, None)
     try:
-        with limits.applied(submission.path, left) as (interrupts, limit), in_probe(probe.name):
+        with limits.apply_to(submission.path, left) as (interrupts, limit), in_probe(probe.name):
             seen = _observation_or_error(run, interrupts)
     except TimedOut as error:
         # Code of ours was interrupted, where it hung on something of the student's.
@@ -190,7 +190,7 @@ def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation
     except DojoError:
         raise
     except BaseException as error:  # SystemExit, and whatever else student code may raise
-        if interrupts.ours(error):
+        if interrupts.is_users_wish(error):
             raise
         source = author_line(error, path)
         raised = msgspec.structs.replace(describe_exception(error, path), source=source)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 KEPT: Final = "gpudojo.kept"  # the audit event of `state_of`
 
 
-def _states() -> Generator[Any, tuple[int, Any], None]:
+def _keep_states() -> Generator[Any, tuple[int, Any], None]:
     """Answer with the state of a key, or take in a new one.
 
     The states are local variables of a generator, because Python raises an audit event when
@@ -54,7 +54,7 @@ def _states() -> Generator[Any, tuple[int, Any], None]:
         state = states.get(key) if new is None else states.setdefault(key, new)
 
 
-_keeper: Final = _states()
+_keeper: Final = _keep_states()
 next(_keeper)
 _lock: Final = threading.Lock()
 _keys: Final = itertools.count(1)
@@ -110,13 +110,14 @@ def find_classes(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
     Pickle needs it: students save models and losses that they were given.
     """
 
-    def find(name: str) -> Any:
-        for each in () if name.startswith("_") else make():
-            if each.__name__ == name:
-                return each
+    def find_class(name: str) -> Any:
+        if not name.startswith("_"):
+            for each in make():
+                if each.__name__ == name:
+                    return each
         raise AttributeError(name)
 
-    return find
+    return find_class
 
 
 MOST_POINTS: Final = 200  # points: a picture has not much more room
@@ -129,8 +130,11 @@ def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> Mem
     """
     up = _in_use(forward, base)
     down = _in_use(backward, base)
-    first = thin_out(up, len(up) * MOST_POINTS // max(len(up) + len(down), MOST_POINTS))
-    return MemoryCurve([*first, *thin_out(down, MOST_POINTS - len(first))], len(first), peak)
+    # Each part has room in proportion to its length.
+    length = max(len(up) + len(down), MOST_POINTS)
+    first = thin_out(up, len(up) * MOST_POINTS // length)
+    second = thin_out(down, MOST_POINTS - len(first))
+    return MemoryCurve([*first, *second], len(first), peak)
 
 
 def _in_use(part: Ledger, base: int) -> list[int]:
@@ -173,32 +177,31 @@ class _Watched(Call):
 class _Watching:
     """Is told of every call that some probes make. Subclasses choose what to keep."""
 
-    def over(self, function: Function) -> Function:
+    def watch_function(self, function: Function) -> Function:
         """A copy of a function whose probes are watched."""
-        return dataclasses.replace(
-            function, probes=[self.watched(probe) for probe in function.probes]
-        )
+        probes = [self.watch_probe(probe) for probe in function.probes]
+        return dataclasses.replace(function, probes=probes)
 
-    def watched(self, probe: Probe[Any]) -> Probe[Any]:
+    def watch_probe(self, probe: Probe[Any]) -> Probe[Any]:
         """A copy of a probe whose calls are watched.
 
         A probe that gets a value and not a call, as in the self-assessment, works as before.
         """
         look = probe.look
 
-        def watched(call: Any) -> Any:
+        def look_and_watch(call: Any) -> Any:
             if not isinstance(call, Call):
                 return look(call)
-            watching = _Watched(call)
+            watched = _Watched(call)
             try:
-                return look(watching)
+                return look(watched)
             finally:
-                self._choose(watching, probe.name)
+                self._choose_calls(watched, probe.name)
 
         # No function of the standard library stands in between: student code may have replaced it.
-        return Probe(probe.name, watched, probe.machine, probe.edge)
+        return Probe(probe.name, look_and_watch, probe.machine, probe.edge)
 
-    def _choose(self, call: _Watched, scenario: str) -> None:
+    def _choose_calls(self, call: _Watched, scenario: str) -> None:
         raise NotImplementedError
 
 
@@ -219,32 +222,36 @@ class Busiest(_Watching):
         self._ledger: Ledger | None = None
         self._times: Times | None = None
 
-    def _choose(self, call: _Watched, scenario: str) -> None:
+    def _choose_calls(self, call: _Watched, scenario: str) -> None:
         """Keep the heaviest call that a probe has made, if it outweighs the one kept so far.
 
         It looks at the rows of the ledgers only. To read the records of every call would take
         longer than many calls do.
         """
-        if self.like is not None:
-            here = self.like.scenario == scenario
-            places = [n for n in range(len(call.ledgers)) if here and n == self.like.place]
-        else:
-            places = list(range(len(call.ledgers)))
-        weight, place = max([(_weight(call.ledgers[n]), n) for n in places], default=((0, 0), -1))
+        candidates = []
+        for place, ledger in enumerate(call.ledgers):
+            if self.like is None or self.like.is_call(scenario, place):
+                candidates.append((_weight_of(ledger), place))
+        weight, place = max(candidates, default=((0, 0), -1))
         if weight <= self._weight:
             return
         self._weight = weight
         self.scenario = scenario
         self.place = place
-        self.file, self.device = str(call.path), str(call.device)
+        self.file = str(call.path)
+        self.device = str(call.device)
         self._ledger = call.ledgers[place]
         self._times = None
+
+    def is_call(self, scenario: str, place: int) -> bool:
+        """True if the call that is kept has this scenario and place in it."""
+        return self.scenario == scenario and self.place == place
 
     @property
     def records(self) -> tuple[Record, ...]:
         return () if self._ledger is None else self._ledger.records
 
-    def timeline(self, function: str, source: bool = True) -> Timeline | None:
+    def make_timeline(self, function: str, source: bool = True) -> Timeline | None:
         """The timeline of the call, for a picture.
 
         Returns None where next to nothing happened on a device. Without `source` the timeline has
@@ -253,8 +260,10 @@ class Busiest(_Watching):
         """
         if self._ledger is None or len(self.records) < FEWEST:
             return None
-        text = [line.rstrip("\n") for line in linecache.getlines(self.file)] if source else []
-        made = timeline_of(
+        text: list[str] = []
+        if source:
+            text = [line.rstrip("\n") for line in linecache.getlines(self.file)]
+        timeline = timeline_of(
             self.records,
             function,
             self.scenario,
@@ -263,46 +272,48 @@ class Busiest(_Watching):
             text,
             self._ledger.peak_bytes(self.device),
             place=self.place,
-            scaled=self.scaled(),
+            scaled=self.lanes_to_scale(),
         )
-        return require_valid_timeline(made)
+        return require_valid_timeline(timeline)
 
-    def times(self) -> Times | None:
+    def modelled_times(self) -> Times | None:
         """The modelled times of the call. Returns None where it used no device."""
         from virtual_cuda import gpu_named, times_of
 
-        if self._times is None and self._ledger is not None:
+        if self._ledger is None:
+            return None
+        if self._times is None:
             self._times = times_of(self._ledger, gpu_named(USUAL_GPU))
-        return self._times if self._times is not None and self._times.on_device else None
+        return self._times if self._times.on_device else None
 
-    def scaled(self) -> Scaled | None:
+    def lanes_to_scale(self) -> Scaled | None:
         """The lanes of host and device to scale. Returns None where the call used no device."""
         from virtual_cuda.hooks import scaled
 
-        times = self.times()
+        times = self.modelled_times()
         return None if times is None else scaled(times)
 
-    def spent(self) -> dict[int, tuple[float, float]] | None:
+    def seconds_by_record(self) -> dict[int, tuple[float, float]] | None:
         """Modelled seconds of host and GPU, by the index of the record.
 
         Returns None where the call used no device.
         """
-        times = self.times()
-        return None if times is None or self._ledger is None else times.by_record(self._ledger)
+        times = self.modelled_times()
+        if times is None or self._ledger is None:
+            return None
+        return times.by_record(self._ledger)
 
-    def trace(self) -> dict[str, Any]:
+    def make_trace(self) -> dict[str, Any]:
         """The trace of the call for the viewer Perfetto.
 
         It is to scale on a modelled GPU. Where the call used no device, it is as recorded.
         """
         from virtual_cuda.hooks import modelled_trace
 
-        times = self.times()
-        return (
-            trace_of(self.records)
-            if times is None or self._ledger is None
-            else modelled_trace(self._ledger, times)
-        )
+        times = self.modelled_times()
+        if times is None or self._ledger is None:
+            return trace_of(self.records)
+        return modelled_trace(self._ledger, times)
 
 
 @dataclass(frozen=True)
@@ -317,16 +328,16 @@ class Pair:
     recorded: Sequence[Timeline] = ()
 
     @classmethod
-    def over(
+    def watching(
         cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()
     ) -> Pair:
+        """A pair for one function. Its `functions` are to be run, the student's first."""
         yours = Busiest()
-        theirs = Busiest(like=yours)  # it runs later
-        return cls(
-            exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs, recorded
-        )
+        theirs = Busiest(like=yours)
+        functions = (yours.watch_function(function), theirs.watch_function(function))
+        return cls(exercise.stem, functions, yours, theirs, recorded)
 
-    def timelines(self) -> tuple[Timeline, Timeline | None] | None:
+    def make_timelines(self) -> tuple[Timeline, Timeline | None] | None:
         """The timelines of the student's call and of the reference's.
 
         The second is None where the reference has no such call. Returns None where the student's
@@ -334,11 +345,13 @@ class Pair:
         """
         name = self.functions[0].name
         try:
-            yours = self.yours.timeline(name)
-            theirs = self.theirs.timeline(name, source=False)
+            yours = self.yours.make_timeline(name)
+            theirs = self.theirs.make_timeline(name, source=False)
         except BadEvidence:
             return None
-        return None if yours is None else (yours, theirs or same_call(yours, self.recorded))
+        if yours is None:
+            return None
+        return yours, theirs or same_call(yours, self.recorded)
 
 
 class EveryCall(_Watching):
@@ -351,26 +364,28 @@ class EveryCall(_Watching):
         self.function = function
         self.timelines: list[Timeline] = []
 
-    def _choose(self, call: _Watched, scenario: str) -> None:
-        device = str(call.device)
+    def _choose_calls(self, call: _Watched, scenario: str) -> None:
         for place, ledger in enumerate(call.ledgers):
-            if len(self.timelines) < MOST_CALLS and len(ledger.records) >= FEWEST:
-                peak = ledger.peak_bytes(device)
-                made = timeline_of(
-                    ledger.records,
-                    self.function,
-                    scenario,
-                    str(call.path),
-                    device,
-                    (),
-                    peak,
-                    place=place,
-                )
-                # A picture less is no reason to have no reference.
-                with contextlib.suppress(BadEvidence):
-                    self.timelines.append(require_valid_timeline(made))
+            if len(self.timelines) >= MOST_CALLS:
+                return
+            if len(ledger.records) < FEWEST:
+                continue
+            device = str(call.device)
+            timeline = timeline_of(
+                ledger.records,
+                self.function,
+                scenario,
+                str(call.path),
+                device,
+                (),
+                ledger.peak_bytes(device),
+                place=place,
+            )
+            # A picture less is no reason to have no reference.
+            with contextlib.suppress(BadEvidence):
+                self.timelines.append(require_valid_timeline(timeline))
 
 
-def _weight(ledger: Ledger) -> tuple[int, int]:
+def _weight_of(ledger: Ledger) -> tuple[int, int]:
     """Bytes copied from and to the host, and how many records a line of somebody's caused."""
     return ledger.moved_bytes(), ledger.count_with_line()

@@ -203,7 +203,7 @@ def _check_function(
         torch.set_rng_state(state)
     # None if it was not run, for example because there is no reference.
     pair = grader.pairs.get(function.name)
-    recorded = (line_table(pair.yours, student), pair.timelines()) if pair is not None else ()
+    recorded = (line_table(pair.yours, student), pair.make_timelines()) if pair is not None else ()
     return report_function(student, exercise, function, results, hints, *recorded)
 
 

@@ -76,7 +76,7 @@ class LineTable:
 def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
     """The table of the busiest call. Returns None if it did not use a device."""
     records = tuple(record for record in busiest.records if record.site is not None)
-    spent = busiest.spent()
+    spent = busiest.seconds_by_record()
     sums = ledger.totals(records, spent)
     if not any(sums):
         return None

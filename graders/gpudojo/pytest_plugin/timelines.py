@@ -73,7 +73,7 @@ def _draw_timeline(reporter: pytest.TerminalReporter, pair: Pair) -> bool:
     """Draw one function's timeline beside the reference's. Returns False if there is none."""
     from virtual_cuda.ledger import draw_timeline
 
-    timelines = pair.timelines()
+    timelines = pair.make_timelines()
     if timelines is None:
         return False
     yours, theirs = timelines
@@ -96,7 +96,7 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, recorded: Rec
                 continue
             target = folder / _name_of_trace(path, name, recorded)
             try:
-                target.write_bytes(msgspec.json.encode(pair.yours.trace()))
+                target.write_bytes(msgspec.json.encode(pair.yours.make_trace()))
                 count += 1
             except OSError as error:
                 reporter.write_line(f"cannot write {target}: {error.strerror}", red=True)

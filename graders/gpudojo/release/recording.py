@@ -116,7 +116,7 @@ def _timelines_of_calls(
     from gpudojo.grading.watching import EveryCall
 
     calls = EveryCall(function.name)
-    solution.evidence_of(exercise, calls.over(function), "virtual", PUBLIC_SEEDS[0])
+    solution.evidence_of(exercise, calls.watch_function(function), "virtual", PUBLIC_SEEDS[0])
     return calls.timelines
 
 

@@ -260,9 +260,9 @@ def _observe_function(
     every = EveryCall(function.name)
     watched = function
     if job.drawn == protocol.BUSIEST:
-        watched = busiest.over(function)
+        watched = busiest.watch_function(function)
     elif job.drawn == protocol.EVERY:
-        watched = every.over(function)
+        watched = every.watch_function(function)
     # Run the probes.
     for probe, seen in observe_probes(exercise, watched, submission, job.bench, seed_of, limits):
         if seen.raised is not None:
@@ -286,7 +286,7 @@ def _observe_function(
         # For the report: whatever student code has done to what it is made of, the evidence is
         # worth the same without.
         with contextlib.suppress(Exception):
-            timeline = busiest.timeline(function.name)
+            timeline = busiest.make_timeline(function.name)
     return protocol.Saw(
         evidence,
         seconds,

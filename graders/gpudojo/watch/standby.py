@@ -189,7 +189,7 @@ class PreparedReference:
         self._timelines: dict[str, list[Timeline]] = {}
         for function in exercise.functions:
             calls = EveryCall(function.name)
-            evidence = reference.evidence_of(exercise, calls.over(function), kind, seed)
+            evidence = reference.evidence_of(exercise, calls.watch_function(function), kind, seed)
             timelines = reference.timelines_of(exercise, function)
             self._evidence[function.name] = evidence
             self._timelines[function.name] = timelines or calls.timelines
@@ -300,7 +300,7 @@ def _grade(
         file = grader.submission
         stopped = file.broken if file is not None and name in file.names else None
         _send(answers, StandbyResult(job.stem, name, results, printed.getvalue(), stopped))
-        timelines = grader.pairs[name].timelines() if name in grader.pairs else None
+        timelines = grader.pairs[name].make_timelines() if name in grader.pairs else None
         if timelines is not None:
             _send(answers, DrawnTimelines(job.stem, name, *timelines))
 

@@ -122,7 +122,7 @@ def test_a_reference_is_drawn_on_the_public_seed(
     every = EveryCall("train_epoch")
     observe(
         exercise,
-        every.over(function),
+        every.watch_function(function),
         load_submission(REFERENCE / FOURTH),
         "virtual",
         PUBLIC_SEEDS[0],

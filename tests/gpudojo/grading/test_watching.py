@@ -40,7 +40,7 @@ def look(call: Call) -> dict[str, Any]:
 
 def seen(busiest: Busiest | None, submission: Submission, *probes: Probe) -> Any:
     function = Function("move", probes=list(probes))
-    watched = function if busiest is None else busiest.over(function)
+    watched = function if busiest is None else busiest.watch_function(function)
     return [
         observe_probe(None, watched, probe, submission, "virtual", 3) for probe in watched.probes
     ]  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
     watched, unwatched = (seen(one, submission, Probe("usual", look)) for one in (busiest, None))
     assert watched == unwatched
     assert watched[0].facts["last"] == 8 * 4, "a probe still gets the ledger of its last call"
-    made = busiest.timeline("move")
+    made = busiest.make_timeline("move")
     assert made is not None
     assert (made.to_device, made.wait_count, made.scenario, made.place) == (64 * 4, 1, "usual", 1)
     assert made.lines == {
@@ -59,7 +59,7 @@ def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
         6: "    return (moved + 1).sum().item()",
     }
     assert made.peak_bytes >= 1024
-    without = busiest.timeline("move", source=False)
+    without = busiest.make_timeline("move", source=False)
     assert without is not None
     assert without.lines == {}
 
@@ -74,24 +74,26 @@ def test_a_reference_shows_the_same_call(submission: Submission) -> None:
     seen(yours, submission, Probe("usual", look))
     seen(theirs, submission, Probe("other", look), Probe("usual", twice_the_last))
     seen(elsewhere, submission, Probe("other", look))
-    made = theirs.timeline("move")
+    made = theirs.make_timeline("move")
     assert made is not None
     assert (yours.place, theirs.place, made.to_device) == (1, 1, 4 * 4)
-    assert elsewhere.timeline("move") is None
+    assert elsewhere.make_timeline("move") is None
 
 
 def test_of_a_reference_every_call_is_kept_without_its_lines(submission: Submission) -> None:
     every = EveryCall("move")
     yours = Busiest()
     seen(yours, submission, Probe("usual", look))
-    function = every.over(Function("move", probes=[Probe("usual", look), Probe("other", look)]))
+    function = every.watch_function(
+        Function("move", probes=[Probe("usual", look), Probe("other", look)])
+    )
     for probe in function.probes:
         observe_probe(None, function, probe, submission, "virtual", 3)  # type: ignore[arg-type]
     assert [(made.scenario, made.place) for made in every.timelines] == [
         (scenario, place) for scenario in ("usual", "other") for place in range(3)
     ]
     assert all(made.lines == {} and made.events for made in every.timelines)
-    mine = yours.timeline("move")
+    mine = yours.make_timeline("move")
     assert mine is not None
     theirs = same_call(mine, every.timelines)
     assert theirs is not None
@@ -107,7 +109,7 @@ def test_a_call_that_raises_has_been_a_call(submission: Submission) -> None:
     found = seen(busiest, submission, Probe("usual", look), Probe("too many", raising))
     assert [one.status for one in found] == [CallStatus.RETURNED, CallStatus.RAISED]
     assert busiest.scenario == "too many"
-    assert busiest.timeline("move") is None, (
+    assert busiest.make_timeline("move") is None, (
         "of a call that got no further, there is nothing to draw"
     )
 
@@ -119,7 +121,7 @@ def test_student_code_gets_nothing_between_a_probe_and_its_call(
     monkeypatch.setattr(copy, "copy", None)
     probe = Probe("usual", look)
     monkeypatch.setattr(dataclasses, "replace", None)
-    watched = busiest.watched(probe)
+    watched = busiest.watch_probe(probe)
     found = observe_probe(
         None, Function("move", probes=[watched]), watched, submission, "virtual", 3
     )  # type: ignore[arg-type]
@@ -127,7 +129,7 @@ def test_student_code_gets_nothing_between_a_probe_and_its_call(
 
 
 def test_a_value_is_looked_at_as_it_is() -> None:
-    probe = Busiest().watched(Probe("answers", lambda value: {"value": value}, "value"))
+    probe = Busiest().watch_probe(Probe("answers", lambda value: {"value": value}, "value"))
     assert (probe.name, probe.machine, probe.look({"a": 1})) == (
         "answers",
         "value",

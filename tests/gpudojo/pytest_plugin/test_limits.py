@@ -20,7 +20,7 @@ def handler(request: pytest.FixtureRequest) -> Any:
 
 def test_keyboard_interrupt_without_a_signal_is_the_students(handler: Any) -> None:
     with notice_interrupts() as found:
-        assert not found.ours(KeyboardInterrupt())
+        assert not found.is_users_wish(KeyboardInterrupt())
     assert signal.getsignal(signal.SIGINT) == handler
 
 
@@ -32,4 +32,4 @@ def test_keyboard_interrupt_after_a_signal_is_the_users(handler: Any) -> None:
         return
     with notice_interrupts() as found, pytest.raises(KeyboardInterrupt) as caught:
         signal.raise_signal(signal.SIGINT)
-    assert found.ours(caught.value)
+    assert found.is_users_wish(caught.value)
