@@ -11,5 +11,5 @@ from typing import Final
 # Of a tensor: the CPU tensor with its values, its memory,
 # and the blocks of a sparse tensor's parts.
 HIDDEN_IN_TENSORS: Final = ("_inner", "_block", "_parts")
-# Of a captured graph: what it replays, what was there before, what it keeps, and where it belongs.
-HIDDEN_IN_GRAPHS: Final = ("_steps", "_before", "_held", "_place", "_seeds")
+# Of a captured graph: everything that it keeps of the inside of tensors.
+HIDDEN_IN_GRAPHS: Final = ("_inside",)

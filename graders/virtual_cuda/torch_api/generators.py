@@ -5,37 +5,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.hidden import hidden_attribute
-from virtual_cuda.device.state import CUDA, VirtualDevice, VirtualGpu, index_of, now
-from virtual_cuda.device.tensor import PLANS
-from virtual_cuda.ops.dispatch import run_any
-from virtual_cuda.ops.plans import make_plan, plan_by_hand
-from virtual_cuda.ops.registry import call_of, facts_of, operator
+from virtual_cuda.device.state import CUDA, VirtualGpu, index_of
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.recorder import tensors_in
 from virtual_cuda.torch_api.streams import capture
 
-aten: Final = torch.ops.aten
 _HostGenerator = torch.Generator
 # Device and host streams differ on hardware for the same seed; here because one is seeded with
 # another number.
 _OTHER: Final = 0x5EED
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
-_STATE: Final = _HostGenerator().get_state().numel()
 _SHOWN: Final = 16  # bytes of a state: the seed and the offset
 _REMEMBERED: Final = 64  # states by offset
-# Random numbers that an H200 draws while its offset grows by 4.
-_DRAWN_AT_ONCE: Final = 132 * 2048 * 4
 # C++ hands a generator back as another Python object; its address tells whose it is.
 _known: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
 
 def is_device_generator(generator: Any) -> bool:
+    """True for a generator of the device, also as another Python object of C++."""
     return isinstance(generator, Generator) or generator._cdata in _known
 
 
@@ -44,7 +35,10 @@ def generator_of(generator: Any) -> Generator:
 
     C++ may have handed it back as another object.
     """
-    return generator if isinstance(generator, Generator) else _known[generator._cdata]
+    if isinstance(generator, Generator):
+        return generator
+    found: Generator = _known[generator._cdata]
+    return found
 
 
 class Generator(_HostGenerator):
@@ -61,13 +55,13 @@ class Generator(_HostGenerator):
     def __init__(self, index: int | None = None) -> None:
         """Make a generator for the device with this number, or for the current one."""
         self.index = index
-        self._shares: Generator | None = (
-            None  # whose state this generator has, where it is not its own
-        )
-        self._seed = self.offset = 0
+        # Whose state this generator has, where it is not its own.
+        self._shares: Generator | None = None
+        self._seed = 0
+        self.offset = 0
         self._states: dict[int, torch.Tensor] = {}  # by offset, where that was asked for
-        # States that CUDA graphs restore: in the capture -> in a replay.
-        self._marks: dict[bytes, torch.Tensor] = {}
+        # States that CUDA graphs restore: by the state in the capture, the one in a replay.
+        self._replayed_states: dict[bytes, torch.Tensor] = {}
         _HostGenerator.manual_seed(self, _OTHER)
         _known[self._cdata] = self  # type: ignore[attr-defined]
 
@@ -88,8 +82,8 @@ class Generator(_HostGenerator):
         core = self.core
         if capture.graph is not None and int(seed) != core._seed:
             raise RuntimeError(
-                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
-                "as the original seed."
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if "
+                "new seed is the same as the original seed."
             )
         core._seed = int(seed)
         core.offset = 0
@@ -98,9 +92,10 @@ class Generator(_HostGenerator):
         return self
 
     def seed(self) -> int:
-        fresh = _HostGenerator().seed()
-        self.manual_seed(fresh)
-        return fresh
+        """Start anew with a seed that nobody can foresee, and return it."""
+        seed = _HostGenerator().seed()
+        self.manual_seed(seed)
+        return seed
 
     def initial_seed(self) -> int:
         return self.core._seed
@@ -112,13 +107,15 @@ class Generator(_HostGenerator):
         tensor saves its storage, too.
         """
         core = self.core
-        seed = core._seed & _WORD
-        shown = torch.tensor([seed - (1 << 64) if seed >> 63 else seed, core.offset]).view(
-            torch.uint8
-        )
-        state = torch.cat([shown, shown, core._remember()])[:_SHOWN]
+        signed_seed = core._seed & _WORD
+        if signed_seed >> 63:
+            signed_seed -= 1 << 64
+        shown = torch.tensor([signed_seed, core.offset]).view(torch.uint8)
+        # Twice: where the first has been changed, the state behind is not that of the seed.
+        whole = torch.cat([shown, shown, core._remember_state()])
+        state = whole[:_SHOWN]
         if capture.graph is not None:
-            capture.graph.add(functools.partial(self._mark, bytes(state)))
+            capture.graph.add(functools.partial(self._keep_for_replay, bytes(state)))
         return state
 
     def set_state(self, new_state: torch.Tensor) -> Generator:
@@ -132,11 +129,11 @@ class Generator(_HostGenerator):
         if new_state.numel() != _SHOWN:
             raise RuntimeError("RNG state is wrong size")
         if capture.graph is not None:
-            capture.graph.add(functools.partial(self._return, bytes(new_state)))
+            capture.graph.add(functools.partial(self._restore_in_replay, bytes(new_state)))
         seed, offset = new_state.clone().view(torch.int64).tolist()
         seed &= _WORD
-        host = _behind(new_state)
-        if host is None:  # saved on a GPU, or put together
+        host_state = _host_state_behind(new_state)
+        if host_state is None:  # saved on a GPU, or put together
             if seed != core._seed & _WORD:
                 self.manual_seed(seed)
             return self.set_offset(offset)
@@ -144,10 +141,10 @@ class Generator(_HostGenerator):
             core._states.clear()
         core._seed = seed
         core.offset = offset
-        _HostGenerator.set_state(core, host)
+        _HostGenerator.set_state(core, host_state)
         return self
 
-    def _remember(self) -> torch.Tensor:
+    def _remember_state(self) -> torch.Tensor:
         """The host generator's state, kept so that its offset leads back to it."""
         state = _HostGenerator.get_state(self)
         self._states.pop(self.offset, None)
@@ -156,20 +153,22 @@ class Generator(_HostGenerator):
         self._states[self.offset] = state
         return state
 
-    def _mark(self, known: bytes) -> None:
+    def _keep_for_replay(self, captured: bytes) -> None:
         """Remember, in a replay, the state at the place where the capture read it."""
-        self.core._marks[known] = self.get_state()
+        self.core._replayed_states[captured] = self.get_state()
 
-    def _return(self, known: bytes) -> None:
+    def _restore_in_replay(self, captured: bytes) -> None:
         """Go back, in a replay, to the state that the capture restored.
 
         Does nothing where the capture has not read that state.
         """
-        if known in self.core._marks:
-            self.set_state(self.core._marks[known])
+        state = self.core._replayed_states.get(captured)
+        if state is not None:
+            self.set_state(state)
 
     def get_offset(self) -> int:
-        self.core._remember()
+        """How far the generator has come; `set_offset` will find the state of now."""
+        self.core._remember_state()
         return self.core.offset
 
     def set_offset(self, offset: int) -> Generator:
@@ -189,18 +188,20 @@ class Generator(_HostGenerator):
         return self
 
     def clone_state(self) -> Generator:
-        twin = Generator(self.index)
-        twin.set_state(self.get_state())
-        twin._states = dict(self.core._states)
-        return twin
+        """Another generator, which begins with this one's state."""
+        clone = Generator(self.index)
+        clone.set_state(self.get_state())
+        clone._states = dict(self.core._states)
+        return clone
 
     def graphsafe_get_state(self) -> Generator:
         """Another generator that shares this one's state from now on."""
-        twin = Generator(self.index)
-        twin._shares = self.core
-        return twin
+        sharing = Generator(self.index)
+        sharing._shares = self.core
+        return sharing
 
     def graphsafe_set_state(self, _new_state: Any) -> Generator:
+        """Share another generator's state from now on; returns this generator."""
         core = generator_of(_new_state).core
         self._shares = None if core is self else core
         return self
@@ -209,19 +210,26 @@ class Generator(_HostGenerator):
 Generator.__module__ = "torch._C"
 
 
-def _behind(state: torch.Tensor) -> torch.Tensor | None:
+@functools.cache
+def _size_of_host_state() -> int:
+    """The number of bytes of a host generator's state."""
+    return _HostGenerator().get_state().numel()
+
+
+def _host_state_behind(state: torch.Tensor) -> torch.Tensor | None:
     """The host generator's state behind what `get_state` shows.
 
     None if that was changed, or copied without its storage.
     """
-    if state.storage_offset() or state.untyped_storage().nbytes() != 2 * _SHOWN + _STATE:
+    size = 2 * _SHOWN + _size_of_host_state()
+    if state.storage_offset() or state.untyped_storage().nbytes() != size:
         return None
     whole = torch.empty(0, dtype=torch.uint8).set_(state.untyped_storage())
-    return (
-        whole[2 * _SHOWN :].clone()
-        if torch.equal(whole[:_SHOWN], whole[_SHOWN : 2 * _SHOWN])
-        else None
-    )
+    shown_now = whole[:_SHOWN]
+    shown_first = whole[_SHOWN : 2 * _SHOWN]
+    if not torch.equal(shown_now, shown_first):
+        return None
+    return whole[2 * _SHOWN :].clone()
 
 
 class _AnyGenerator(type):
@@ -238,10 +246,13 @@ class _AnyGenerator(type):
         chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if chosen.type == "cuda" and capture.graph is not None:
             raise RuntimeError(
-                "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to be "
-                "captured, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+                "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need "
+                "this call to be captured, please file an issue. Current cudaStreamCaptureStatus: "
+                "cudaStreamCaptureStatusActive"
             )
-        return Generator(chosen.index) if chosen.type == "cuda" else _HostGenerator(device=chosen)
+        if chosen.type == "cuda":
+            return Generator(chosen.index)
+        return _HostGenerator(device=chosen)
 
 
 class DefaultGenerators:
@@ -251,221 +262,102 @@ class DefaultGenerators:
     """
 
     def __init__(self, gpu: VirtualGpu) -> None:
-        self.use(gpu)
+        self.use_device(gpu)
 
-    def use(self, gpu: VirtualGpu) -> None:
+    def use_device(self, gpu: VirtualGpu) -> None:
         """Make the generators of a device."""
         self.gpu = gpu
-        self.generators = [Generator(i) for i in range(len(gpu.devices))]
+        self.generators = [Generator(index) for index in range(len(gpu.devices))]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())
+        # Whether they were seeded together with the host's generator.
         self.following_host = True
 
-    def use_and_show(self, gpu: VirtualGpu) -> None:
+    def use_next_device(self, gpu: VirtualGpu) -> None:
         """Make the generators of a device, and show them in `torch.cuda`, which is patched."""
-        self.use(gpu)
+        self.use_device(gpu)
         torch.cuda.default_generators = tuple(self.generators)  # type: ignore[assignment]
 
-    def _at(self, device: Any = None) -> Generator:
+    def _generator_on(self, device: Any = None) -> Generator:
         return self.generators[index_of(self.gpu, device)]
 
     def seed_one(self, seed: int) -> None:
+        """`torch.cuda.manual_seed`: seed the current device's generator."""
         self.following_host = False
-        self._at().manual_seed(seed)
+        self._generator_on().manual_seed(seed)
 
     def seed_all(self, seed: int) -> None:
+        """`torch.cuda.manual_seed_all`: seed the generators of all devices."""
         self.following_host = False
         for generator in self.generators:
             generator.manual_seed(seed)
 
-    def seed_both(self, original: Any, seed: Any) -> Any:
-        given = original(seed)
-        self.seed_all(given.initial_seed())
+    def seed_host_and_all(self, original: Any, seed: Any) -> Any:
+        """`torch.manual_seed`: seed the host's generator, which is returned, and all others."""
+        host_generator = original(seed)
+        self.seed_all(host_generator.initial_seed())
         self.following_host = True
-        return given
+        return host_generator
 
     def set_state(self, new_state: Any, device: Any = "cuda") -> None:
-        generator = self._at(device)
+        """`torch.cuda.set_rng_state`."""
+        generator = self._generator_on(device)
         if self.following_host and torch.equal(new_state, generator.get_state()):
             return  # restored as it is, together with the host's, which dropout follows
         self.following_host = False
         generator.set_state(new_state)
 
     def set_states(self, new_states: Any) -> None:
+        """`torch.cuda.set_rng_state_all`."""
         for index, state in enumerate(new_states):
             self.set_state(state, index)
 
     def patches(self) -> Iterator[Patch]:
         """The patches of `torch.cuda`'s and torch's own functions of generators."""
-        cuda = {
+        functions = {
             "manual_seed": self.seed_one,
             "manual_seed_all": self.seed_all,
             "seed": lambda: self.seed_one(_HostGenerator().seed()),
             "seed_all": lambda: self.seed_all(_HostGenerator().seed()),
-            "initial_seed": lambda: self._at().initial_seed(),
-            "get_rng_state": lambda device="cuda": self._at(device).get_state(),
-            "get_rng_state_all": lambda: [g.get_state() for g in self.generators],
+            "initial_seed": lambda: self._generator_on().initial_seed(),
+            "get_rng_state": lambda device="cuda": self._generator_on(device).get_state(),
+            "get_rng_state_all": lambda: [each.get_state() for each in self.generators],
             "set_rng_state": self.set_state,
             "set_rng_state_all": self.set_states,
             "default_generators": tuple(self.generators),
         }
-        yield from ((torch.cuda, name, value) for name, value in cuda.items())
-        again = torch.cuda.random
-        yield from ((again, name, value) for name, value in cuda.items() if hasattr(again, name))
-        yield from (around(home, "manual_seed", self.seed_both) for home in (torch, torch.random))
+        for name, value in functions.items():
+            yield torch.cuda, name, value
+            if hasattr(torch.cuda.random, name):
+                yield torch.cuda.random, name, value
+        for module in (torch, torch.random):
+            yield around(module, "manual_seed", self.seed_host_and_all)
         # For devices that are not there torch would keep each seed, with a formatted stack: most of
         # a call's time.
-        absent = [home for home in (torch.xpu, torch.mtia) if not home.is_available()]
-        yield from ((home, "manual_seed_all", lambda seed: None) for home in absent)
+        for module in (torch.xpu, torch.mtia):
+            if not module.is_available():
+                yield module, "manual_seed_all", lambda seed: None
         yield torch, "Generator", _AnyGenerator("Generator", (), {})
 
 
-_open: Final[list[DefaultGenerators]] = []  # of the devices that are open: one, or none
-
-
-@torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
-    generators = DefaultGenerators(opening.gpu)
-    opening.enter(functools.partial(_opened, generators))
-    opening.on_next_device.append(generators.use_and_show)
-    return generators.patches()
+# Those of the devices that are open: one object, or none.
+open_generators: Final[list[DefaultGenerators]] = []
 
 
 @contextlib.contextmanager
-def _opened(generators: DefaultGenerators) -> Iterator[None]:
-    _open.append(generators)
+def _list_as_open(generators: DefaultGenerators) -> Iterator[None]:
+    """Have these in `open_generators` for the length of a `with` block."""
+    open_generators.append(generators)
     try:
         yield
     finally:
-        _open.clear()
+        open_generators.clear()
 
 
-def is_random(func: Any) -> bool:
-    """True if an operator draws random numbers.
-
-    Dropout does so without a generator among its arguments.
-    """
-    return (
-        any(a.name == "generator" for a in func._schema.arguments)
-        or facts_of(func).plan in _BORROWING
-    )
-
-
-def _chosen(given: Any, device: VirtualDevice | None) -> Generator:
-    """The generator to draw from: the one given, or the device's default.
-
-    Raises RuntimeError, as CUDA does, for one of the host or one that a captured graph does not
-    know.
-    """
-    assert now.gpu is not None
-    if given is None:
-        return _open[0].generators[now.gpu.current if device is None else device.index].core
-    if not is_device_generator(given):
-        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
-    core = generator_of(given).core
-    graph = capture.graph
-    if graph is not None and not any(
-        core is g.core for g in (*_open[0].generators, *graph.generators)
-    ):
-        raise RuntimeError(
-            "RNG op during graph capture but generator is not registered with the capturing graph. Call "
-            "graph.register_generator_state() before capture_begin()."
-        )
-    return core
-
-
-def _drawn(core: Generator, out: Any) -> Any:
-    """The result `out`, as it is; the generator's offset grows as on a GPU."""
-    numel = next((t.numel() for t in tensors_in(out)), 0)
-    core.offset += 4 * -(-numel // _DRAWN_AT_ONCE)
-    return out
-
-
-def _with_generator(
-    func: Any, args: Any, kwargs: Any, device: VirtualDevice | None
-) -> tuple[Any, Any, Generator | None]:
-    """The arguments of a random operator with the generator to draw from in them, and that.
-
-    None instead of a generator where no device is open.
-    """
-    position = [a.name for a in func._schema.arguments].index("generator")
-    given = args[position] if position < len(args) else kwargs.get("generator")
-    if not _open or now.gpu is None:
-        return args, kwargs, None
-    core = _chosen(given, device)
-    if position < len(args):
-        return (*args[:position], core, *args[position + 1 :]), kwargs, core
-    return args, {**kwargs, "generator": core}, core
-
-
-def draw(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run a random operator with the device's generator, or the one that was passed.
-
-    Raises RuntimeError for a generator of the host.
-    """
-    device = next(
-        (block.device for a in args if (block := hidden_attribute(a, "_block")) is not None), None
-    )
-    args, kwargs, core = _with_generator(func, args, kwargs or {}, device)
-    out = run_any(func, args, kwargs)
-    return out if core is None else _drawn(core, out)
-
-
-def dropout(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run dropout, which has no generator argument.
-
-    The host's generator borrows the device's state where the two differ.
-    """
-    return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs), follows=True)
-
-
-def alike(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run `rand_like` or its kin, which have no generator argument either.
-
-    They draw what `rand` would.
-    """
-    return _borrowed(args[0]._block.device, lambda: run_any(func, args, kwargs))
-
-
-def _borrowed(device: VirtualDevice, call: Callable[[], Any], follows: bool = False) -> Any:
-    """The result of `call`, during which the host's generator has the device's state.
-
-    Afterwards each has its own state again, and the device's has moved on. With `follows`, nothing
-    is borrowed as long as the device was seeded together with the host and no graph is captured.
-    """
-    if not _open or (follows and _open[0].following_host and capture.graph is None):
-        return call()
-    core = _open[0].generators[device.index].core
-    host = torch.default_generator
-    before = host.get_state()
-    host.set_state(_HostGenerator.get_state(core))
-    try:
-        return _drawn(core, call())
-    finally:
-        _HostGenerator.set_state(core, host.get_state())
-        host.set_state(before)
-
-
-def replayed(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> Callable[[], Any]:
-    """The call of a random operator that a CUDA graph repeats.
-
-    It works on inner tensors and draws from the generator that is chosen now.
-    """
-    call = functools.partial(call_of(func), *inner, **kwargs)
-    if (plan := facts_of(func).plan) in _BORROWING:
-        return lambda: _borrowed(device, call, follows=plan is dropout)
-    inner, kwargs, core = _with_generator(func, tuple(inner), kwargs, device)
-    call = functools.partial(call_of(func), *inner, **kwargs)
-    return call if core is None else lambda: _drawn(core, call())
-
-
-def make_random_plan(func: Any) -> Any:
-    """The plan of an operator; random ones are recognised by their schema."""
-    random = any(a.name == "generator" for a in func._schema.arguments)
-    return plan_by_hand(draw, func) if random and facts_of(func).plan is None else make_plan(func)
-
-
-_BORROWING: Final = (dropout, alike)
-operator("native_dropout", "_fused_dropout", plan=dropout)
-operator("rand_like", "randn_like", "randint_like", "randint_like.low_dtype", plan=alike)
-PLANS.maker = make_random_plan
+@torch_patches()
+def _generator_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of generators; the next device makes new default ones."""
+    generators = DefaultGenerators(opening.gpu)
+    opening.enter(functools.partial(_list_as_open, generators))
+    opening.on_next_device.append(generators.use_next_device)
+    return generators.patches()

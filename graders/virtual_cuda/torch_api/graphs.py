@@ -22,82 +22,111 @@ from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import tensors_in
-from virtual_cuda.torch_api.generators import Generator, generator_of, is_random, replayed
+from virtual_cuda.torch_api.generators import Generator, generator_of
 from virtual_cuda.torch_api.memory import pool_numbers
+from virtual_cuda.torch_api.random_operators import is_random, repeatable_call
 from virtual_cuda.torch_api.storage import as_bytes
 from virtual_cuda.torch_api.streams import capture
 
-
-def _own(graph: Any) -> dict[str, Any]:
-    """The attributes of a graph."""
-    found: dict[str, Any] = _attributes.__get__(graph)
-    return found
+# Bytes each of what a graph keeps on the device so that replays draw new random numbers.
+_SEED_AND_OFFSET: Final = 8
 
 
-_SEED_AND_OFFSET: Final = (
-    8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
-)
-
-
-class _Seeds:
-    """Shared by all graphs that are alive."""
+class _SharedSeeds:
+    """The seed and the offset on the device, shared by all graphs that are alive."""
 
     def __init__(self, device: VirtualDevice) -> None:
         self.blocks: list[Block] = [allocate(device, _SEED_AND_OFFSET) for _ in range(2)]
 
 
-_shared: Final[list[weakref.ref[_Seeds]]] = []
+_shared_seeds: Final[list[weakref.ref[_SharedSeeds]]] = []  # one, or none
 
 
-def _storages(value: Any) -> set[int]:
-    return {t.untyped_storage()._cdata for t in tensors_in(value) if t.layout is torch.strided}
+def _seeds_on(device: VirtualDevice) -> _SharedSeeds:
+    """The seeds that graphs share; allocated if no graph is alive."""
+    seeds = _shared_seeds[0]() if _shared_seeds else None
+    if seeds is None:
+        seeds = _SharedSeeds(device)
+    _shared_seeds[:] = [weakref.ref(seeds)]
+    return seeds
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+def _storages_of(value: Any) -> set[int]:
+    """The addresses of the storages of all strided tensors in a value."""
+    strided = [tensor for tensor in tensors_in(value) if tensor.layout is torch.strided]
+    return {tensor.untyped_storage()._cdata for tensor in strided}
+
+
+def _device_tensors_in(value: Any) -> list[Any]:
+    return [tensor for tensor in tensors_in(value) if isinstance(tensor, Tensor)]
+
+
+def _may_be_written(func: Any, argument: Any) -> bool:
+    """True if an operator changes an argument of its schema, or may change it.
+
+    Of a list torch does not say from Python whether it is written to: of an operator that writes,
+    it may be.
+    """
+    if func._schema.is_mutable and "List[" in str(argument.type):
+        return True
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The device tensors that an operator changes, or may change."""
-    found: list[Any] = []
+    written: list[Any] = []
     for position, argument in enumerate(func._schema.arguments):
-        # Of a list torch does not say from Python whether it is written to: of an operator that
-        # writes, it may be.
-        listed = func._schema.is_mutable and "List[" in str(argument.type)
-        if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-        found += [t for t in tensors_in(value) if isinstance(t, Tensor)]
-    return found
+        if _may_be_written(func, argument):
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            written += _device_tensors_in(value)
+    return written
 
 
-_COPIES: Final = ("aten::copy_", "aten::_to_copy")
 _UNPINNED: Final = (
-    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use "
-    "tensor.pin_memory() or allocate the tensor with pin_memory=True."
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
+    "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
 )
 
 
 def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
     """True for a copy from or to host memory that is not pinned."""
-    if func._schema.name not in _COPIES:
+    name = func._schema.name
+    if name not in ("aten::copy_", "aten::_to_copy"):
         return False
-    hosts = [
-        t
-        for t in args[:2]
-        if isinstance(t, torch.Tensor) and not isinstance(t, Tensor) and t.numel()
-    ]
-    to_host = (
-        func._schema.name == _COPIES[1]
-        and kwargs.get("device") == CPU
-        and not kwargs.get("non_blocking")
-    )
-    return to_host or any(not is_pinned(tensor) for tensor in hosts)
+    to_host = name == "aten::_to_copy" and kwargs.get("device") == CPU
+    if to_host and not kwargs.get("non_blocking"):
+        return True
+    for tensor in args[:2]:
+        on_host = isinstance(tensor, torch.Tensor) and not isinstance(tensor, Tensor)
+        if on_host and tensor.numel() and not is_pinned(tensor):
+            return True
+    return False
 
 
-def _run(device: VirtualDevice, name: str, call: Callable[[], Any], results: list[Any]) -> None:
-    """Run one step of a replay, into the memory that the capture gave its results."""
-    again = call()
+def _repeat_step(
+    device: VirtualDevice, name: str, call: Callable[[], Any], results: list[Any]
+) -> None:
+    """Run one step of a replay, into the memory that the capture gave its results.
+
+    Records the operator.
+    """
+    values = call()
     record_operation(name, device, 0)
-    for result, value in zip(results, tensors_in(again), strict=False):
+    for result, value in zip(results, tensors_in(values), strict=False):
         if result is not value:
             result.copy_(value)
+
+
+class _Inside:
+    """What a graph keeps of the inside of tensors; student code does not get hold of it."""
+
+    def __init__(self) -> None:
+        self.steps: list[Callable[[], object]] = []  # what a replay does
+        # By storage: its bytes, and what they were before the capture.
+        self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.results: list[Any] = []  # the graph's own pool: its tensors stay where they are
+        self.device: VirtualDevice | None = None  # where it is captured
+        self.seeds: _SharedSeeds | None = None
 
 
 class CUDAGraph:
@@ -111,19 +140,14 @@ class CUDAGraph:
 
         With `keep_graph`, it is the caller who instantiates it.
         """
-        self._keep = keep_graph
-        self._made: set[int] = set()  # storages that the capture itself made
-        # Past whatever a subclass makes of its attributes, as this is the inside of tensors.
-        own = _own(self)
-        own["_steps"] = list[Callable[[], object]]()
-        # By storage: its bytes, and what they were.
-        own["_before"] = dict[int, tuple[torch.Tensor, torch.Tensor]]()
-        own["_held"] = list[Any]()
-        own["_place"] = own["_seeds"] = None  # where it is captured
+        _attributes.__get__(self)["_inside"] = _Inside()
+        self._keep_graph = keep_graph
+        self._new_storages: set[int] = set()  # those that the capture itself made
         # Generators, and their states before the capture.
-        self._undo: list[tuple[Generator, torch.Tensor]] = []
-        self._note: Any = None
-        self._captured = self._broken = self._instantiated = False
+        self._generator_states: list[tuple[Generator, torch.Tensor]] = []
+        self._is_captured = False
+        self._is_broken = False
+        self._is_instantiated = False
         self._pool: tuple[int, int] = (0, 0)
         self._stream: Any = None
         self.generators: list[Generator] = []  # registered ones, besides the default generators
@@ -138,26 +162,27 @@ class CUDAGraph:
         """
         gpu = now.gpu
         assert gpu is not None
-        if self._captured:
+        if self._is_captured:
             raise RuntimeError(
-                "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+                "This CUDAGraph instance already owns a captured graph. To capture a new graph, "
+                "create a new instance."
             )
         self._stream = torch.cuda.current_stream()
         if self._stream == torch.cuda.default_stream():
             raise RuntimeError(
-                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
-                "on the default stream.)"
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, "
+                "it's ok to replay them on the default stream.)"
             )
-        _own(self)["_place"] = gpu.devices[gpu.current]
-        _own(self)["_seeds"] = (_shared and _shared[0]()) or _Seeds(_own(self)["_place"])
-        _shared[:] = [weakref.ref(_own(self)["_seeds"])]
+        inside = _inside_of(self)
+        inside.device = gpu.devices[gpu.current]
+        inside.seeds = _seeds_on(inside.device)
         self._pool = pool or (0, next(pool_numbers))
         # A capture draws nothing, so the generators go back when it ends.
-        known: Any = (*torch.cuda.default_generators, *self.generators)
-        self._undo = [(generator, generator.get_state()) for generator in known]
+        generators: Any = (*torch.cuda.default_generators, *self.generators)
+        self._generator_states = [(each, each.get_state()) for each in generators]
         capture.graph = self
         operator_hooks.append(_record_in_capture)
-        gpu.on_wait.append(_refuse)
+        gpu.on_wait.append(_refuse_wait)
 
     def record(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
         """Run one operator of a capture, and write it down; returns its result.
@@ -167,32 +192,39 @@ class CUDAGraph:
         """
         if _copies_pageable(func, args, kwargs):
             raise RuntimeError(_UNPINNED)
-        given = [inner_of(value) for value in args]
-        named = {
-            key: CPU if isinstance(value, torch.device) else inner_of(value)
-            for key, value in kwargs.items()
-        }
-        for tensor in _written(func, args, kwargs):
-            storage = tensor._inner.untyped_storage()
-            if storage._cdata not in _own(self)["_before"] and storage._cdata not in self._made:
-                raw = as_bytes(storage)
-                _own(self)["_before"][storage._cdata] = (raw, raw.clone())
-        out = plan(args, kwargs)
+        written = _written_by(func, args, kwargs)
+        for tensor in written:
+            self._remember_bytes(tensor._inner.untyped_storage())
+        inner_args = [inner_of(value) for value in args]
+        inner_kwargs = {key: _for_host(value) for key, value in kwargs.items()}
+        result = plan(args, kwargs)
         # It has run: write down how to run it again.
-        results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
-        if not func.is_view and results + _written(func, args, kwargs):
-            again: Callable[[], Any] = functools.partial(call_of(func), *given, **named)
-            again = replayed(func, given, named, _own(self)["_place"]) if is_random(func) else again
-            device = _own(self)["_place"]
-            inner = [t._inner for t in results]
-            _own(self)["_steps"].append(functools.partial(_run, device, str(func), again, inner))
-        self._made |= _storages([t._inner for t in results]) - _storages([given, named])
-        _own(self)["_held"] += results  # the graph's own pool: its tensors stay where they are
-        return out
+        inside = _inside_of(self)
+        assert inside.device is not None
+        outputs = _device_tensors_in(result)
+        inner_outputs = [tensor._inner for tensor in outputs]
+        if not func.is_view and (outputs or written):
+            if is_random(func):
+                call = repeatable_call(func, inner_args, inner_kwargs, inside.device)
+            else:
+                call = functools.partial(call_of(func), *inner_args, **inner_kwargs)
+            step = functools.partial(_repeat_step, inside.device, str(func), call, inner_outputs)
+            inside.steps.append(step)
+        self._new_storages |= _storages_of(inner_outputs) - _storages_of([inner_args, inner_kwargs])
+        inside.results += outputs
+        return result
+
+    def _remember_bytes(self, storage: Any) -> None:
+        """Keep a storage's bytes of before the capture, unless the capture has made it."""
+        before = _inside_of(self).before
+        address = storage._cdata
+        if address not in before and address not in self._new_storages:
+            content = as_bytes(storage)
+            before[address] = (content, content.clone())
 
     def add(self, step: Callable[[], object]) -> None:
         """Have replays repeat something that is no operator: an event, a generator's state."""
-        _own(self)["_steps"].append(step)
+        _inside_of(self).steps.append(step)
 
     def register_generator_state(self, generator: Any) -> None:
         self.generators.append(generator_of(generator))
@@ -206,83 +238,102 @@ class CUDAGraph:
         if capture.graph is not self:
             raise RuntimeError("capture_end() called before capture_begin().")
         self.leave()
-        for raw, kept in _own(self)["_before"].values():
-            raw.copy_(kept)
-        _own(self)["_before"].clear()
-        for tensor in _own(self)["_held"]:  # nothing was computed; what was written down will be
-            if tensor._inner.untyped_storage()._cdata in self._made:
-                as_bytes(tensor._inner.untyped_storage()).zero_()
-        for generator, state in self._undo:  # a capture draws nothing
-            generator.set_state(state)
-        self._undo.clear()
+        self._undo_capture()
         # What is wrong with the capture is said now.
         if torch.cuda.current_stream() != self._stream:
             self.reset()
             raise RuntimeError("Capture must end on the same stream it began on.")
-        if self._broken:
+        if self._is_broken:
             self.reset()
             raise cuda_error(
                 "operation failed due to a previous error during capture",
                 "StreamCaptureInvalidated",
             )
-        if not _own(self)["_steps"] and sys.exc_info()[0] is None:  # else that exception says why
+        another_error = sys.exc_info()[0] is not None  # which says what is wrong
+        if not _inside_of(self).steps and not another_error:
             warnings.warn(
-                "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
-                "device or stream.",
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be "
+                "captured on wrong device or stream.",
                 stacklevel=2,
             )
-        self._captured = True
-        self._instantiated = not self._keep
+        self._is_captured = True
+        self._is_instantiated = not self._keep_graph
+
+    def _undo_capture(self) -> None:
+        """Restore what the capture has changed: memory and generators.
+
+        Nothing was computed; what was written down will be.
+        """
+        inside = _inside_of(self)
+        for content, before in inside.before.values():
+            content.copy_(before)
+        inside.before.clear()
+        for tensor in inside.results:
+            storage = tensor._inner.untyped_storage()
+            if storage._cdata in self._new_storages:
+                as_bytes(storage).zero_()
+        for generator, state in self._generator_states:
+            generator.set_state(state)
+        self._generator_states.clear()
 
     def leave(self) -> None:
         """Run operators from now on without writing them down."""
+        device = _inside_of(self).device
+        assert device is not None
         operator_hooks.remove(_record_in_capture)
-        _own(self)["_place"].gpu.on_wait.remove(_refuse)
+        device.gpu.on_wait.remove(_refuse_wait)
         capture.graph = None
 
     def replay(self) -> None:
-        if not self._captured:
+        """Run again what was captured; raises RuntimeError if nothing was."""
+        if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        self._instantiated = True
-        for step in _own(self)["_steps"]:
+        self._is_instantiated = True
+        for step in _inside_of(self).steps:
             step()
 
     def reset(self) -> None:
-        _own(self)["_steps"].clear()
-        _own(self)["_held"].clear()
-        self._captured = self._broken = self._instantiated = False
-        _own(self)["_seeds"] = None
+        """Forget the capture, so that another one can be made."""
+        inside = _inside_of(self)
+        inside.steps.clear()
+        inside.results.clear()
+        inside.seeds = None
+        self._is_captured = False
+        self._is_broken = False
+        self._is_instantiated = False
 
     def pool(self) -> tuple[int, int]:
-        if not self._captured:
+        if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool
 
     def instantiate(self) -> None:
-        if not self._captured:
+        if not self._is_captured:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
-        if self._instantiated and not self._keep:
+        if self._is_instantiated and not self._keep_graph:
             raise RuntimeError(
                 "instantiate() is intended to be called by the user only when keep_graph=true"
             )
-        self._instantiated = True
+        self._is_instantiated = True
 
     def raw_cuda_graph(self) -> int:
         """A number that stands for the driver's graph; raises RuntimeError if there is none."""
-        if not self._keep:
+        if not self._keep_graph:
             raise RuntimeError(
-                "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
+                "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized "
+                "with keep_graph=true"
             )
-        if not self._captured:
+        if not self._is_captured:
             raise RuntimeError(
                 "You cannot access the raw cudaGraph_t instance until capture_end() has been called"
             )
         return id(self)
 
     def raw_cuda_graph_exec(self) -> int:
-        if not self._instantiated:
+        if not self._is_instantiated:
             raise RuntimeError(
-                "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called"
+                "You cannot access the raw cudaGraphExec_t instance until instantiate() has been "
+                "called"
             )
         return id(self) + 8
 
@@ -293,10 +344,18 @@ class CUDAGraph:
         """There is nothing to dump."""
 
 
-_attributes: Final = vars(CUDAGraph)["__dict__"]
-
-
 CUDAGraph.__module__ = "torch.cuda.graphs"
+_attributes: Final = vars(CUDAGraph)["__dict__"]  # whatever a subclass makes of its attributes
+
+
+def _inside_of(graph: CUDAGraph) -> _Inside:
+    inside: _Inside = _attributes.__get__(graph)["_inside"]
+    return inside
+
+
+def _for_host(value: Any) -> Any:
+    """An argument of an operator for its kernel on the host."""
+    return CPU if isinstance(value, torch.device) else inner_of(value)
 
 
 def _record_in_capture(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
@@ -307,28 +366,30 @@ def _record_in_capture(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
     return graph.record(func, plan, args, kwargs or {})
 
 
-def _refuse(kind: str) -> None:
+def _refuse_wait(kind: str) -> None:
     """Raise CUDA's error for a wait during a capture, which is broken then.
 
     The host cannot wait for work that is being written down.
     """
     if capture.graph is not None:
-        capture.graph._broken = True
+        capture.graph._is_broken = True
     raise cuda_error("operation not permitted when stream is capturing", "StreamCaptureUnsupported")
 
 
-def _abandon() -> None:
+def _abandon_capture() -> None:
+    """End a capture that is under way when the device closes."""
     if capture.graph is not None:
         capture.graph.leave()
 
 
-def _check_capture(original: Any, self: Any) -> None:
+def _check_capture_if_needed(original: Any, optimizer: Any) -> None:
     """Run the check that an optimizer makes before each step, if it matters.
 
     torch would make a stream for it.
     """
-    if capture.graph is not None or any(group.get("capturable") for group in self.param_groups):
-        original(self)
+    is_capturable = any(group.get("capturable") for group in optimizer.param_groups)
+    if capture.graph is not None or is_capturable:
+        original(optimizer)
 
 
 # The name has changed; in some versions the other one is there, too, and warns.
@@ -336,14 +397,15 @@ _CHECKS: Final = ("_accelerator_graph_capture_health_check", "_cuda_graph_captur
 
 
 @torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
+def _graph_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of CUDA graphs and of the question whether one is being captured."""
-    opening.on_close.append(_abandon)
-    check = next((name for name in _CHECKS if name in vars(torch.optim.Optimizer)), None)
-    if check is not None:
-        yield around(torch.optim.Optimizer, check, _check_capture)
-    for home in (torch.cuda, torch.cuda.graphs):
-        yield home, "CUDAGraph", CUDAGraph
-        yield home, "is_current_stream_capturing", lambda: capture.graph is not None
-        yield home, "graph_pool_handle", lambda: (0, next(pool_numbers))
+    opening.on_close.append(_abandon_capture)
+    for name in _CHECKS:
+        if name in vars(torch.optim.Optimizer):
+            yield around(torch.optim.Optimizer, name, _check_capture_if_needed)
+            break
+    for module in (torch.cuda, torch.cuda.graphs):
+        yield module, "CUDAGraph", CUDAGraph
+        yield module, "is_current_stream_capturing", lambda: capture.graph is not None
+        yield module, "graph_pool_handle", lambda: (0, next(pool_numbers))
     yield torch.cuda.graphs.graph, "default_capture_stream", None

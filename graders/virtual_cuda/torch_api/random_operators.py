@@ -1,0 +1,198 @@
+"""Operators that draw random numbers: from the device's generators, not the host's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from virtual_cuda.device.hidden import hidden_attribute
+from virtual_cuda.device.state import VirtualDevice, now
+from virtual_cuda.device.tensor import PLANS
+from virtual_cuda.ops.dispatch import run_any
+from virtual_cuda.ops.plans import make_plan, plan_by_hand
+from virtual_cuda.ops.registry import call_of, facts_of, operator
+from virtual_cuda.recorder import tensors_in
+from virtual_cuda.torch_api.generators import (
+    Generator,
+    generator_of,
+    is_device_generator,
+    open_generators,
+)
+from virtual_cuda.torch_api.streams import capture
+
+_HostGenerator: Final = torch.Generator
+# Random numbers that an H200 draws while its offset grows by 4.
+_DRAWN_AT_ONCE: Final = 132 * 2048 * 4
+
+
+def _position_of_generator(func: Any) -> int | None:
+    """The position of an operator's argument `generator`, or None if it has none."""
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name == "generator":
+            return position
+    return None
+
+
+def is_random(func: Any) -> bool:
+    """True if an operator draws random numbers.
+
+    Dropout does so without a generator among its arguments.
+    """
+    return _position_of_generator(func) is not None or facts_of(func).plan in _BORROWING
+
+
+def _generator_to_use(given: Any, device: VirtualDevice | None) -> Generator:
+    """The generator to draw from: the one given, or the device's default.
+
+    Raises RuntimeError, as CUDA does, for one of the host or one that a captured graph does not
+    know.
+    """
+    assert now.gpu is not None
+    defaults = open_generators[0].generators
+    if given is None:
+        index = now.gpu.current if device is None else device.index
+        return defaults[index].core
+    if not is_device_generator(given):
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+    generator = generator_of(given).core
+    graph = capture.graph
+    if graph is None:
+        return generator
+    if not any(generator is known.core for known in (*defaults, *graph.generators)):
+        raise RuntimeError(
+            "RNG op during graph capture but generator is not registered with the capturing graph. "
+            "Call graph.register_generator_state() before capture_begin()."
+        )
+    return generator
+
+
+def _advance(generator: Generator, results: Any) -> None:
+    """Let a generator's offset grow as on a GPU, by the size of the first result."""
+    first = next(iter(tensors_in(results)), None)
+    numel = 0 if first is None else first.numel()
+    steps = -(-numel // _DRAWN_AT_ONCE)
+    generator.offset += 4 * steps
+
+
+class _RandomCall(NamedTuple):
+    """The arguments of a random operator, with the generator to draw from among them."""
+
+    args: Any
+    kwargs: Any
+    generator: Generator | None  # None where no device is open
+
+
+def _with_generator(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None) -> _RandomCall:
+    """The call of a random operator, with the generator that `_generator_to_use` chooses."""
+    if not open_generators or now.gpu is None:
+        return _RandomCall(args, kwargs, None)
+    position = _position_of_generator(func)
+    assert position is not None
+    if position < len(args):
+        generator = _generator_to_use(args[position], device)
+        args = (*args[:position], generator, *args[position + 1 :])
+    else:
+        generator = _generator_to_use(kwargs.get("generator"), device)
+        kwargs = {**kwargs, "generator": generator}
+    return _RandomCall(args, kwargs, generator)
+
+
+def _run_random(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run a random operator with the device's generator, or the one that was passed.
+
+    Raises RuntimeError for a generator of the host.
+    """
+    device = None
+    for argument in args:
+        block = hidden_attribute(argument, "_block")
+        if block is not None:
+            device = block.device
+            break
+    call = _with_generator(func, args, kwargs or {}, device)
+    results = run_any(func, call.args, call.kwargs)
+    if call.generator is not None:
+        _advance(call.generator, results)
+    return results
+
+
+def _run_dropout(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run dropout, which has no generator argument.
+
+    The host's generator borrows the device's state where the two differ.
+    """
+    device = args[0]._block.device
+    return _call_with_borrowed_state(device, lambda: run_any(func, args, kwargs), follows=True)
+
+
+def _run_random_like(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `rand_like` or its kin, which have no generator argument either.
+
+    They draw what `rand` would.
+    """
+    device = args[0]._block.device
+    return _call_with_borrowed_state(device, lambda: run_any(func, args, kwargs))
+
+
+def _call_with_borrowed_state(
+    device: VirtualDevice, call: Callable[[], Any], follows: bool = False
+) -> Any:
+    """The result of `call`, during which the host's generator has the device's state.
+
+    Afterwards each has its own state again, and the device's has moved on. With `follows`, nothing
+    is borrowed as long as the device was seeded together with the host and no graph is captured.
+    """
+    if not open_generators:
+        return call()
+    if follows and open_generators[0].following_host and capture.graph is None:
+        return call()
+    generator = open_generators[0].generators[device.index].core
+    host_generator = torch.default_generator
+    host_state = host_generator.get_state()
+    host_generator.set_state(_HostGenerator.get_state(generator))
+    try:
+        results = call()
+        _advance(generator, results)
+        return results
+    finally:
+        _HostGenerator.set_state(generator, host_generator.get_state())
+        host_generator.set_state(host_state)
+
+
+def repeatable_call(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> Callable[[], Any]:
+    """The call of a random operator that a CUDA graph repeats.
+
+    It works on inner tensors and draws from the generator that is chosen now.
+    """
+    plan = facts_of(func).plan
+    if plan in _BORROWING:
+        plain_call = functools.partial(call_of(func), *inner, **kwargs)
+        follows = plan is _run_dropout
+        return lambda: _call_with_borrowed_state(device, plain_call, follows)
+    call = _with_generator(func, tuple(inner), kwargs, device)
+    generator = call.generator
+    run = functools.partial(call_of(func), *call.args, **call.kwargs)
+    if generator is None:
+        return run
+
+    def run_and_advance() -> Any:
+        results = run()
+        _advance(generator, results)
+        return results
+
+    return run_and_advance
+
+
+def _make_plan_or_random(func: Any) -> Any:
+    """The plan of an operator; random ones are recognised by their schema."""
+    if _position_of_generator(func) is not None and facts_of(func).plan is None:
+        return plan_by_hand(_run_random, func)
+    return make_plan(func)
+
+
+_BORROWING: Final = (_run_dropout, _run_random_like)
+operator("native_dropout", "_fused_dropout", plan=_run_dropout)
+operator("rand_like", "randn_like", "randint_like", "randint_like.low_dtype", plan=_run_random_like)
+PLANS.maker = _make_plan_or_random
