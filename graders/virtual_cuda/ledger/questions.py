@@ -30,9 +30,20 @@ from virtual_cuda.ledger.records import (
 from virtual_cuda.ledger.rows import Direction
 
 Records = Sequence[Record]
-SourceLine = tuple[str, int]
-K = TypeVar("K")
-R = TypeVar("R", bound=Record)
+Part = tuple[Record, ...]  # of a ledger
+Moment = Record | int  # a record stands for the moment in which it began
+Collectives = tuple[Collective, ...]
+Transfers = tuple[Transfer, ...]
+Syncs = tuple[Sync, ...]
+Operations = tuple[Operation, ...]
+MemoryEvents = tuple[Operation | Allocation, ...]
+Forwards = tuple[Forward, ...]
+Backwards = tuple[Backward, ...]
+Steps = tuple[OptimizerStep, ...]
+ScalerCalls = tuple[ScalerCall, ...]
+SourceLine = tuple[str, int]  # file and line
+CountedKey = TypeVar("CountedKey")
+RecordKind = TypeVar("RecordKind", bound=Record)
 
 DIRECTIONS: Final = get_args(Direction)
 AUTOCAST_DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
@@ -42,49 +53,54 @@ SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
 # Parts of a ledger
 
 
-def between(records: Records, first: Record | int, second: Record | int) -> tuple[Record, ...]:
+def between(records: Records, first: Moment, second: Moment) -> Part:
     """The records that began after `first` began and before `second` did."""
-    return tuple(
-        records[
-            _at_or_after(records, _position(first) + 1) : _at_or_after(records, _position(second))
-        ]
-    )
+    start = _place_of_index(records, _index_of(first) + 1)
+    end = _place_of_index(records, _index_of(second))
+    return tuple(records[start:end])
 
 
-def before(records: Records, moment: Record | int) -> tuple[Record, ...]:
+def before(records: Records, moment: Moment) -> Part:
     """The records that began before `moment`."""
-    return tuple(records[: _at_or_after(records, _position(moment))])
+    end = _place_of_index(records, _index_of(moment))
+    return tuple(records[:end])
 
 
-def after(records: Records, moment: Record | int) -> tuple[Record, ...]:
+def after(records: Records, moment: Moment) -> Part:
     """The records that began after `moment` began, the inside of a span included."""
-    return tuple(records[_at_or_after(records, _position(moment) + 1) :])
+    start = _place_of_index(records, _index_of(moment) + 1)
+    return tuple(records[start:])
 
 
-def within(records: Records, span: Span) -> tuple[Record, ...]:
+def within(records: Records, span: Span) -> Part:
     """The records from inside a span; of one that never ended (it raised), all that follow."""
-    return after(records, span) if span.end is None else between(records, span, span.end)
+    if span.end is None:
+        return after(records, span)
+    return between(records, span, span.end)
 
 
-def rounds(records: Records, starts: Sequence[Record]) -> tuple[tuple[Record, ...], ...]:
+def rounds(records: Records, starts: Records) -> tuple[Part, ...]:
     """A loop's records, round by round.
 
     Each of `starts` begins a round; the last round goes on to the end of the records.
     """
-    cuts = [_at_or_after(records, start.index) for start in starts]
-    return tuple(tuple(records[cut:end]) for cut, end in pairwise([*cuts, len(records)]))
+    cuts = [_place_of_index(records, start.index) for start in starts]
+    cuts.append(len(records))
+    return tuple(tuple(records[start:end]) for start, end in pairwise(cuts))
 
 
-def in_function(records: Records, function: str) -> tuple[Record, ...]:
+def in_function(records: Records, function: str) -> Part:
     """The records caused by a line of this function (its qualified name)."""
-    return tuple(r for r in records if r.site is not None and r.site.function == function)
+    found = []
+    for record in records:
+        if record.site is not None and record.site.function == function:
+            found.append(record)
+    return tuple(found)
 
 
-def on_line(records: Records, file: str, line: int) -> tuple[Record, ...]:
+def on_line(records: Records, file: str, line: int) -> Part:
     """The records caused by this line."""
-    return tuple(
-        r for r in records if r.site is not None and (r.site.file, r.site.line) == (file, line)
-    )
+    return tuple(record for record in records if _line_of(record) == (file, line))
 
 
 # Lines
@@ -92,164 +108,190 @@ def on_line(records: Records, file: str, line: int) -> tuple[Record, ...]:
 
 def per_line(records: Records) -> Counter[SourceLine]:
     """The number of records that each line caused; those without a site are left out."""
-    return Counter((r.site.file, r.site.line) for r in records if r.site is not None)
+    lines = [_line_of(record) for record in records]
+    return Counter(line for line in lines if line is not None)
 
 
 def hot_lines(records: Records, at_least: int) -> dict[SourceLine, int]:
     """The lines that caused at least so many of the records, the busiest first."""
-    return {line: count for line, count in per_line(records).most_common() if count >= at_least}
+    counts = per_line(records).most_common()
+    return {line: count for line, count in counts if count >= at_least}
 
 
 # Transfers
 
 
-def transfers(records: Records, direction: Direction | None = None) -> tuple[Transfer, ...]:
+def transfers(records: Records, direction: Direction | None = None) -> Transfers:
     """All copies from one device to another, or those in one direction."""
     _require_known(direction, DIRECTIONS)
-    return tuple(t for t in _only(Transfer, records) if direction in (None, t.direction))
+    copies = _only(Transfer, records)
+    if direction is None:
+        return copies
+    return tuple(copy for copy in copies if copy.direction == direction)
 
 
-def transfers_to_device(records: Records) -> tuple[Transfer, ...]:
+def transfers_to_device(records: Records) -> Transfers:
     """The copies from the host to a device."""
     return transfers(records, "to_device")
 
 
-def transfers_to_host(records: Records) -> tuple[Transfer, ...]:
+def transfers_to_host(records: Records) -> Transfers:
     """The copies from a device back to the host."""
     return transfers(records, "to_host")
 
 
-def transfers_between_devices(records: Records) -> tuple[Transfer, ...]:
+def transfers_between_devices(records: Records) -> Transfers:
     """The copies from one GPU to another."""
     return transfers(records, "between_devices")
 
 
-def pinned_transfers(records: Records) -> tuple[Transfer, ...]:
+def pinned_transfers(records: Records) -> Transfers:
     """The copies from or to pinned memory."""
-    return tuple(t for t in transfers(records) if t.pinned)
+    copies = transfers(records)
+    return tuple(copy for copy in copies if copy.pinned)
 
 
-def non_blocking_transfers(records: Records) -> tuple[Transfer, ...]:
+def non_blocking_transfers(records: Records) -> Transfers:
     """The copies that were asked not to wait."""
-    return tuple(t for t in transfers(records) if t.non_blocking)
+    copies = transfers(records)
+    return tuple(copy for copy in copies if copy.non_blocking)
 
 
-def repeated_transfers(records: Records, at_least: int = 2) -> tuple[tuple[Transfer, ...], ...]:
+def repeated_transfers(records: Records, at_least: int = 2) -> tuple[Transfers, ...]:
     """Groups of at least so many equal copies: something is copied in a loop.
 
     Copies are equal if line, direction and size are the same.
     """
-    groups: dict[tuple[object, ...], list[Transfer]] = {}
-    for transfer in transfers(records):
-        if transfer.site is not None:
-            key = (transfer.site.file, transfer.site.line, transfer.direction, transfer.bytes)
-            groups.setdefault(key, []).append(transfer)
+    groups: dict[object, list[Transfer]] = {}
+    for copy in transfers(records):
+        line = _line_of(copy)
+        if line is not None:
+            key = (line, copy.direction, copy.bytes)
+            groups.setdefault(key, []).append(copy)
     return tuple(tuple(group) for group in groups.values() if len(group) >= at_least)
 
 
 def bytes_to_device(records: Records) -> int:
     """The bytes copied from the host to devices."""
-    return sum(t.bytes for t in transfers_to_device(records))
+    return sum(copy.bytes for copy in transfers_to_device(records))
 
 
 def bytes_to_host(records: Records) -> int:
     """The bytes copied from devices back to the host."""
-    return sum(t.bytes for t in transfers_to_host(records))
+    return sum(copy.bytes for copy in transfers_to_host(records))
 
 
 # Synchronisations
 
 
-def syncs(
-    records: Records, what: str | None = None, besides: Sequence[str] = ()
-) -> tuple[Sync, ...]:
+def syncs(records: Records, what: str | None = None, besides: Sequence[str] = ()) -> Syncs:
     """The implicit waits of the host: all, those of one kind, or all besides some kinds."""
-    implicit = (s for s in _only(Sync, records) if not s.explicit)
-    return tuple(s for s in implicit if what in (None, s.what) and s.what not in besides)
+    found = []
+    for sync in _only(Sync, records):
+        if sync.explicit or sync.what in besides:
+            continue
+        if what is None or sync.what == what:
+            found.append(sync)
+    return tuple(found)
 
 
-def waits(records: Records) -> tuple[Sync, ...]:
+def waits(records: Records) -> Syncs:
     """The implicit waits in which the host reads from a device.
 
     Waits for a copy to a device are left out.
     """
     found: list[Sync] = []
-    before: Record | None = None
+    previous: Record | None = None
     for record in records:
         if isinstance(record, Sync) and not record.explicit:
-            copied = before if record.what == "copy" else None
-            if not isinstance(copied, Transfer) or copied.direction != "to_device":
+            for_copy = record.what == "copy"
+            if not (for_copy and _is_copy_to_device(previous)):
                 found.append(record)
-        before = record
+        previous = record
     return tuple(found)
 
 
-def explicit_syncs(records: Records) -> tuple[Sync, ...]:
+def _is_copy_to_device(record: Record | None) -> bool:
+    return isinstance(record, Transfer) and record.direction == "to_device"
+
+
+def explicit_syncs(records: Records) -> Syncs:
     """The explicit waits of the host: `torch.cuda.synchronize()` and the like."""
-    return tuple(s for s in _only(Sync, records) if s.explicit)
+    every = _only(Sync, records)
+    return tuple(sync for sync in every if sync.explicit)
 
 
 def sync_counts(records: Records) -> Counter[str]:
     """The number of implicit synchronisations of each kind."""
-    return Counter(s.what for s in syncs(records))
+    return Counter(sync.what for sync in syncs(records))
 
 
-def syncs_between(records: Records, first: Record | int, second: Record | int) -> tuple[Sync, ...]:
+def syncs_between(records: Records, first: Moment, second: Moment) -> Syncs:
     """The implicit synchronisations after `first` began and before `second` did."""
     return syncs(between(records, first, second))
 
 
-def syncs_within(records: Records, span: Span) -> tuple[Sync, ...]:
+def syncs_within(records: Records, span: Span) -> Syncs:
     """The implicit synchronisations inside a span."""
     return syncs(within(records, span))
 
 
 def syncs_per_round(
-    records: Records, starts: Sequence[Record], besides: Sequence[str] = ()
+    records: Records, starts: Records, besides: Sequence[str] = ()
 ) -> tuple[int, ...]:
     """The number of implicit synchronisations in each round of a loop.
 
     What follows the loop counts for the last round.
     """
-    return tuple(len(syncs(part, besides=besides)) for part in rounds(records, starts))
+    parts = rounds(records, starts)
+    return tuple(len(syncs(part, besides=besides)) for part in parts)
 
 
 # Operations
 
 
-def operations(records: Records, name: str | None = None) -> tuple[Operation, ...]:
+def operations(records: Records, name: str | None = None) -> Operations:
     """All operations, or those called "aten.add.Tensor", "aten.add" (any overload) or "add"."""
     every = _only(Operation, records)
-    return every if name is None else tuple(o for o in every if name in _names(o.name))
+    if name is None:
+        return every
+    return tuple(operation for operation in every if name in _names_of(operation))
 
 
 def operation_counts(records: Records) -> Counter[str]:
     """The number of times that each operation ran."""
-    return Counter(o.name for o in operations(records))
+    return Counter(operation.name for operation in operations(records))
 
 
-def operations_on(records: Records, device: str) -> tuple[Operation, ...]:
+def operations_on(records: Records, device: str) -> Operations:
     """The operations that ran on a device."""
     _require_device(device)
-    return tuple(o for o in operations(records) if is_on(o.device, device))
+    every = operations(records)
+    return tuple(operation for operation in every if is_on(operation.device, device))
 
 
-def operations_building_graph(records: Records) -> tuple[Operation, ...]:
+def operations_building_graph(records: Records) -> Operations:
     """The operations that ran with gradients enabled, outside inference mode."""
-    return tuple(o for o in operations(records) if o.builds_graph)
+    every = operations(records)
+    return tuple(operation for operation in every if operation.builds_graph)
 
 
-def operations_under_autocast(records: Records, dtype: str | None = None) -> tuple[Operation, ...]:
+def operations_under_autocast(records: Records, dtype: str | None = None) -> Operations:
     """The operations that ran under autocast, to any dtype or to this one ("float16")."""
     _require_known(dtype, AUTOCAST_DTYPES)
-    return tuple(
-        o for o in operations(records) if o.autocast is not None and dtype in (None, o.autocast)
-    )
+    found = [operation for operation in operations(records) if operation.autocast is not None]
+    if dtype is None:
+        return tuple(found)
+    return tuple(operation for operation in found if operation.autocast == dtype)
 
 
 def autocast_dtypes(records: Records) -> Counter[str]:
     """The number of operations that ran under autocast to each dtype."""
-    return Counter(o.autocast for o in operations(records) if o.autocast is not None)
+    counts: Counter[str] = Counter()
+    for operation in operations(records):
+        if operation.autocast is not None:
+            counts[operation.autocast] += 1
+    return counts
 
 
 def grown_operations(smaller: Records, larger: Records) -> dict[str, tuple[int, int]]:
@@ -257,41 +299,45 @@ def grown_operations(smaller: Records, larger: Records) -> dict[str, tuple[int, 
 
     Such an operation stands in a loop over elements.
     """
-    return _grown(operation_counts(smaller), operation_counts(larger))
+    return _grown_counts(operation_counts(smaller), operation_counts(larger))
 
 
 def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int, int]]:
     """The lines that caused more operations on the larger input, with both counts."""
-    return _grown(per_line(operations(smaller)), per_line(operations(larger)))
+    return _grown_counts(per_line(operations(smaller)), per_line(operations(larger)))
 
 
 # Exchanges with other ranks
 
 
-def collectives(records: Records, name: str = "") -> tuple[Collective, ...]:
+def collectives(records: Records, name: str = "") -> Collectives:
     """The exchanges with other ranks, all or those of one name.
 
     Names are "allreduce", "broadcast", "barrier" and so on.
     """
-    return tuple(each for each in _only(Collective, records) if name in ("", each.name))
+    every = _only(Collective, records)
+    if not name:
+        return every
+    return tuple(exchange for exchange in every if exchange.name == name)
 
 
 # Memory
 
 
-def allocations(records: Records, device: str = "cuda") -> tuple[Operation | Allocation, ...]:
+def allocations(records: Records, device: str = "cuda") -> MemoryEvents:
     """The operations and other events that took memory on a device."""
-    return tuple(r for r in _memory_events(records, device) if r.bytes > 0)
+    events = _memory_events(records, device)
+    return tuple(event for event in events if event.bytes > 0)
 
 
 def allocated_bytes(records: Records, device: str = "cuda") -> int:
     """The total of memory taken on a device, whatever was freed since."""
-    return sum(r.bytes for r in allocations(records, device))
+    return sum(event.bytes for event in allocations(records, device))
 
 
 def live_bytes(records: Records, device: str = "cuda") -> dict[str, int]:
     """The bytes allocated after the last record, by device."""
-    return {r.device: r.live for r in _memory_events(records, device)}
+    return {event.device: event.live for event in _memory_events(records, device)}
 
 
 def peak_bytes(records: Records, device: str = "cuda") -> int:
@@ -299,14 +345,16 @@ def peak_bytes(records: Records, device: str = "cuda") -> int:
 
     Of several devices, the figure of the fullest one.
     """
-    return max((r.live for r in _memory_events(records, device)), default=0)
+    events = _memory_events(records, device)
+    return max((event.live for event in events), default=0)
 
 
 # Helpers
 
 
-def _only(kind: type[R], records: Records) -> tuple[R, ...]:
-    return tuple(r for r in records if isinstance(r, kind))
+def _only(kind: type[RecordKind], records: Records) -> tuple[RecordKind, ...]:
+    """The records of one class."""
+    return tuple(record for record in records if isinstance(record, kind))
 
 
 def _require_known(name: str | None, known: tuple[str, ...]) -> None:
@@ -322,150 +370,191 @@ def _require_device(device: str) -> None:
         raise UnknownInLedger(device, DEVICE_TYPES)
 
 
-def _position(moment: Record | int) -> int:
-    return moment if isinstance(moment, int) else moment.index
+def _index_of(moment: Moment) -> int:
+    """The index in the whole ledger of a record, or of a moment that is one already."""
+    if isinstance(moment, int):
+        return moment
+    return moment.index
 
 
-def _at_or_after(records: Records, index: int) -> int:
-    # A part of a ledger keeps the indices of the whole, so a position in `records` has to be looked
-    # up.
+def _place_of_index(records: Records, index: int) -> int:
+    """The place in `records` of the first record with this index in the ledger, or a later one.
+
+    A part of a ledger keeps the indices of the whole, so the place has to be looked up.
+    """
     return bisect_left(records, index, key=lambda record: record.index)
+
+
+def _line_of(record: Record) -> SourceLine | None:
+    """The student's line that caused a record; None where there is none."""
+    if record.site is None:
+        return None
+    return record.site.file, record.site.line
 
 
 def is_on(device: str, wanted: str) -> bool:
     """True if a device is the wanted one, or one of the wanted type."""
-    return device == wanted or device.partition(":")[0] == wanted
+    device_type = device.partition(":")[0]
+    return wanted in (device, device_type)
 
 
-def _names(operation: str) -> set[str]:
+def _names_of(operation: Operation) -> set[str]:
     """The names an operation answers to: "aten.add.Tensor", "aten.add", "add"."""
-    packet = ".".join(operation.split(".")[:2])
-    return {operation, packet, packet.rpartition(".")[2]}
+    namespace, _, rest = operation.name.partition(".")
+    base = rest.partition(".")[0]
+    if not base:  # a name without a namespace
+        return {operation.name}
+    return {operation.name, f"{namespace}.{base}", base}
 
 
-def _grown(smaller: Counter[K], larger: Counter[K]) -> dict[K, tuple[int, int]]:
-    return {key: (smaller[key], count) for key, count in larger.items() if count > smaller[key]}
+def _grown_counts(
+    smaller: Counter[CountedKey], larger: Counter[CountedKey]
+) -> dict[CountedKey, tuple[int, int]]:
+    """What was counted more often in the larger of two runs, with both counts."""
+    grown = {}
+    for key, count in larger.items():
+        if count > smaller[key]:
+            grown[key] = (smaller[key], count)
+    return grown
 
 
-def _memory_events(records: Records, device: str) -> tuple[Operation | Allocation, ...]:
+def _memory_events(records: Records, device: str) -> MemoryEvents:
     """The records that say how much is allocated on a device."""
     _require_device(device)
-    return tuple(
-        r for r in records if isinstance(r, Operation | Allocation) and is_on(r.device, device)
-    )
-
-
-_NORMS: Final = frozenset({"norm", "linalg_norm", "linalg_vector_norm", "_foreach_norm"})
+    found = []
+    for record in records:
+        if isinstance(record, Operation | Allocation) and is_on(record.device, device):
+            found.append(record)
+    return tuple(found)
 
 
 # Forward and backward passes, optimizer steps
 
 
-def forwards(
-    records: Records, module: str | None = None, top_level_only: bool = True
-) -> tuple[Forward, ...]:
+def forwards(records: Records, module: str | None = None, top_level_only: bool = True) -> Forwards:
     """The forward passes, of all modules or of one class.
 
     With `top_level_only`, those inside another pass are left out.
     """
-    wanted = (f for f in _only(Forward, records) if module in (None, f.module))
-    return tuple(f for f in wanted if not (top_level_only and f.depth))
+    found = _only(Forward, records)
+    if module is not None:
+        found = tuple(forward for forward in found if forward.module == module)
+    if top_level_only:
+        found = tuple(forward for forward in found if not forward.depth)
+    return found
 
 
-def forwards_building_graph(records: Records) -> tuple[Forward, ...]:
+def forwards_building_graph(records: Records) -> Forwards:
     """The top-level forward passes with gradients enabled, outside inference mode."""
-    return tuple(f for f in forwards(records) if f.builds_graph)
+    return tuple(forward for forward in forwards(records) if forward.builds_graph)
 
 
-def forwards_in_training_mode(records: Records) -> tuple[Forward, ...]:
+def forwards_in_training_mode(records: Records) -> Forwards:
     """The forward passes, at any depth, of modules in training mode."""
-    return tuple(f for f in forwards(records, top_level_only=False) if f.training)
+    every = forwards(records, top_level_only=False)
+    return tuple(forward for forward in every if forward.training)
 
 
-def forwards_on(records: Records, device: str) -> tuple[Forward, ...]:
+def forwards_on(records: Records, device: str) -> Forwards:
     """The top-level forward passes with all parameters and inputs on this device."""
     _require_device(device)
-    return tuple(
-        f for f in forwards(records) if f.devices and all(is_on(d, device) for d in f.devices)
-    )
+    found = []
+    for forward in forwards(records):
+        elsewhere = [each for each in forward.devices if not is_on(each, device)]
+        if forward.devices and not elsewhere:
+            found.append(forward)
+    return tuple(found)
 
 
-def forwards_across_devices(records: Records) -> tuple[Forward, ...]:
+def forwards_across_devices(records: Records) -> Forwards:
     """The top-level forward passes that met parameters or inputs on more than one device."""
-    return tuple(f for f in forwards(records) if len(set(f.devices)) > 1)
+    return tuple(forward for forward in forwards(records) if len(set(forward.devices)) > 1)
 
 
-def forwards_under_autocast(records: Records) -> tuple[Forward, ...]:
+def forwards_under_autocast(records: Records) -> Forwards:
     """The top-level forward passes in which an operation ran under autocast."""
-    return tuple(f for f in forwards(records) if operations_under_autocast(within(records, f)))
+    every = forwards(records)
+    return tuple(forward for forward in every if _has_autocast_inside(records, forward))
 
 
-def backward_passes(records: Records) -> tuple[Backward, ...]:
+def backward_passes(records: Records) -> Backwards:
     """The backward passes."""
     return _only(Backward, records)
 
 
-def backwards_under_autocast(records: Records) -> tuple[Backward, ...]:
+def backwards_under_autocast(records: Records) -> Backwards:
     """The backward passes in which an operation ran under autocast."""
-    return tuple(
-        b for b in backward_passes(records) if operations_under_autocast(within(records, b))
-    )
+    every = backward_passes(records)
+    return tuple(backward for backward in every if _has_autocast_inside(records, backward))
 
 
-def optimizer_steps(records: Records) -> tuple[OptimizerStep, ...]:
+def _has_autocast_inside(records: Records, span: Span) -> bool:
+    """True if an operation inside a span ran under autocast."""
+    return bool(operations_under_autocast(within(records, span)))
+
+
+def optimizer_steps(records: Records) -> Steps:
     """The optimizer steps, whether the student's code or a scaler took them."""
     return _only(OptimizerStep, records)
 
 
 def training_order(records: Records) -> tuple[str, ...]:
     """The parts of a training loop, in order: "forward", "backward", "step", "scaler.update", …"""
-    passes = {Forward: "forward", Backward: "backward", OptimizerStep: "step"}
-    shown = (r for r in records if not (isinstance(r, Forward) and r.depth))
-    named = (
-        f"scaler.{r.call}" if isinstance(r, ScalerCall) else passes.get(type(r)) for r in shown
-    )
-    return tuple(name for name in named if name is not None)
+    order = []
+    for record in records:
+        if isinstance(record, Forward) and not record.depth:
+            order.append("forward")
+        elif isinstance(record, Backward):
+            order.append("backward")
+        elif isinstance(record, OptimizerStep):
+            order.append("step")
+        elif isinstance(record, ScalerCall):
+            order.append(f"scaler.{record.call}")
+    return tuple(order)
 
 
 def backwards_per_step(records: Records) -> tuple[int, ...]:
     """The number of backward passes before each optimizer step, those of its closure included."""
-    starts = [b.index for b in backward_passes(records)]
-    reached = [
-        bisect_left(starts, step.index if step.end is None else step.end)
-        for step in optimizer_steps(records)
-    ]
-    return tuple(now - earlier for earlier, now in pairwise([0, *reached]))
+    starts = [backward.index for backward in backward_passes(records)]
+    begun_by_step = [0]
+    for step in optimizer_steps(records):
+        end = step.index if step.end is None else step.end
+        begun_by_step.append(bisect_left(starts, end))
+    return tuple(now - earlier for earlier, now in pairwise(begun_by_step))
 
 
-def steps_without_backward(records: Records) -> tuple[OptimizerStep, ...]:
+def steps_without_backward(records: Records) -> Steps:
     """The optimizer steps that no backward pass led up to.
 
     That is a step before the backward pass, or two steps in a row.
     """
     counts = backwards_per_step(records)
-    return tuple(
-        step for step, count in zip(optimizer_steps(records), counts, strict=True) if not count
-    )
+    counted_steps = zip(optimizer_steps(records), counts, strict=True)
+    return tuple(step for step, count in counted_steps if not count)
 
 
-def backwards_after_last_step(records: Records) -> tuple[Backward, ...]:
+def backwards_after_last_step(records: Records) -> Backwards:
     """The backward passes that no optimizer step used: a missing step, or a dropped remainder."""
-    return backward_passes(records)[sum(backwards_per_step(records)) :]
+    used = sum(backwards_per_step(records))
+    return backward_passes(records)[used:]
 
 
 # Gradient scaling
 
 
-def scaler_calls(records: Records, call: str | None = None) -> tuple[ScalerCall, ...]:
+def scaler_calls(records: Records, call: str | None = None) -> ScalerCalls:
     """The calls of a gradient scaler, all or those of one method.
 
     The methods are "scale", "unscale_", "step" and "update"; others raise UnknownInLedger.
     """
     _require_known(call, SCALER_CALLS)
-    return tuple(c for c in _only(ScalerCall, records) if call in (None, c.call))
+    every = _only(ScalerCall, records)
+    if call is None:
+        return every
+    return tuple(each for each in every if each.call == call)
 
 
-def backwards_without_scale(records: Records) -> tuple[Backward, ...]:
+def backwards_without_scale(records: Records) -> Backwards:
     """The backward passes for which no loss was scaled.
 
     Every `scale` before a pass counts for one pass.
@@ -473,7 +562,7 @@ def backwards_without_scale(records: Records) -> tuple[Backward, ...]:
     found: list[Backward] = []
     scaled = 0
     for record in records:
-        if isinstance(record, ScalerCall) and record.call == "scale":
+        if _is_scaler_call(record, "scale"):
             scaled += 1
         elif isinstance(record, Backward) and scaled:
             scaled -= 1
@@ -482,28 +571,33 @@ def backwards_without_scale(records: Records) -> tuple[Backward, ...]:
     return tuple(found)
 
 
-def steps_outside_scaler(records: Records) -> tuple[OptimizerStep, ...]:
+def _is_scaler_call(record: Record, *calls: str) -> bool:
+    """True for a call of one of these methods of a gradient scaler."""
+    return isinstance(record, ScalerCall) and record.call in calls
+
+
+def steps_outside_scaler(records: Records) -> Steps:
     """The optimizer steps that were not taken by `scaler.step`."""
     found: list[OptimizerStep] = []
     by_scaler = False
     for record in records:
-        if isinstance(record, OptimizerStep) and not by_scaler:
-            found.append(record)
-        if isinstance(record, ScalerCall) and record.call == "step":
-            by_scaler = True
-        elif isinstance(
-            record, OptimizerStep | Backward
-        ):  # a backward, too: the scaler may have skipped its step
+        if isinstance(record, OptimizerStep):
+            if not by_scaler:
+                found.append(record)
             by_scaler = False
+        elif isinstance(record, Backward):
+            by_scaler = False  # the scaler may have skipped its step
+        elif _is_scaler_call(record, "step"):
+            by_scaler = True
     return tuple(found)
 
 
-def scaler_steps_without_update(records: Records) -> tuple[ScalerCall, ...]:
+def scaler_steps_without_update(records: Records) -> ScalerCalls:
     """The `scaler.step` calls that no `update` followed in time.
 
     In time is before the next loss is scaled, and before the records end.
     """
-    unsettled: list[ScalerCall] = []
+    too_late: list[ScalerCall] = []
     waiting: list[ScalerCall] = []
     for call in scaler_calls(records):
         if call.call == "step":
@@ -511,28 +605,31 @@ def scaler_steps_without_update(records: Records) -> tuple[ScalerCall, ...]:
         elif call.call == "update":
             waiting.clear()
         elif call.call == "scale":
-            unsettled += waiting
+            too_late += waiting
             waiting.clear()
-    return tuple(unsettled + waiting)
+    return tuple(too_late + waiting)
 
 
-def gradient_norms(records: Records) -> tuple[Operation, ...]:
+_NORMS: Final = frozenset({"norm", "linalg_norm", "linalg_vector_norm", "_foreach_norm"})
+
+
+def gradient_norms(records: Records) -> Operations:
     """The norms computed outside every forward, backward and step: what clipping begins with."""
     found: list[Operation] = []
     inside_until = 0
     for record in records:
         if isinstance(record, Span):
             inside_until = max(inside_until, record.end or 0)
-        elif (
-            isinstance(record, Operation)
-            and record.index >= inside_until
-            and _names(record.name) & _NORMS
-        ):
+        elif isinstance(record, Operation) and record.index >= inside_until and _is_norm(record):
             found.append(record)
     return tuple(found)
 
 
-def norms_before_unscale(records: Records) -> tuple[Operation, ...]:
+def _is_norm(operation: Operation) -> bool:
+    return not _NORMS.isdisjoint(_names_of(operation))
+
+
+def norms_before_unscale(records: Records) -> Operations:
     """The gradient norms taken after a backward pass and before the gradients were unscaled."""
     found: list[Operation] = []
     norms = {norm.index for norm in gradient_norms(records)}
@@ -540,10 +637,7 @@ def norms_before_unscale(records: Records) -> tuple[Operation, ...]:
     for record in records:
         if isinstance(record, Backward):
             scaled = True
-        elif isinstance(record, ScalerCall) and record.call in (
-            "unscale_",
-            "step",
-        ):  # a step unscales too
+        elif _is_scaler_call(record, "unscale_", "step"):  # a step unscales too
             scaled = False
         elif isinstance(record, Operation) and scaled and record.index in norms:
             found.append(record)
