@@ -25,7 +25,14 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import torch
-from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus, way_of
+from virtual_cuda.clock.gpu_models import (
+    CopyPoint,
+    Gpu,
+    KernelFigures,
+    gpu_named,
+    gpus,
+    way_of_copy,
+)
 from virtual_cuda.clock.host_costs import HostCosts, is_into_used, is_transfer, kernel_call_of
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY
@@ -403,8 +410,8 @@ def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
         for kernel in kernels:
             if kernel.kind != COPY:
                 done[kernel.kind, 0] += 1
-                done[kernel.kind, 1] += gpu.resident(kernel.bytes) / gpu.bandwidth
-                done[kernel.kind, 2] += kernel.flops / gpu.rate(kernel.unit)
+                done[kernel.kind, 1] += gpu.bytes_from_memory(kernel.bytes) / gpu.bandwidth
+                done[kernel.kind, 2] += kernel.flops / gpu.flops_per_second(kernel.unit)
     return done, costs
 
 
@@ -450,8 +457,9 @@ def fit(
     found = solve([features[n][0] for n in timed], alone_s, dict(sorted(usual.items())), counts)
     kernels = dict(base.kernels)
     for kind in {kind for kind, _ in found}:
-        old = kernels.get(kind, (1.5e-6, 1.0, 1.0))
-        kernels[kind] = tuple(found.get((kind, part), old[part]) for part in range(3))  # type: ignore[assignment]
+        old = kernels.get(kind, KernelFigures(1.5e-6, 1.0, 1.0))
+        fitted = [found.get((kind, part), old[part]) for part in range(3)]
+        kernels[kind] = KernelFigures(*fitted)
     # The figures of `base`, with those that were found.
     source = f"fitted to {len(programs)} programs, timed on {record.gpu} with torch {record.torch}"
     copies = _copies(programs, ran, base, host)
@@ -494,7 +502,7 @@ def _copies(
             issue = 2 * host["event"] + host["operator"] + host["transfer"]
             on_host = 0.0 if pinned else max(program.queue_s - issue, program.copy_s)
             again = is_into_used(rows, rows.index(moved[0]))
-            seen[way_of(moved[0].direction, pinned, again)][moved[0].bytes] = (
+            seen[way_of_copy(moved[0].direction, pinned, again)][moved[0].bytes] = (
                 program.copy_s,
                 on_host,
             )
@@ -508,11 +516,14 @@ def _copies(
                 direction, _, pinning = way.partition(" ")
                 scale = (
                     points[near][0]
-                    / base.copy(direction, near, pinning == "pinned", pinning == "used")[1]
+                    / base.copy_seconds(
+                        direction, near, pinning == "pinned", pinning == "used"
+                    ).device
                 )
                 points[int(size)] = (there * scale, on_host * scale)
         copies[way] = [
-            (size, float(f"{a:.3g}"), float(f"{b:.3g}")) for size, (a, b) in sorted(points.items())
+            CopyPoint(size, float(f"{a:.3g}"), float(f"{b:.3g}"))
+            for size, (a, b) in sorted(points.items())
         ]
     return copies
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from virtual_cuda.clock.gpu_models import Gpu, a_cpu
+from virtual_cuda.clock.gpu_models import Gpu, cpu_to_compare_with
 from virtual_cuda.clock.host_costs import HostCosts, is_transfer, kernel_call_of
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.lanes import HOST, Times
@@ -122,7 +122,7 @@ def on_cpu(rows: Sequence[Row], cpu: Gpu) -> OnCpu:
             if is_transfer(rows, number):
                 continue
             call = kernel_call_of(row)
-            work += sum(cpu.seconds(kernel) for kernel in kernels_of(call, chip))
+            work += sum(cpu.kernel_seconds(kernel) for kernel in kernels_of(call, chip))
         for cost, times in host.of_row(number, row, call, 1):
             fixed += cpu.host[cost] * times
     return OnCpu(fixed, work)
@@ -139,7 +139,7 @@ def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
 
     `rows` are those of a whole ledger.
     """
-    cpu = a_cpu()
+    cpu = cpu_to_compare_with()
     other = on_cpu(rows, cpu)
     on_gpu = f"{times.gpu} {format_seconds(times.end)}"
     took = f"{on_gpu}, CPU {format_seconds(other.seconds)} ({cpu.title}), both modelled"
@@ -197,7 +197,9 @@ def _least_seconds(rows: Sequence[Row], gpu: Gpu) -> float:
     seconds = 0.0
     for row in rows:
         if isinstance(row, OperationRow):
-            seconds += sum(gpu.least(kernel) for kernel in kernels_of(kernel_call_of(row), chip))
+            seconds += sum(
+                gpu.least_seconds(kernel) for kernel in kernels_of(kernel_call_of(row), chip)
+            )
     return seconds
 
 

@@ -8,7 +8,7 @@ import math
 import re
 from bisect import bisect
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,29 @@ from virtual_cuda.errors import UnknownGpu
 CPU: Final = "CPU"
 # The GPU whose times are modelled where none is named: that of a free notebook at Colab.
 USUAL_GPU: Final = "T4"
-Points = list[tuple[float, float, float]]
+
+
+class KernelFigures(NamedTuple):
+    """How long kernels of one kind take."""
+
+    least: float  # seconds, with next to no data
+    bytes_factor: float  # times as long as the memory needs at its bandwidth
+    flops_factor: float  # times as long as the arithmetic needs at its rate
+
+
+class CopyPoint(NamedTuple):
+    """How long a copy of one size takes; other sizes lie between two such points."""
+
+    size: float
+    device: float  # seconds that it keeps the device
+    host: float  # seconds that it keeps the host
+
+
+class CopySeconds(NamedTuple):
+    """The seconds that a copy keeps the host, and those that it keeps the device."""
+
+    host: float
+    device: float
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,33 +51,44 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     source: str  # where the figures come from
     memory: int
     capability: tuple[int, int]
-    sms: int
-    l2: int
+    sms: int  # multiprocessors
+    l2: int  # the second-level cache
     # What else torch.cuda.get_device_properties() says, by torch's names: clocks in kHz, the bus in
     # bits.
     properties: dict[str, int]
     bandwidth: float  # of the memory, as reached by kernels
-    flops: dict[
-        str, float
-    ]  # by unit, as reached: "float32", "float64", and "tf32" and "float16" of tensor cores
+    # By unit, as reached: "float32", "float64", and "tf32" and "float16" of tensor cores.
+    flops: dict[str, float]
     latency: float  # from the launch to the start of a kernel
     gap: float  # between two kernels of a stream
     host: dict[str, float]  # what the host needs, by the name of the cost
-    kernels: dict[
-        str, tuple[float, float, float]
-    ]  # by kind: least time; bytes and FLOPs, as multiples of the peak's
-    copies: dict[
-        str, Points
-    ]  # by direction and pinning: bytes, time on the device, time of the host
+    kernels: dict[str, KernelFigures]  # by kind
+    copies: dict[str, list[CopyPoint]]  # by direction and pinning, see `way_of_copy`
 
     def chip(self, tf32: bool = False) -> Chip:
         """The figures for the rules of kernels; `tf32` is torch's setting for matrix products."""
-        return Chip(self.sms, self.flops, self.bandwidth, tf32, self.capability[0] >= 8)
+        has_bfloat16 = self.capability[0] >= 8
+        return Chip(self.sms, self.flops, self.bandwidth, tf32, has_bfloat16)
 
-    def rate(self, unit: str) -> float:
+    def kernel_seconds(self, kernel: Kernel) -> float:
+        """The modelled time of a kernel."""
+        figures = self._figures_of(kernel)
+        moving = figures.bytes_factor * self.bytes_from_memory(kernel.bytes) / self.bandwidth
+        computing = figures.flops_factor * kernel.flops / self.flops_per_second(kernel.unit)
+        return figures.least + moving + computing
+
+    def least_seconds(self, kernel: Kernel) -> float:
+        """The least time of a kernel of this kind, and at least that of a launch."""
+        return max(self._figures_of(kernel).least, self.gap)
+
+    def _figures_of(self, kernel: Kernel) -> KernelFigures:
+        return self.kernels.get(kernel.kind, self.kernels["pointwise"])
+
+    def flops_per_second(self, unit: str) -> float:
+        """The rate of a unit; that of "float32" where the GPU has no such unit."""
         return self.flops.get(unit, self.flops["float32"])
 
-    def resident(self, size: float) -> float:
+    def bytes_from_memory(self, size: float) -> float:
         """The bytes that count for the time of a kernel.
 
         What fits into a quarter of the second-level cache comes at twice the rate.
@@ -65,37 +98,31 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         share = min(max((size - low) / (high - low), 0.0), 1.0)
         return size * (0.5 + 0.5 * share)
 
-    def least(self, kernel: Kernel) -> float:
-        """The least time of a kernel of this kind, and at least that of a launch."""
-        return max(self.kernels.get(kernel.kind, self.kernels["pointwise"])[0], self.gap)
-
-    def seconds(self, kernel: Kernel) -> float:
-        """The modelled time of a kernel."""
-        least, moved, computed = self.kernels.get(kernel.kind, self.kernels["pointwise"])
-        return (
-            least
-            + moved * self.resident(kernel.bytes) / self.bandwidth
-            + computed * kernel.flops / self.rate(kernel.unit)
-        )
-
-    def copy(
+    def copy_seconds(
         self, direction: str, size: int, pinned: bool, again: bool = False
-    ) -> tuple[float, float]:
-        """The seconds that a copy keeps the host, and those that it keeps the device.
+    ) -> CopySeconds:
+        """How long a copy of this size takes.
 
         `again` says that the copy goes into memory that was in use before.
         """
-        points = self.copies[way_of(direction, pinned, again)]
-        place = min(max(bisect([point[0] for point in points], size), 1), len(points) - 1)
-        (low, *before), (high, *after) = points[place - 1], points[place]
-        share = math.log(max(size, low) / low) / math.log(high / low)
-        there, host = (
-            a * (b / a) ** share if a else 0.0 for a, b in zip(before, after, strict=True)
-        )
-        return host, there
+        points = self.copies[way_of_copy(direction, pinned, again)]
+        # The two points that the size lies between.
+        sizes = [point.size for point in points]
+        index = min(max(bisect(sizes, size), 1), len(points) - 1)
+        low = points[index - 1]
+        high = points[index]
+        share = math.log(max(size, low.size) / low.size) / math.log(high.size / low.size)
+        host = _between(low.host, high.host, share)
+        device = _between(low.device, high.device, share)
+        return CopySeconds(host, device)
 
 
-def way_of(direction: str, pinned: bool, again: bool = False) -> str:
+def _between(low: float, high: float, share: float) -> float:
+    """The figure between two, by a share of their ratio; 0 where the lower one is 0."""
+    return low * (high / low) ** share if low else 0.0
+
+
+def way_of_copy(direction: str, pinned: bool, again: bool = False) -> str:
     """The name of a way to copy, among the figures of a GPU.
 
     Copies to the host into used memory have their own: the system hands out new memory page by
@@ -103,63 +130,69 @@ def way_of(direction: str, pinned: bool, again: bool = False) -> str:
     """
     if direction == "between_devices":
         return direction
-    kind = "pinned" if pinned else "used" if again and direction == "to_host" else "pageable"
-    return f"{direction} {kind}"
+    if pinned:
+        return f"{direction} pinned"
+    if again and direction == "to_host":
+        return f"{direction} used"
+    return f"{direction} pageable"
+
+
+# ---- the GPUs of gpus.json -----------------------------------------------------------------------
 
 
 def gpus() -> dict[str, Gpu]:
     """All GPUs, by name."""
-    return {name: gpu for name, gpu in _every().items() if name != CPU}
+    return {name: gpu for name, gpu in _gpus_and_cpu().items() if name != CPU}
 
 
-def a_cpu() -> Gpu:
-    """A CPU to compare with, described like a GPU.
+def cpu_to_compare_with() -> Gpu:
+    """A CPU, described like a GPU.
 
     An operator costs the host less, and its kernels run on the host, one after the other.
     """
-    return _every()[CPU]
+    return _gpus_and_cpu()[CPU]
 
 
 @functools.cache
-def _every() -> dict[str, Gpu]:
+def _gpus_and_cpu() -> dict[str, Gpu]:
     """The CPU and all GPUs by name; `gpus.json` is read once."""
     text = resources.files(__package__).joinpath("gpus.json").read_text(encoding="utf-8")
     found: dict[str, Gpu] = {}
     for name, figures in json.loads(text).items():
-        found[name] = (
-            _derived(name, figures, found)
-            if "like" in figures
-            else _read({"name": name, **figures})
-        )
+        if "like" in figures:
+            figures = _complete_figures(figures, found)
+        found[name] = msgspec.convert({**figures, "name": name}, Gpu)
     return found
 
 
-def _read(figures: dict[str, Any]) -> Gpu:
-    return msgspec.convert(figures, Gpu)
+def _complete_figures(figures: dict[str, Any], known: dict[str, Gpu]) -> dict[str, Any]:
+    """All figures of a GPU of which only published figures are known.
 
-
-def _derived(name: str, figures: dict[str, Any], known: dict[str, Gpu]) -> Gpu:
-    """A GPU of which only published figures are known.
-
-    The other figures are those of the GPU that it is `like`, scaled by clock and bus.
+    The other figures are those of the GPU that it is `like`, which is among the known ones. Times of
+    kernels and copies are scaled by clock and bus.
     """
-    figures = dict(figures)
-    base = known[figures.pop("like")]
-    slower = figures.pop("slower")
-    bus = figures.pop("bus")
-    own = msgspec.to_builtins(base)
-    figures["host"] = base.host | figures.get("host", {})
-    own["kernels"] = {
-        kind: (least * slower, *rest) for kind, (least, *rest) in base.kernels.items()
-    }
-    own["copies"] = {
-        way: [
-            (size, max(there, size / bus), host and max(host, size / bus))
-            for size, there, host in points
-        ]
-        for way, points in base.copies.items()
-    }
-    return _read({**own, **figures, "name": name})
+    published = dict(figures)
+    base = known[published.pop("like")]
+    slower = published.pop("slower")
+    bus = published.pop("bus")
+    kernels = {}
+    for kind, kernel in base.kernels.items():
+        kernels[kind] = kernel._replace(least=kernel.least * slower)
+    copies = {}
+    for way, points in base.copies.items():
+        copies[way] = [_copy_by_bus(point, bus) for point in points]
+    complete: dict[str, Any] = msgspec.to_builtins(base)
+    complete |= {"kernels": kernels, "copies": copies}
+    complete |= published
+    complete["host"] = base.host | published.get("host", {})
+    return complete
+
+
+def _copy_by_bus(point: CopyPoint, bus: float) -> CopyPoint:
+    """The figures of a copy over a bus of so many bytes per second."""
+    fastest = point.size / bus
+    host = max(point.host, fastest) if point.host else 0.0
+    return CopyPoint(point.size, max(point.device, fastest), host)
 
 
 def gpu_named(name: str) -> Gpu:
@@ -167,12 +200,13 @@ def gpu_named(name: str) -> Gpu:
 
     Raises UnknownGpu, which lists the names there are.
     """
-    wanted = _plain(name) if isinstance(name, str) else ""
+    wanted = _plain_name(name) if isinstance(name, str) else ""
     for gpu in gpus().values():
-        if wanted and wanted in (_plain(gpu.name), _plain(gpu.title)):
+        if wanted and wanted in (_plain_name(gpu.name), _plain_name(gpu.title)):
             return gpu
     raise UnknownGpu(name, tuple(gpus()))
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
+    """A name without its maker, in lower case, letters and digits alone."""
     return re.sub(r"nvidia|geforce|tesla|gpu|[^a-z0-9]", "", name.lower())

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from virtual_cuda.clock.gpu_models import Gpu, way_of
+from virtual_cuda.clock.gpu_models import Gpu, way_of_copy
 from virtual_cuda.clock.host_costs import HostCosts, is_into_used, is_transfer, kernel_call_of
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
@@ -300,8 +300,8 @@ class Clock:
         issuing = self.now - before
         for place, kernel in enumerate(kernels, 1):  # launched one by one while the host is at it
             issued = before + issuing * place / len(kernels)
-            seconds = self.gpu.seconds(kernel)
-            fills_gpu = seconds > _FILLING * self.gpu.least(kernel)
+            seconds = self.gpu.kernel_seconds(kernel)
+            fills_gpu = seconds > _FILLING * self.gpu.least_seconds(kernel)
             if fills_gpu:  # two of these take turns, whatever their streams
                 self._stream_free[stream] = max(
                     self._stream_free[stream], self._engine_free[engine]
@@ -320,7 +320,7 @@ class Clock:
         stream = self._current_stream(device)
         engine = (device, row.direction)
         into_used = is_into_used(self._rows, number)
-        host_seconds, device_seconds = self.gpu.copy(
+        host_seconds, device_seconds = self.gpu.copy_seconds(
             row.direction, row.bytes, row.pinned, into_used
         )
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or
@@ -328,7 +328,9 @@ class Clock:
         staged = self.now + max(host_seconds - device_seconds, 0.0)
         free = max(self._stream_free[stream], self._engine_free[engine], staged)
         self._stream_free[stream] = free
-        self._run(number, stream, way_of(row.direction, row.pinned), device_seconds, 0, self.now)
+        self._run(
+            number, stream, way_of_copy(row.direction, row.pinned), device_seconds, 0, self.now
+        )
         self._engine_free[engine] = self._stream_free[stream]
         if host_seconds:
             self._idle_until(self._stream_free[stream])

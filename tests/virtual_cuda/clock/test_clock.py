@@ -154,7 +154,7 @@ def test_a_fit_finds_the_figures_that_made_the_times() -> None:
 def test_what_lies_apart_takes_longer_to_add_up_than_what_lies_side_by_side() -> None:
     def seconds(name: str, dim: int | None) -> float:
         call = KernelCall(name, "float32", (1000, 1000), ((1000, 1000),), 4_000_000, dim)
-        return sum(map(H200.seconds, kernels_of(call, H200.chip())))
+        return sum(map(H200.kernel_seconds, kernels_of(call, H200.chip())))
 
     for name in ("_softmax", "cumsum"):
         assert seconds(name, 0) > 10 * seconds(name, None)
@@ -209,8 +209,8 @@ def test_the_gradients_of_a_recurrent_cell_are_those_of_the_cpu() -> None:
 
 def test_memory_that_was_used_before_is_copied_to_faster() -> None:
     assert (
-        H200.copy("to_host", 1 << 26, False, again=True)[0]
-        < 0.2 * H200.copy("to_host", 1 << 26, False)[0]
+        H200.copy_seconds("to_host", 1 << 26, False, again=True)[0]
+        < 0.2 * H200.copy_seconds("to_host", 1 << 26, False)[0]
     )
 
 
@@ -355,7 +355,7 @@ def test_a_product_takes_as_long_as_its_flops_need_and_less_in_half_precision() 
     def seconds(name: str, dtype: str, tf32: bool = False) -> float:
         gpu, square = gpu_named(name), (2048, 2048)
         kernels = kernels_of(KernelCall("mm", dtype, square, (square, square), 0), gpu.chip(tf32))
-        return sum(map(gpu.seconds, kernels))
+        return sum(map(gpu.kernel_seconds, kernels))
 
     for dtype in ("float32", "float16", "bfloat16"):
         assert seconds("T4", dtype) > seconds("A100", dtype) > seconds("H200", dtype)
@@ -385,10 +385,10 @@ def test_a_pinned_copy_on_a_stream_of_its_own_runs_beside_compute() -> None:
 
 
 def test_pageable_memory_is_copied_more_slowly_and_keeps_the_host() -> None:
-    on_host, there = H200.copy("to_device", 1 << 24, pinned=False)
-    assert on_host > there > H200.copy("to_device", 1 << 24, pinned=True)[1]
-    assert H200.copy("to_device", 1 << 24, pinned=True)[0] == 0
-    sizes = [H200.copy("to_host", 1 << power, pinned=False)[1] for power in range(8, 32)]
+    on_host, there = H200.copy_seconds("to_device", 1 << 24, pinned=False)
+    assert on_host > there > H200.copy_seconds("to_device", 1 << 24, pinned=True)[1]
+    assert H200.copy_seconds("to_device", 1 << 24, pinned=True)[0] == 0
+    sizes = [H200.copy_seconds("to_host", 1 << power, pinned=False)[1] for power in range(8, 32)]
     assert sizes == sorted(sizes)
 
 
@@ -610,7 +610,7 @@ def test_a_convolution_of_one_channel_takes_as_long_as_it_has_pixels() -> None:
         call = KernelCall(
             "convolution", "float32", (8, 16, side, side), shapes, 8 * 16 * side * side * 4
         )
-        return H200.seconds(kernels_of(call, H200.chip())[0])
+        return H200.kernel_seconds(kernels_of(call, H200.chip())[0])
 
     assert seconds(512, 1) > 10 * seconds(64, 1)
     assert seconds(512, 1) > seconds(512, 3)
