@@ -253,7 +253,7 @@ def _page_of_lessons(day: str, exercises: Sequence[Exercise]) -> str:
     from markdown_it import MarkdownIt
     from markupsafe import Markup
 
-    from gpudojo.report.rendering import page
+    from gpudojo.report.rendering import render_page
 
     lessons = []
     for exercise in exercises:
@@ -265,7 +265,7 @@ def _page_of_lessons(day: str, exercises: Sequence[Exercise]) -> str:
     title = catalogue.day_title(day)
     if len(exercises) == 1:
         title = f"{exercises[0].number} {exercises[0].title}"
-    return page("lesson.html", "", title=title, lessons=lessons)
+    return render_page("lesson.html", "", title=title, lessons=lessons)
 
 
 @click.command()

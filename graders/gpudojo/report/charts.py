@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 from virtual_cuda.ledger import counted
 
-from gpudojo.report.rendering import SIZES, draw_chart, duration, size
+from gpudojo.report.rendering import SIZES, draw_chart, format_duration, format_size
 
 # The chart of memory curves: its height, and where its lines begin and end.
 HEIGHT: Final = 216
@@ -32,14 +32,20 @@ class Bar:
     kind: str = ""  # a class of the style sheet
 
 
-def bars(title: str, entries: Sequence[Bar]) -> Markup:
+def draw_bars(title: str, entries: Sequence[Bar]) -> Markup:
     """Draw horizontal bars; the largest value is the longest."""
-    told = "; ".join(f"{entry.label}: {entry.told}" for entry in entries)
-    most = max((entry.value for entry in entries), default=0) or 1
-    return draw_chart("bars", label=f"{title}. {told}", entries=entries, most=most)
+    descriptions = [f"{entry.label}: {entry.told}" for entry in entries]
+    label = f"{title}. {'; '.join(descriptions)}"
+    most = _largest_or_1([entry.value for entry in entries])
+    return draw_chart("bars", label=label, entries=entries, most=most)
 
 
-def histogram(scores: Sequence[float], most: float, clickable: bool = False) -> Markup:
+def _largest_or_1(values: Sequence[float]) -> float:
+    """Return the largest of these numbers; 1 where there is none, or it is 0."""
+    return max(values, default=0) or 1
+
+
+def draw_histogram(scores: Sequence[float], most: float, clickable: bool = False) -> Markup:
     """Draw the score distribution, in ten equal steps of the points.
 
     A script lets a clickable bar show whose it is.
@@ -49,14 +55,16 @@ def histogram(scores: Sequence[float], most: float, clickable: bool = False) -> 
         step = min(int(10 * score / most), 9) if most > 0 else 0
         counts[step] += 1
     edges = [most * number / 10 for number in range(11)]
-    spans = [f"{start:g} to {end:g}" for start, end in itertools.pairwise(edges)]
-    told = []
-    for span, count in zip(spans, counts, strict=True):
+    spans = []
+    descriptions = []
+    for (start, end), count in zip(itertools.pairwise(edges), counts, strict=True):
+        span = f"{start:g} to {end:g}"
+        spans.append(span)
         if count:
-            told.append(f"{span} points: {count}")
+            descriptions.append(f"{span} points: {count}")
     return draw_chart(
         "histogram",
-        label=f"Score distribution. {'; '.join(told) or 'None.'}",
+        label=f"Score distribution. {'; '.join(descriptions) or 'None.'}",
         spans=spans,
         counts=counts,
         edges=edges,
@@ -73,21 +81,24 @@ class Dot(NamedTuple):
     kind: str  # its status, as a class of the style sheet
 
 
-def scatter(dots: Sequence[Dot]) -> Markup:
+def draw_scatter(dots: Sequence[Dot]) -> Markup:
     """Draw one dot per submission: how long it took, and how much memory."""
-    longest = max((dot.seconds for dot in dots), default=0) or 1
-    largest = max((dot.bytes for dot in dots), default=0) or 1
-    smallest = min((dot.bytes for dot in dots), default=0)
+    longest = _largest_or_1([dot.seconds for dot in dots])
+    largest = _largest_or_1([dot.bytes for dot in dots])
+    smallest = min([dot.bytes for dot in dots], default=0)
+    # The memory, in the largest unit of which there is one at least.
     unit = 0
     while unit + 1 < len(SIZES) and largest >= 1024 ** (unit + 1):
         unit += 1
     bytes_of_unit = 1024**unit
     levels = []
     for level in levels_around(smallest / bytes_of_unit, largest / bytes_of_unit):
-        levels.append((level * bytes_of_unit, f"{level:g} {SIZES[unit]}"))
+        label = f"{level:g} {SIZES[unit]}"
+        levels.append((level * bytes_of_unit, label))
     # Graded ones first: the others are drawn over them.
     kinds = sorted({dot.kind for dot in dots}, key=lambda kind: (kind != "graded", kind))
-    told = f"{counted(len(dots), 'submission')}; at most {duration(longest)} and {size(largest)}"
+    most = f"at most {format_duration(longest)} and {format_size(largest)}"
+    told = f"{counted(len(dots), 'submission')}; {most}"
     return draw_chart(
         "scatter",
         label=f"Time and memory of each submission: {told}.",
@@ -115,7 +126,8 @@ def _marks_up_to(highest: float) -> list[float]:
     step = _round_step(highest)
     if highest == int(highest) and step < 1 and highest <= 5:
         step = 1  # there is no half submission
-    return [step * number for number in range(int(highest / step + 1e-9) + 1)]
+    count = int(highest / step + 1e-9)
+    return [step * number for number in range(count + 1)]
 
 
 def levels_around(lowest: float, highest: float) -> list[float]:
@@ -125,7 +137,8 @@ def levels_around(lowest: float, highest: float) -> list[float]:
     """
     if lowest <= highest / 2:
         lowest = 0.0
-    step = _round_step(highest - lowest if highest > lowest else highest)
+    span = highest - lowest if highest > lowest else highest
+    step = _round_step(span)
     first = math.floor(lowest / step + 1e-9)
     last = max(math.ceil(highest / step - 1e-9), first + 1)
     return [step * number for number in range(first, last + 1)]
@@ -145,7 +158,7 @@ class Curve:
     def steps(self) -> int:
         return len(self.points)
 
-    def outline(self, left: float, foot: float, wide: float, tall: float) -> str:
+    def outline_path(self, left: float, foot: float, wide: float, tall: float) -> str:
         """Return the upper edge as part of a path, from the left foot of a chart.
 
         `wide` is the width of a step, `tall` the height of a byte.
@@ -157,11 +170,15 @@ class Curve:
 
     @property
     def told(self) -> str:
-        steps = f", {counted(self.steps, 'operation')}" if self.steps < MOST_POINTS else ""
-        return f"peak {size(self.peak)}{steps}"
+        """The peak, and how many steps there were, if all of them are points."""
+        text = f"peak {format_size(self.peak)}"
+        if self.steps < MOST_POINTS:
+            text += f", {counted(self.steps, 'operation')}"
+        return text
 
     @property
     def highest_in(self) -> str:
+        """The pass in which the peak is."""
         highest = self.points.index(max(self.points))
         return "backward" if highest >= self.backward else "forward"
 
@@ -192,18 +209,21 @@ def is_drawable(value: Any) -> bool:
     return math.isfinite(value) and 0 <= value < LARGEST_NUMBER
 
 
-def curves(title: str, shown: Sequence[Curve]) -> Markup:
+def draw_curves(title: str, curves: Sequence[Curve]) -> Markup:
     """Draw several curves in one chart: areas, and the reference as a line."""
-    told = [f"{each.label}: {each.told}, highest in {each.highest_in}" for each in shown]
+    descriptions = []
+    for curve in curves:
+        descriptions.append(f"{curve.label}: {curve.told}, highest in {curve.highest_in}")
     # A line at each peak, and its size at the axis. Labels do not overlap; those without room
     # are in the list below.
-    labels: list[tuple[tuple[float, float], str]] = []
-    peaks = sorted({each.peak for each in shown}, reverse=True)
+    labels = []
+    peaks = sorted({curve.peak for curve in curves}, reverse=True)
     lowest_foot = 0.0
     for peak in peaks:
         y = BASE - (BASE - TOP) * peak / peaks[0]
         foot = max(y + 4, lowest_foot)
         if foot <= BASE:
-            labels.append(((y, foot), size(peak)))
+            labels.append(((y, foot), format_size(peak)))
             lowest_foot = foot + LINE
-    return draw_chart("curves", title=title, told="; ".join(told), shown=shown, labels=labels)
+    told = "; ".join(descriptions)
+    return draw_chart("curves", title=title, told=told, shown=curves, labels=labels)

@@ -22,10 +22,10 @@ from gpudojo.model.results import (
 )
 from gpudojo.model.results_file import format_points
 from gpudojo.platforms._texts import describe_delay
-from gpudojo.report.charts import Dot, histogram, scatter
+from gpudojo.report.charts import Dot, draw_histogram, draw_scatter
 from gpudojo.report.people import Person, nameless_author
 from gpudojo.report.records import RecordStore
-from gpudojo.report.rendering import page
+from gpudojo.report.rendering import render_page
 from gpudojo.submissions.names import natural_key
 
 ABSENT: Final = SubmissionStatus.ABSENT
@@ -100,7 +100,8 @@ class Tally:
     """The numbers of a class; `add` counts one submission."""
 
     header: ClassResults
-    says: Callable[[str], str] = str  # a text about several students, with their pseudonyms
+    # Gives back a text about several students with their pseudonyms.
+    replace_names: Callable[[str], str] = str
     lines: list[SubmissionLine] = field(default_factory=list)
     exercises: dict[str, TitleAndWorth] = field(default_factory=dict)
     statistics: ClassStatistics = field(default_factory=ClassStatistics)
@@ -112,18 +113,20 @@ class Tally:
 
     def add(self, row: SubmissionRow, person: Person) -> None:
         """Count a submission, which gets the next line of the class's table."""
-        self.lines.append(self._line(row, person))
+        self.lines.append(self._make_line(row, person))
         self.statistics.count_row(row)
         self.named |= bool(row.roster and row.roster.name)
         for exercise in row.exercises:
             known = self.exercises.get(exercise.exercise)
-            title = known.title if known else exercise.heading
-            worth = max(known.worth if known else 0.0, exercise.max_score)
-            self.exercises[exercise.exercise] = TitleAndWorth(title, worth)
+            if known is None:
+                known = TitleAndWorth(exercise.heading, 0.0)
+            worth = max(known.worth, exercise.max_score)
+            self.exercises[exercise.exercise] = TitleAndWorth(known.title, worth)
             if row.status is not SubmissionStatus.UNREADABLE:
                 self._count_checks(exercise, row)
 
-    def _line(self, row: SubmissionRow, person: Person) -> SubmissionLine:
+    def _make_line(self, row: SubmissionRow, person: Person) -> SubmissionLine:
+        """Return a submission's line of the class's table."""
         waiting = set()
         untouched = set()
         for exercise in row.exercises:
@@ -131,6 +134,7 @@ class Tally:
                 waiting.add(exercise.exercise)
             elif _is_untouched(exercise):
                 untouched.add(exercise.exercise)
+        review = [person.hide_names(self.replace_names(text)) for text in row.review]
         return SubmissionLine(
             person,
             row.status,
@@ -140,14 +144,15 @@ class Tally:
             waiting=waiting,
             seconds=row.seconds,
             peak_bytes=row.peak_bytes,
-            review=tuple(person.says(self.says(text)) for text in row.review),
-            reason=person.says(row.reason),
+            review=tuple(review),
+            reason=person.hide_names(row.reason),
             grade=row.final,
             section=row.section,
             late=_describe_lateness(row),
         )
 
     def _count_checks(self, exercise: ExerciseRow, row: SubmissionRow) -> None:
+        """Count the checks of an exercise that the last line failed, or did not hand in."""
         absent = absent_functions(exercise)
         place = len(self.lines) - 1
         for check in exercise.checks:
@@ -159,12 +164,15 @@ class Tally:
                     self._count_mistake(check.misconception, check, row, place)
 
     def _count_mistake(self, key: str, check: CheckRow, row: SubmissionRow, place: int) -> None:
+        """Count a misconception for the submission at this place of the class's table.
+
+        The first one is its example, or the first with a line to show.
+        """
         mistake = self.mistakes.get(key)
         if mistake is None:
             mistake = Mistake(key, check, nameless_author(row), row)
             self.mistakes[key] = mistake
         elif mistake.check.line is None and check.line is not None:
-            # A better example: it has a line to show.
             mistake.check = check
             mistake.person = nameless_author(row)
             mistake.row = row
@@ -173,6 +181,7 @@ class Tally:
 
     @property
     def handed_in(self) -> list[SubmissionLine]:
+        """The lines of those who handed in something."""
         return [line for line in self.lines if line.handed_in]
 
     @property
@@ -183,9 +192,10 @@ class Tally:
     @property
     def sections(self) -> list[SectionLine]:
         names = {line.section for line in self.lines if line.section}
-        return [self._section(name) for name in sorted(names, key=natural_key)]
+        return [self._section_named(name) for name in sorted(names, key=natural_key)]
 
-    def _section(self, name: str) -> SectionLine:
+    def _section_named(self, name: str) -> SectionLine:
+        """Return a section with the places of its students."""
         section = SectionLine(name, [], [], [], [])
         for place, line in enumerate(self.lines):
             if line.section != name:
@@ -207,7 +217,8 @@ class Tally:
     def scaled(self) -> bool:
         """True if what is published is not the score itself."""
         for line in self.handed_in:
-            if (line.grade.points, line.grade.max_points) != (line.score, self.header.max_score):
+            grade = line.grade
+            if grade.points != line.score or grade.max_points != self.header.max_score:
                 return True
         return False
 
@@ -251,7 +262,8 @@ class Tally:
     @property
     def slowest(self) -> list[SubmissionLine]:
         """Submissions that ran, longest first."""
-        return sorted((line for line in self.lines if line.ran), key=lambda line: -line.seconds)
+        lines = [line for line in self.lines if line.ran]
+        return sorted(lines, key=lambda line: -line.seconds)
 
     @property
     def needs_review(self) -> list[SubmissionLine]:
@@ -289,15 +301,17 @@ def class_page(
     known = misconceptions()
 
     def name_of(mistake: Mistake) -> str:
+        """The name of a misconception; its key, where no day declares it any more."""
         return known[mistake.key].name if mistake.key in known else mistake.key
 
     distribution: Markup | str = ""
     if tally.scores:
-        distribution = histogram(tally.scores, tally.header.max_score, clickable=not anonymous)
+        distribution = draw_histogram(tally.scores, tally.header.max_score, clickable=not anonymous)
     dots = []
     for line in tally.slowest:
-        dots.append(Dot(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")))
-    return page(
+        kind = line.status.value.replace(" ", "-")
+        dots.append(Dot(line.seconds, line.peak_bytes, kind))
+    return render_page(
         "class.html",
         "class.js",
         tally=tally,
@@ -311,5 +325,5 @@ def class_page(
         misconceptions=known,
         name=name_of,
         histogram=distribution,
-        scatter=scatter(dots),
+        scatter=draw_scatter(dots),
     )

@@ -34,6 +34,7 @@ BROWSERS: Final = (
     "msedge",
 )
 SECONDS_FOR_PDF: Final = 120
+MOST_NAMES: Final = 5  # of those without a page, in a message
 TABLE: Final = "feedback.csv"
 HEADINGS: Final = [
     "name",
@@ -95,7 +96,8 @@ def write_feedback(
             path = options.out / "students" / f"{without_surrogates(name)}{ending}"
             written.append(print_pdf(browser, text, path) if browser else save_text(path, text))
             file = path.relative_to(options.out).as_posix()
-        lines.append([spreadsheet_safe(cell) for cell in _cells(row, file, options)])
+        cells = _table_cells(row, file, options)
+        lines.append([spreadsheet_safe(cell) for cell in cells])
     if handed_in_nothing:
         _say_who_has_no_page(handed_in_nothing, say)
 
@@ -116,13 +118,14 @@ def _page_names(rows: VisibleRows) -> dict[str, str]:
 
 
 def _say_who_has_no_page(names: list[str], say: Say) -> None:
-    shown = ", ".join(names[:5])
-    if len(names) > 5:
+    """Say for how many there is no page, and the names of the first of them."""
+    shown = ", ".join(names[:MOST_NAMES])
+    if len(names) > MOST_NAMES:
         shown += ", …"
     say(f"no page for {len(names)} on the roster, of whom nothing was handed in: {shown}")
 
 
-def _cells(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
+def _table_cells(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
     """Return a line of the table, as its headings say."""
     listed = row.roster
     about = [

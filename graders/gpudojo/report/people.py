@@ -48,7 +48,7 @@ class Person:
     def link(self) -> str:
         return quote(self.file)
 
-    def says(self, text: str) -> str:
+    def hide_names(self, text: str) -> str:
         """Return the text with everything hidden that would identify this person."""
         for pattern in self.hidden:
             text = pattern.sub(self.shown, text)
@@ -64,8 +64,8 @@ class Roll:
         self._shown_by_name: dict[str, str] = {}
         self._owner_of: dict[str, str] = {}  # by what is shown, the first submission with it
 
-    def person(self, row: SubmissionRow) -> Person:
-        """Return who this is on the pages, and remember it for `says`."""
+    def add_person(self, row: SubmissionRow) -> Person:
+        """Return who this is on the pages, and remember it for `replace_names`."""
         if self._secret is None:
             return self._named_person(row)
         return self._anonymous_person(row, self._secret)
@@ -73,7 +73,7 @@ class Roll:
     def _named_person(self, row: SubmissionRow) -> Person:
         """Return who this is, by name.
 
-        Reserves the name of the page, and remembers what `says` puts in place of other names.
+        Reserves the name of the page, and remembers what `replace_names` puts for others.
         """
         file = new_name(row.submission, self._taken)
         shown = name_on_pages(row)
@@ -91,30 +91,37 @@ class Roll:
         )
 
     def _anonymous_person(self, row: SubmissionRow, secret: bytes) -> Person:
-        file = new_name(pseudonym(row.submission, secret), self._taken)
+        """Return who this is, by a pseudonym.
+
+        Reserves the name of the page, and remembers what `replace_names` puts for the names.
+        """
+        file = new_name(pseudonym_of(row.submission, secret), self._taken)
         names = {*all_names_of(row), row.called}
         self._replace_in_texts(file, [name for name in names if len(name) >= SHORTEST_PART])
         return Person(file, f"students/{file}.html", patterns_to_hide(row), anonymous=True)
 
     def _replace_in_texts(self, shown: str, names: Iterable[str]) -> None:
+        """Let `replace_names` put `shown` in place of each of these names."""
         for name in names:
             self._shown_by_name[name.casefold()] = shown
 
-    def says(self, text: str) -> str:
+    def replace_names(self, text: str) -> str:
         """Return the text with everybody's names replaced by what is shown for them.
 
-        To be asked when all people are known.
+        To be called when all people have been added.
         """
+        return self._pattern_of_names.sub(self._shown_for_match, text)
 
-        def shown_for(match: re.Match[str]) -> str:
-            return self._shown_by_name.get(match[0].casefold(), match[0])
-
-        return self._pattern_of_names.sub(shown_for, text)
+    def _shown_for_match(self, match: re.Match[str]) -> str:
+        name = match[0]
+        return self._shown_by_name.get(name.casefold(), name)
 
     @functools.cached_property
     def _pattern_of_names(self) -> re.Pattern[str]:
+        """Finds every name that is replaced, the longest first; nothing, where there are none."""
         names = sorted(self._shown_by_name, key=len, reverse=True)
-        return re.compile("|".join(map(_whole_word, names)) or "(?!)", re.IGNORECASE)
+        patterns = [_whole_word(name) for name in names]
+        return re.compile("|".join(patterns) or "(?!)", re.IGNORECASE)
 
 
 def name_on_pages(row: SubmissionRow) -> str:
@@ -134,13 +141,16 @@ def all_names_of(row: SubmissionRow) -> set[str]:
     return {name.strip() for name in names} - {""}
 
 
-def pseudonym(name: str, secret: bytes) -> str:
+def pseudonym_of(name: str, secret: bytes) -> str:
     """Return a pseudonym, the same each time for the same name: "amber-fox-3f9a2"."""
     data = name.encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(data, key=secret[:64], digest_size=16).digest()
-    colour = COLOURS[int.from_bytes(digest[:4], "big") % len(COLOURS)]
-    sprite = SPRITES[int.from_bytes(digest[4:8], "big") % len(SPRITES)]
-    return f"{colour}-{sprite}-{digest[8:].hex()[:5]}"
+    first_number = int.from_bytes(digest[:4], "big")
+    second_number = int.from_bytes(digest[4:8], "big")
+    colour = COLOURS[first_number % len(COLOURS)]
+    sprite = SPRITES[second_number % len(SPRITES)]
+    rest = digest[8:].hex()[:5]
+    return f"{colour}-{sprite}-{rest}"
 
 
 def nameless_author(row: SubmissionRow) -> Person:

@@ -18,7 +18,7 @@ from gpudojo.grading.sources import Unparsable
 from gpudojo.model.evidence import Modelled, struct_or_none
 from gpudojo.model.results import CheckRow, SubmissionRow
 from gpudojo.report.charts import Bar, Curve, curve_from, is_drawable
-from gpudojo.report.rendering import duration, size
+from gpudojo.report.rendering import format_duration, format_size
 from gpudojo.submissions.choosing import source_parts
 from gpudojo.submissions.names import SOURCES, ending_of
 
@@ -84,17 +84,16 @@ class SubmissionRecords:
         for path, data in self.sources.items():
             if len(data) > LARGEST_FILE or not ending_of(path, SOURCES):
                 continue
+            cells = []
             try:
-                cells = [
-                    SourceText(cell, text.splitlines())
-                    for text, _, cell in source_parts(path, data)
-                ]
+                for text, _, cell in source_parts(path, data):
+                    cells.append(SourceText(cell, text.splitlines()))
             except (Unparsable, NotANotebook, RecursionError, MemoryError):
                 continue
             texts[path] = cells
         return texts
 
-    def timelines(self, exercise: str, function: str) -> TimelinePair:
+    def timeline_pair(self, exercise: str, function: str) -> TimelinePair:
         """Return the timelines of the student's busiest call and of the reference's same call.
 
         Where there is none of the reference, `missing` tells why.
@@ -113,7 +112,7 @@ class SubmissionRecords:
             return TimelinePair(mine, missing=UNKNOWN_CALL)
         return TimelinePair(mine, missing=NOTHING_THERE)
 
-    def race(self, exercise: str, function: str) -> list[Bar]:
+    def race_bars(self, exercise: str, function: str) -> list[Bar]:
         """Return modelled times of the loop, the student's code and the reference, if any."""
         mine = _modelled_times(self.record, exercise, function)
         theirs = _modelled_times(self.reference, exercise, function)
@@ -122,42 +121,45 @@ class SubmissionRecords:
         loop = theirs.loop if theirs else mine.loop  # it is measured beside the reference
         if not loop:
             return []
-        bars = [Bar("the loop", loop, duration(loop), "other")]
+        bars = [_bar_of_time("the loop", loop, "other")]
         if mine.student:
-            bars.append(Bar("yours", mine.student, duration(mine.student), "mine"))
+            bars.append(_bar_of_time("yours", mine.student, "mine"))
         if theirs and theirs.student:
-            bars.append(Bar("the reference", theirs.student, duration(theirs.student), "theirs"))
+            bars.append(_bar_of_time("the reference", theirs.student, "theirs"))
         return bars
 
-    def peaks(self, exercise: str, function: str) -> list[Bar]:
+    def peak_bars(self, exercise: str, function: str) -> list[Bar]:
         """Return peak memory of the plain loop, the student's code and the reference, if any."""
-        for case in self._cases(exercise, function):
+        for case in self._measured_cases(exercise, function):
             plain = _number_in(case.facts, "stored")
             mine = _number_in(case.fact, "peak")
             theirs = _number_in(case.reference, "peak")
             if plain and mine:
-                bars = [Bar("plain", plain, size(plain), "other")]
-                bars.append(Bar("yours", mine, size(mine), "mine"))
+                bars = [_bar_of_size("plain", plain, "other")]
+                bars.append(_bar_of_size("yours", mine, "mine"))
                 if theirs:
-                    bars.append(Bar("the reference", theirs, size(theirs), "theirs"))
+                    bars.append(_bar_of_size("the reference", theirs, "theirs"))
                 return bars
         return []
 
-    def curves(self, exercise: str, function: str) -> list[Curve]:
+    def memory_curves(self, exercise: str, function: str) -> list[Curve]:
         """Return memory curves of the plain loop, the student's code and the reference.
 
         Older records have none.
         """
-        for case in self._cases(exercise, function):
-            plain = curve_from("all activations stored", case.facts.get("stored_curve"), "other")
-            mine = curve_from("yours", _value_in(case.fact, "curve"), "mine")
-            if plain is None or mine is None:
-                continue
-            theirs = curve_from("the reference", _value_in(case.reference, "curve"), "theirs")
-            return [plain, mine] if theirs is None else [plain, mine, theirs]
+        for case in self._measured_cases(exercise, function):
+            stored_curve = case.facts.get("stored_curve")
+            own_curve = _value_in(case.fact, "curve")
+            curve_of_reference = _value_in(case.reference, "curve")
+            plain = curve_from("all activations stored", stored_curve, "other")
+            mine = curve_from("yours", own_curve, "mine")
+            theirs = curve_from("the reference", curve_of_reference, "theirs")
+            if plain is not None and mine is not None:
+                return [plain, mine] if theirs is None else [plain, mine, theirs]
         return []
 
-    def _cases(self, exercise: str, function: str) -> Iterator[MeasuredCase]:
+    def _measured_cases(self, exercise: str, function: str) -> Iterator[MeasuredCase]:
+        """Yield every fact that the student's record has of a function."""
         reference_facts: dict[str, Any] = {}
         for facts in _facts_of(self.reference, exercise, function):
             reference_facts = {**facts, **reference_facts}
@@ -169,7 +171,9 @@ class SubmissionRecords:
             for name, fact in own.items():
                 yield MeasuredCase(facts, fact, reference_facts.get(name))
 
-    def code(self, check: CheckRow, says: Callable[[str], str] = str) -> list[SourceLine]:
+    def code_around(
+        self, check: CheckRow, hide_names: Callable[[str], str] = str
+    ) -> list[SourceLine]:
         """Return the lines around the one that a check names; none where it is not known."""
         lines = self._lines_of_source(check) or self._lines_of_timeline(check)
         if check.line is None or check.line not in lines:
@@ -183,10 +187,11 @@ class SubmissionRecords:
             return []
         shown = []
         for number, text in zip(near, texts, strict=True):
-            shown.append(SourceLine(number, says(text), number == check.line))
+            shown.append(SourceLine(number, hide_names(text), number == check.line))
         return shown
 
     def _lines_of_source(self, check: CheckRow) -> Mapping[int, str]:
+        """Return the lines of the file or cell that a check names; none if it was not kept."""
         for text in self.texts.get(check.file or "", ()):
             if text.cell == check.cell:
                 return dict(enumerate(text.lines, 1))
@@ -203,8 +208,12 @@ class SubmissionRecords:
         file = self.record.files.get(check.file or "")
         if file is None or not check.cell <= len(file.cells):
             return {}
-        shift = file.cells[check.cell - 1] - 1
-        return {number - shift: text for number, text in timeline.lines.items() if number > shift}
+        lines_before = file.cells[check.cell - 1] - 1
+        lines = {}
+        for number, text in timeline.lines.items():
+            if number > lines_before:
+                lines[number - lines_before] = text
+        return lines
 
 
 class RecordStore:
@@ -217,17 +226,27 @@ class RecordStore:
         self.given = self._store.load_sources(reference) if reference else {}
 
     def of_submission(self, row: SubmissionRow) -> SubmissionRecords:
+        """Return what is known of a submission beside its row; empty where it was not kept."""
         record = self._store.load_record(row.record) if row.record else None
         # With seeds per student, each has a reference of its own.
         reference = self._store.load_record(row.reference) if row.reference else self.reference
-        return SubmissionRecords(record, reference, self.sources(row))
+        return SubmissionRecords(record, reference, self.sources_of(row))
 
-    def sources(self, row: SubmissionRow) -> dict[str, bytes]:
+    def sources_of(self, row: SubmissionRow) -> dict[str, bytes]:
         """Return what was handed in, by path; empty where it was not kept."""
         return self._store.load_sources(row.digest) if row.digest else {}
 
 
+def _bar_of_time(label: str, seconds: float, kind: str) -> Bar:
+    return Bar(label, seconds, format_duration(seconds), kind)
+
+
+def _bar_of_size(label: str, count: float, kind: str) -> Bar:
+    return Bar(label, count, format_size(count), kind)
+
+
 def _timeline_of(record: Record | None, exercise: str, function: str) -> Timeline | None:
+    """Return the timeline of a function's busiest call, if it was recorded."""
     if record is None:
         return None
     seen = record.functions.get(f"{exercise}::{function}")
@@ -236,7 +255,9 @@ def _timeline_of(record: Record | None, exercise: str, function: str) -> Timelin
 
 def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mapping[str, Any]]:
     """Return the facts of each observation of a function."""
-    seen = record.functions.get(f"{exercise}::{function}") if record is not None else None
+    if record is None:
+        return []
+    seen = record.functions.get(f"{exercise}::{function}")
     if seen is None:
         return []
     return [observation.facts for observation in seen.evidence.observations.values()]
@@ -252,6 +273,7 @@ def _modelled_times(record: Record | None, exercise: str, function: str) -> Mode
 
 
 def _value_in(facts: Any, key: str) -> Any:
+    """Return a value of untrusted evidence; None if there is none, or these are no facts."""
     return facts.get(key) if isinstance(facts, Mapping) else None
 
 

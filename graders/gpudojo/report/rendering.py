@@ -21,44 +21,46 @@ COLOUR_CODES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
-def page(template: str, script: str, **values: Any) -> str:
+def render_page(template: str, script: str, **values: Any) -> str:
     """Return the text of a page.
 
     A browser refuses every style and script in it but these two, by their hashes.
     """
     style = _read_asset("style.css")
     code = _read_asset(script) + _read_asset("stops.js") if script else ""
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src '{_policy_hash(style)}'"
+    policy += "; base-uri 'none'; form-action 'none'"
     if code:
-        policy += f"; script-src '{_hash(code)}'"
-    loaded = _environment().get_template(template)
+        policy += f"; script-src '{_policy_hash(code)}'"
+    loaded = _template_environment().get_template(template)
     return loaded.render(style=Markup(style), script=Markup(code), policy=policy, **values)
 
 
 def draw_chart(name: str, **values: Any) -> Markup:
     """Return an SVG: what a macro of `charts.html` makes of some values."""
-    macros = _environment().get_template("charts.html").module
+    macros = _template_environment().get_template("charts.html").module
     svg: Markup = getattr(macros, name)(**values)
     return svg
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _template_environment() -> jinja2.Environment:
+    """Return what renders templates: values are escaped, and an unknown name is an error."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gpudojo.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=visible,
+        finalize=visible_value,
     )
     environment.filters.update(
-        prose=prose,
+        prose=mark_code,
         short_id=short_id,
-        size=size,
+        size=format_size,
         number=format_points,
-        duration=duration,
-        date=date,
+        duration=format_duration,
+        date=format_date,
         in_short=short_exercise,
         numbered=number_before_title,
         px="{:.1f}".format,
@@ -74,13 +76,13 @@ def _read_asset(name: str) -> str:
     return asset.read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def _policy_hash(text: str) -> str:
     """Return the hash of a style or script, as a content security policy names it."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def visible(value: object) -> object:
+def visible_value(value: object) -> object:
     """Return what jinja puts on a page for a value.
 
     In a text, invisible characters are replaced by their code points.
@@ -91,14 +93,14 @@ def visible(value: object) -> object:
     return printable_text(without_colours, keep="\t\n\N{NO-BREAK SPACE}")
 
 
-def prose(text: str) -> Markup:
+def mark_code(text: str) -> Markup:
     """Return a text in which `code` is marked.
 
     All lines but the first are preformatted: code, or a drawing of values.
     """
-    first, *others = str(visible(text)).splitlines() or [""]
-    # Escaped before code is searched for.
-    marked = Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(first))))
+    first, *others = str(visible_value(text)).splitlines() or [""]
+    escaped = str(escape(first))  # before code is searched for
+    marked = Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped))
     if others:
         marked += Markup("<pre>{}</pre>").format("\n".join(others))
     return marked
@@ -110,7 +112,8 @@ def short_id(check_id: str) -> Markup:
     A line may break between its parts.
     """
     exercise, _, rest = check_id.partition("::")
-    name = Markup("::<wbr>").join(str(visible(rest or check_id)).split("::"))
+    parts = str(visible_value(rest or check_id)).split("::")
+    name = Markup("::<wbr>").join(parts)
     if not rest:
         return name
     return Markup("{} {}").format(short_exercise(exercise), name)
@@ -139,7 +142,7 @@ def status_and_reason(status: str, reason: str) -> str:
     return f"{status}: {reason}"
 
 
-def date(text: str) -> str:
+def format_date(text: str) -> str:
     """Return "2026-11-15 04:30 UTC" for a time in ISO 8601; the text itself where it is none."""
     try:
         time = datetime.datetime.fromisoformat(text)
@@ -148,7 +151,7 @@ def date(text: str) -> str:
     return f"{time:%Y-%m-%d %H:%M} {time.tzname() or ''}".rstrip()
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Return "1.5 KiB" for 1536."""
     unit = 0
     while abs(count) >= 1024 and unit < len(SIZES) - 1:
@@ -159,7 +162,7 @@ def size(count: float) -> str:
     return f"{count:.1f} {SIZES[unit]}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return "2.5 s", "120 ms" or "0.25 ms"."""
     if seconds >= 1:
         return f"{seconds:.1f} s"

@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -23,7 +23,7 @@ from gpudojo.grading.bindings import is_demo
 from gpudojo.grading.notebooks import NotANotebook
 from gpudojo.grading.sources import Unparsable, parse_source
 from gpudojo.report.people import Person
-from gpudojo.report.rendering import page
+from gpudojo.report.rendering import render_page
 from gpudojo.submissions.choosing import PARSED_CHARACTERS, PARSED_IN_ALL, is_unfilled, source_parts
 from gpudojo.submissions.names import SOURCES, ending_of
 
@@ -72,12 +72,13 @@ class ComparedWork:
         bytes_left = PARSED_IN_ALL
         for path, data in files.items():
             bytes_left -= len(data)
-            if not ending_of(path, SOURCES) or len(data) > PARSED_CHARACTERS or bytes_left <= 0:
+            is_too_much = len(data) > PARSED_CHARACTERS or bytes_left <= 0
+            if is_too_much or not ending_of(path, SOURCES):
                 continue
             try:
                 for text, _, cell in source_parts(path, data):
                     where = path if cell is None else f"{path}, cell {cell}"
-                    self._add(where, text)
+                    self._add_text(where, text)
             except (Unparsable, NotANotebook, RecursionError, MemoryError):
                 continue  # what is not Python is not compared
 
@@ -85,7 +86,7 @@ class ComparedWork:
     def shapes(self) -> set[bytes]:
         return {statement.shape for statement in self.statements}
 
-    def _add(self, where: str, text: str) -> None:
+    def _add_text(self, where: str, text: str) -> None:
         """Add the blocks and statements of a file or cell. Raises Unparsable."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes and comparisons in student code
@@ -102,6 +103,7 @@ class ComparedWork:
                 self._add_statement(statement, variables)
 
     def _add_statement(self, statement: ast.stmt, variables: set[str]) -> None:
+        """Add a statement of the last block, unless it is a small one."""
         nodes = _nodes_of(statement, variables)
         if len(nodes) < SMALLEST_STATEMENT:
             return
@@ -157,13 +159,15 @@ def _nodes_of(node: ast.AST, variables: set[str]) -> list[str]:
         return ["text" if isinstance(node.value, str) else repr(node.value)]
     nodes = [type(node).__name__]
     has_bodies = isinstance(node, ast.stmt | ast.ExceptHandler)
+    binds_its_text = isinstance(node, ast.arg | ast.ExceptHandler)  # a name, called anything
     for field, value in ast.iter_fields(node):
         if field in IGNORED_FIELDS or (field in BODIES and has_bodies):
             continue
-        for child in value if isinstance(value, list) else [value]:
+        children = value if isinstance(value, list) else [value]
+        for child in children:
             if isinstance(child, ast.AST):
                 nodes += _nodes_of(child, variables)
-            elif isinstance(child, str) and not isinstance(node, ast.arg | ast.ExceptHandler):
+            elif isinstance(child, str) and not binds_its_text:
                 nodes.append(child)
     return nodes
 
@@ -194,16 +198,16 @@ def similar_pairs(
             owners.setdefault(shape, []).append(place)
     weights = _weights_of(owners, works)
     weight_of_work = {}
-    for place, count_of in counts.items():
-        weight_of_work[place] = sum(weights.get(shape, 0.0) * n for shape, n in count_of.items())
+    for place, counts_of_work in counts.items():
+        weight_of_work[place] = _total_weight(counts_of_work, weights)
 
     # What each pair shares: the sum of weights, and the number of statements.
-    shared_weight: Counter[tuple[int, int]] = Counter()
+    shared_weight: defaultdict[tuple[int, int], float] = defaultdict(float)
     shared_count: Counter[tuple[int, int]] = Counter()
     for shape, weight in weights.items():
         for one, other in itertools.combinations(owners[shape], 2):
             both = min(counts[one][shape], counts[other][shape])
-            shared_weight[one, other] += weight * both  # type: ignore[assignment]  # a float
+            shared_weight[one, other] += weight * both
             shared_count[one, other] += both
 
     pairs = []
@@ -213,6 +217,11 @@ def similar_pairs(
             similarity = 2 * shared_weight[one, other] / whole
             pairs.append(SimilarPair(one, other, similarity, count))
     return sorted(pairs, key=lambda pair: (-pair.similarity, -pair.shared, pair.one, pair.other))
+
+
+def _total_weight(counts: Mapping[bytes, int], weights: Mapping[bytes, float]) -> float:
+    """Return what all statements of a work count; those without a weight count nothing."""
+    return sum(weights.get(shape, 0.0) * count for shape, count in counts.items())
 
 
 def _weights_of(
@@ -231,26 +240,42 @@ def _weights_of(
     rarest = math.log((len(works) + 1) / 2)
     weights = {}
     for shape, places in owners.items():
-        if len(places) <= most_owners:
-            rarity = math.log((len(works) + 1) / max(len(places), 2)) / rarest
+        count = len(places)
+        if count <= most_owners:
+            rarity = math.log((len(works) + 1) / max(count, 2)) / rarest
             weights[shape] = sizes[shape] * rarity
     return weights
 
 
-# A title and lines: number, text, whether it is shared.
-ShownBlock = tuple[str, list[tuple[int, str, bool]]]
+class ShownLine(NamedTuple):
+    """A line of a block that is shown."""
+
+    number: int
+    text: str
+    is_shared: bool
+
+
+class ShownBlock(NamedTuple):
+    """A block that holds something shared."""
+
+    title: str
+    lines: list[ShownLine]
+
+
+# Of one submission and of the other; None where that has no more blocks of the name.
+BlockPair = tuple[ShownBlock | None, ShownBlock | None]
 
 
 def side_by_side(
     one: ComparedWork, other: ComparedWork, given: ComparedWork | None = None
-) -> list[tuple[ShownBlock | None, ShownBlock | None]]:
+) -> list[BlockPair]:
     """Return the blocks of both that hold what they share; those of one name beside each other."""
     common = one.shapes & other.shapes
     if given is not None:
         common -= given.shapes
     left = _blocks_with(common, one)
     right = _blocks_with(common, other)
-    rows: list[tuple[ShownBlock | None, ShownBlock | None]] = []
+    rows: list[BlockPair] = []
     for name in sorted(left.keys() | right.keys()):
         rows += itertools.zip_longest(left.get(name, []), right.get(name, []))
     return rows
@@ -267,8 +292,10 @@ def _blocks_with(shapes: set[bytes], work: ComparedWork) -> dict[str, list[Shown
     for place, marked in sorted(marked_lines.items()):
         block = work.blocks[place]
         title = f"{block.name}, {block.where}".removeprefix(", ")
-        shown = [(line, text, line in marked) for line, text in enumerate(block.lines, block.first)]
-        blocks.setdefault(block.name, []).append((title, shown))
+        shown = []
+        for number, text in enumerate(block.lines, block.first):
+            shown.append(ShownLine(number, text, number in marked))
+        blocks.setdefault(block.name, []).append(ShownBlock(title, shown))
     return blocks
 
 
@@ -284,7 +311,7 @@ def similarity_page(
     compared = []
     for pair in pairs[:MOST_PAIRS]:
         compared.append((pair, side_by_side(works[pair.one], works[pair.other], given)))
-    return page(
+    return render_page(
         "similarity.html",
         "class.js",
         title=title,

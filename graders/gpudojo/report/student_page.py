@@ -22,17 +22,18 @@ from gpudojo.model.results import (
     SubmissionStatus,
 )
 from gpudojo.platforms._texts import describe_lateness
-from gpudojo.report.charts import Curve, bars, curves
+from gpudojo.report.charts import Curve, draw_bars, draw_curves
 from gpudojo.report.people import Person
-from gpudojo.report.records import SourceLine, SubmissionRecords
-from gpudojo.report.rendering import page, status_and_reason
+from gpudojo.report.records import SourceLine, SourceText, SubmissionRecords
+from gpudojo.report.rendering import render_page, status_and_reason
 from gpudojo.report.timeline_svg import (
     CallTotals,
+    LegendEntry,
     largest_copy,
-    legend,
+    legend_of,
     scaled_svg,
     timeline_svg,
-    totals,
+    totals_of,
 )
 
 MOST_LINES: Final = 4_000  # of a submission's source
@@ -70,7 +71,7 @@ class CallView:
     theirs: Markup
     own: CallTotals
     others: CallTotals | None
-    legend: list[tuple[str, str, str]]
+    legend: list[LegendEntry]
     open: bool  # unfolded: it waits more often than the reference, or a check failed
     scaled: Markup  # to scale, modelled
 
@@ -91,6 +92,7 @@ class FunctionView:
 
     @property
     def stub(self) -> bool:
+        """True if it is still to be written."""
         return all(each.check.outcome is Outcome.TODO for each in self.checks_shown)
 
     @property
@@ -100,6 +102,7 @@ class FunctionView:
 
     @property
     def to_fix(self) -> list[CheckView]:
+        """Checks that failed; none, where it was not handed in."""
         if self.absent:
             return []
         wrong = (Outcome.FAILED, Outcome.ERROR)
@@ -191,7 +194,7 @@ def student_page(
     failed = [view for view in checks if view.check.outcome is Outcome.FAILED]
     failed.sort(key=lambda view: view.check.line is None)
 
-    return page(
+    return render_page(
         "student.html",
         "student.js",
         row=row,
@@ -209,7 +212,9 @@ def student_page(
         neighbours=neighbours,
         late=describe_lateness(row),
         sources=maker.sources_of(row, failed) if could_be_read else [],
-        reason=status_and_reason(row.status.value, person.says(row.reason)) if row.reason else "",
+        reason=status_and_reason(row.status.value, person.hide_names(row.reason))
+        if row.reason
+        else "",
         output="" if person.anonymous else row.output,
     )
 
@@ -228,64 +233,69 @@ class _ViewMaker:
         for check in exercise.checks:
             checks_by_function.setdefault(check.function, []).append(check)
         return [
-            self._function(exercise.exercise, function, checks)
+            self._function_view(exercise.exercise, function, checks)
             for function, checks in checks_by_function.items()
         ]
 
-    def _function(self, exercise: str, function: str, checks: list[CheckRow]) -> FunctionView:
+    def _function_view(self, exercise: str, function: str, checks: list[CheckRow]) -> FunctionView:
+        """Return a function with its checks, its busiest call and its charts."""
         view = FunctionView(function)
         failed = any(check.outcome is Outcome.FAILED for check in checks)
-        view.call = self._call(exercise, function, failed)
-        race = self.records.race(exercise, function)
+        view.call = self._call_view(exercise, function, failed)
+        race = self.records.race_bars(exercise, function)
         if race:
-            view.race = bars(f"How long {function} takes, modelled", race)
-        view.curved = self.records.curves(exercise, function)
-        peaks = self.records.peaks(exercise, function)
+            view.race = draw_bars(f"How long {function} takes, modelled", race)
+        view.curved = self.records.memory_curves(exercise, function)
+        peaks = self.records.peak_bars(exercise, function)
         if view.curved:
-            view.curves = curves(f"Memory of {function}", view.curved)
+            view.curves = draw_curves(f"Memory of {function}", view.curved)
         elif peaks:
-            view.peaks = bars(f"Peak memory of {function}", peaks)
+            view.peaks = draw_bars(f"Peak memory of {function}", peaks)
         for check in checks:
             view.points += check.points
             view.worth += check.max_points
-            view.checks_shown.append(self._check(check))
+            view.checks_shown.append(self._check_view(check))
         _say_reasons_once(view.checks_shown)
         return view
 
-    def _check(self, check: CheckRow) -> CheckView:
-        says = self.person.says
+    def _check_view(self, check: CheckRow) -> CheckView:
+        """Return a check with its texts, in which nothing identifies an anonymous student."""
+        hide_names = self.person.hide_names
         code = []
         if check.outcome is Outcome.FAILED:
-            code = self.records.code(check, says)
+            code = self.records.code_around(check, hide_names)
         return CheckView(
             check,
             anchor="at-" + check.id.replace("::", "-"),
             place=describe_place(check, self.person),
             at=self._anchor_of_line(check),
             code=code,
-            happened=says(check.happened),
-            expected=says(check.expected),
-            message=says(check.message).removeprefix(f"{check.outcome.value}: "),
+            happened=hide_names(check.happened),
+            expected=hide_names(check.expected),
+            message=hide_names(check.message).removeprefix(f"{check.outcome.value}: "),
         )
 
-    def _call(self, exercise: str, function: str, failed: bool) -> CallView | None:
+    def _call_view(self, exercise: str, function: str, failed: bool) -> CallView | None:
         """Return the busiest call of a function; None where it has no timeline."""
-        pair = self.records.timelines(exercise, function)
+        pair = self.records.timeline_pair(exercise, function)
         mine = pair.mine
         theirs = pair.theirs
         if mine is None:
             return None
-        highest = max(mine.peak_bytes, theirs.peak_bytes if theirs is not None else 0)
+        # Both pictures have the same scale.
+        highest = mine.peak_bytes
+        if theirs is not None:
+            highest = max(highest, theirs.peak_bytes)
         widest = largest_copy(mine, theirs)
-        own = totals(mine)
+        own = totals_of(mine)
         others = None
         drawn_theirs = Markup("")
         if theirs is not None:
-            others = totals(theirs)
+            others = totals_of(theirs)
             title = f"What the reference's {function} did"
             drawn_theirs = timeline_svg(theirs, title, highest, widest, code=False)
         title = f"What your {function} did"
-        drawn_mine = timeline_svg(mine, title, highest, widest, self.person.says)
+        drawn_mine = timeline_svg(mine, title, highest, widest, self.person.hide_names)
         scaled = Markup("")
         if mine.scaled is not None:
             scaled = scaled_svg(mine.scaled, f"What your {function} would do, to scale")
@@ -297,7 +307,7 @@ class _ViewMaker:
             drawn_theirs,
             own,
             others,
-            legend(mine, theirs),
+            legend_of(mine, theirs),
             open=failed or waits_more,
             scaled=scaled,
         )
@@ -317,24 +327,32 @@ class _ViewMaker:
                 continue
             cells = []
             for text in texts:
-                lines = []
-                for number, line in enumerate(text.lines, 1):
-                    anchor = self._anchor(file, text.cell, number)
-                    said = self.person.says(line)
-                    lines.append(SourceLineView(number, said, anchor, marks.get(anchor, [])))
+                lines = self._lines_of_cell(file, text, marks)
                 cells.append(CellView(text.cell, lines))
             name = f"file {len(sources) + 1}" if self.person.anonymous else file
             sources.append(SourceView(name, cells))
         return sources
 
-    def _anchor(self, file: str, cell: int | None, line: int) -> str:
+    def _lines_of_cell(
+        self, file: str, source: SourceText, marks: dict[str, list[CheckView]]
+    ) -> list[SourceLineView]:
+        """Return the lines of a cell; `marks` are the checks that point at lines, by anchor."""
+        lines = []
+        for number, line in enumerate(source.lines, 1):
+            anchor = self._anchor_of(file, source.cell, number)
+            text = self.person.hide_names(line)
+            lines.append(SourceLineView(number, text, anchor, marks.get(anchor, [])))
+        return lines
+
+    def _anchor_of(self, file: str, cell: int | None, line: int) -> str:
+        """Return the id of a line on the page; without a cell, the line of a whole file."""
         return f"line-{self.file_places[file]}-{cell or 0}-{line}"
 
     def _anchor_of_line(self, check: CheckRow) -> str:
         """Return where the line of a check is in the source; empty where it is not shown."""
         if check.line is None or check.file not in self.file_places:
             return ""
-        return self._anchor(check.file, check.cell, check.line)
+        return self._anchor_of(check.file, check.cell, check.line)
 
 
 def _say_reasons_once(views: list[CheckView]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, counted, mark_of
 
-from gpudojo.report.rendering import size, visible
+from gpudojo.report.rendering import format_size, visible_value
 
 WIDTH: Final = 640
 HEIGHT: Final = 204
@@ -39,6 +39,8 @@ DEVICE: Final = Strip(86, 116)
 MEMORY: Final = Strip(140, 196)
 LANE_HEIGHT: Final = 22  # in the picture to scale
 LANE_GAP: Final = 4
+SMALLEST_SEEN: Final = 8  # percent of a lane's height
+MOST_NAMES: Final = 4  # of operations, in the text of a mark
 
 COPIES: Final = ("to device", "to host", "between devices")
 # Paths around the middle of a mark.
@@ -63,7 +65,7 @@ ACTIVITIES: Final = {
     "wait": "waits for the GPU",
 }
 
-Says = Callable[[str], str]
+HideNames = Callable[[str], str]  # a text without what would identify its student
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class CallTotals:
 
     @property
     def sentence(self) -> str:
+        """All of them in one sentence, without its full stop."""
         waits = f"the host waited for a value {counted(self.waits, 'time')}"
         if self.explicit_waits:
             waits += f" and synchronized {counted(self.explicit_waits, 'time')}"
@@ -87,7 +90,7 @@ class CallTotals:
         return f"{waits}; {copies}; {operations}; peak memory {self.peak}"
 
 
-def totals(timeline: Timeline) -> CallTotals:
+def totals_of(timeline: Timeline) -> CallTotals:
     """Return the numbers of a timeline, ready to show."""
     counts = timeline.counts
     return CallTotals(
@@ -96,14 +99,15 @@ def totals(timeline: Timeline) -> CallTotals:
         to_device=_describe_copies(counts.get("to device", 0), timeline.to_device),
         to_host=_describe_copies(counts.get("to host", 0), timeline.to_host),
         operations=counts.get("op", 0),
-        peak=size(timeline.peak_bytes),
+        peak=format_size(timeline.peak_bytes),
     )
 
 
 def _describe_copies(count: int, sent: int) -> str:
+    """Return "2 copies (1.5 KiB)", for so many bytes in all."""
     if not count:
         return "no copies"
-    return f"{counted(count, 'copy', 'copies')} ({size(sent)})"
+    return f"{counted(count, 'copy', 'copies')} ({format_size(sent)})"
 
 
 def largest_copy(*timelines: Timeline | None) -> int:
@@ -126,7 +130,7 @@ def timeline_svg(
     label: str,
     highest: int,
     widest: int,
-    says: Says = str,
+    hide_names: HideNames = str,
     code: bool = True,
 ) -> Markup:
     """Return the SVG of one call.
@@ -135,26 +139,28 @@ def timeline_svg(
     `code` it shows no source lines: those of the reference are not for students. It holds no
     text; the page puts labels beside it, because on a phone it is squeezed to a narrow strip.
     """
-    drawing = _CallDrawing(timeline, max(highest, 1), max(widest, 1), says, code)
-    sentence = f"{label}: {totals(timeline).sentence}."
+    drawing = _CallDrawing(timeline, max(highest, 1), max(widest, 1), hide_names, code)
+    sentence = f"{label}: {totals_of(timeline).sentence}."
     shapes = [
-        _opening("call", HEIGHT, sentence),
+        _opening_tag("call", HEIGHT, sentence),
         _lane_ground(LEFT, HOST, RIGHT - LEFT),
         _lane_ground(LEFT, DEVICE, RIGHT - LEFT),
-        drawing.memory(),
-        *drawing.marks(),
+        drawing.draw_memory(),
+        *drawing.draw_marks(),
         Markup("</svg>"),
     ]
     return Markup("").join(shapes)
 
 
-def _opening(kind: str, height: int, label: str) -> Markup:
+def _opening_tag(kind: str, height: int, label: str) -> Markup:
+    """Return how the SVG begins; `kind` is a class of the style sheet, `label` its text."""
     return Markup(
         '<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
     ).format(kind, WIDTH, height, label)
 
 
 def _lane_ground(left: int, lane: Strip, width: int) -> Markup:
+    """Return the rectangle behind a lane."""
     rectangle = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>')
     return rectangle.format(left, lane.top, width, lane.height)
 
@@ -162,16 +168,18 @@ def _lane_ground(left: int, lane: Strip, width: int) -> Markup:
 def scaled_svg(scaled: Scaled, label: str) -> Markup:
     """Return the lanes of host and streams to scale; the height of a mark is its share of time."""
     height = max(len(scaled.lanes), 1) * LANE_HEIGHT
-    shapes = [_opening("scaled", height, str(visible(label)))]
+    shapes = [_opening_tag("scaled", height, str(visible_value(label)))]
     for number, row in enumerate(scaled.lanes):
         top = number * LANE_HEIGHT
         lane = Strip(top, top + LANE_HEIGHT - LANE_GAP)
         shapes.append(_lane_ground(0, lane, WIDTH))
         for kind, activity in ACTIVITIES.items():
             outline = _outline_of(kind, row.parts, lane)
-            if outline:
-                path = Markup('<path class="lane-{}" d="{}"><title>{}: {}</title></path>')
-                shapes.append(path.format(kind, outline, visible(row.name), activity))
+            if not outline:
+                continue
+            name = visible_value(row.name)
+            path = Markup('<path class="lane-{}" d="{}"><title>{}: {}</title></path>')
+            shapes.append(path.format(kind, outline, name, activity))
     shapes.append(Markup("</svg>"))
     return Markup("").join(shapes)
 
@@ -182,19 +190,29 @@ def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Strip) -> str
     outline = ""
     for place, (part_kind, percent) in enumerate(parts):
         if part_kind == kind and percent:
-            height = lane.height * max(percent, 8) / 100  # at least so much that it is seen
+            seen_percent = max(percent, SMALLEST_SEEN)
+            height = lane.height * seen_percent / 100
             x = place * width
             outline += f"M{x:.1f} {lane.bottom}v-{height:.1f}h{width:.1f}V{lane.bottom}Z"
     return outline
 
 
-def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
-    """Return the marks in these pictures: class of the style sheet, symbol if any, meaning."""
+class LegendEntry(NamedTuple):
+    """A mark, as the legend below a picture explains it."""
+
+    kind: str  # a class of the style sheet
+    symbol: str  # empty where it has none
+    meaning: str
+
+
+def legend_of(*timelines: Timeline | None) -> list[LegendEntry]:
+    """Return an entry for each kind of mark in the pictures of these timelines."""
     drawn = {mark_of(event) for event in _events_of(timelines)}
     entries = []
     for kind, (_, meaning) in MARKS.items():
         if kind in drawn:
-            entries.append((kind, SYMBOLS_OF_PASSES.get(kind, ""), meaning))
+            symbol = SYMBOLS_OF_PASSES.get(kind, "")
+            entries.append(LegendEntry(kind, symbol, meaning))
     return entries
 
 
@@ -209,68 +227,74 @@ class _CallDrawing:
     """Draws what happened in a call, each event in a slot of its own."""
 
     def __init__(
-        self, timeline: Timeline, highest: int, widest: int, says: Says, code: bool
+        self, timeline: Timeline, highest: int, widest: int, hide_names: HideNames, code: bool
     ) -> None:
         self.timeline = timeline
         self.highest = highest
         self.widest = widest
-        self.says = says
+        self.hide_names = hide_names
         self.code = code
         self.slot = (RIGHT - LEFT) / max(len(timeline.events), 1)
 
-    def x(self, place: int) -> float:
+    def x_of(self, place: int) -> float:
+        """Return the middle of a slot."""
         return LEFT + (place + 0.5) * self.slot
 
-    def marks(self) -> Iterator[Markup]:
+    def draw_marks(self) -> Iterator[Markup]:
         """Yield the marks. Neighbouring operations that look alike are one mark."""
         placed = []
         for place, event in enumerate(self.timeline.events):
             if mark_of(event) is not None:
                 placed.append(PlacedEvent(place, event))
         for _, group in itertools.groupby(placed, _group_key):
-            yield self._mark(list(group))
+            yield self._draw_mark(list(group))
 
-    def _mark(self, group: Sequence[PlacedEvent]) -> Markup:
+    def _draw_mark(self, group: Sequence[PlacedEvent]) -> Markup:
+        """Return the mark of an event, or of operations that look alike."""
         event = group[0].event
-        x = self.x(group[0].place)
         if event.kind == "op":
-            return self._ticks(group)
+            return self._draw_ticks(group)
+        x = self.x_of(group[0].place)
+        kind = str(mark_of(event))
         if event.kind in COPIES:
-            return self._with_title(str(mark_of(event)), event, _path(self._arrow(x, event)))
+            arrow = _path_element(self._arrow_path(x, event))
+            return self._with_title(kind, event, arrow)
         if event.kind in ("sync", "explicit sync"):
-            return self._with_title(str(mark_of(event)), event, _path(self._pillar(x)))
+            pillar = _path_element(self._pillar_path(x))
+            return self._with_title(kind, event, pillar)
         scale = min(max(self.slot / 8, 0.6), 1.6)
         path = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
         shape = path.format(x, HOST.middle, scale, SHAPES_OF_PASSES[event.kind])
         return self._with_title(f"pass {event.kind}", event, shape)
 
-    def _ticks(self, group: Sequence[PlacedEvent]) -> Markup:
+    def _draw_ticks(self, group: Sequence[PlacedEvent]) -> Markup:
         """Return operations as short lines; those with gradients are longer."""
         event = group[0].event
         top = DEVICE.top + 3 if event.grad else DEVICE.middle
         ticks = ""
         for each in group:
-            ticks += f"M{self.x(each.place):.1f} {top:g}V{DEVICE.bottom - 3}"
+            ticks += f"M{self.x_of(each.place):.1f} {top:g}V{DEVICE.bottom - 3}"
         width = min(max(self.slot * 0.55, 0.6), 3)
         shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, width)
         names = list(dict.fromkeys(each.event.name for each in group))
-        listed = ", ".join(names[:4])
-        if len(names) > 4:
+        listed = ", ".join(names[:MOST_NAMES])
+        if len(names) > MOST_NAMES:
             listed += ", …"
         words = f"{_describe_operations(event, len(group))} ({listed})"
         return self._with_title(f"tick {mark_of(event)}", event, shape, words)
 
-    def _pillar(self, x: float) -> str:
+    def _pillar_path(self, x: float) -> str:
         """Return the path of a wait, which goes through both lanes."""
         width = min(max(self.slot * 0.6, 2), 4)
         top = HOST.top - 6
         bottom = DEVICE.bottom + 6
         return f"M{x - width / 2:.1f} {top}h{width:.1f}V{bottom}h-{width:.1f}Z"
 
-    def _arrow(self, x: float, event: TimelineEvent) -> str:
+    def _arrow_path(self, x: float, event: TimelineEvent) -> str:
         """Return the path of a copy; its width is the logarithm of the bytes."""
         carried = min(max(event.bytes, 0), self.widest)  # untrusted, and may be negative
-        half = (1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)) / 2
+        share = math.log2(1 + carried) / math.log2(1 + self.widest)
+        half = (1 + 5 * share) / 2
         head = half + 2.5
         start = HOST.bottom + 2
         end = DEVICE.top - 2
@@ -286,17 +310,20 @@ class _CallDrawing:
         self, kind: str, event: TimelineEvent, shape: Markup, words: str | None = None
     ) -> Markup:
         """Return a mark with the text that is shown when the mouse is over it."""
-        text = self._describe_line(event) + (_describe(event) if words is None else words)
+        if words is None:
+            words = _describe_event(event)
+        text = self._describe_line(event) + words
         group = Markup('<g class="mark {}"><title>{}</title>{}</g>')
-        return group.format(kind, visible(self.says(text)), shape)
+        return group.format(kind, visible_value(self.hide_names(text)), shape)
 
     def _describe_line(self, event: TimelineEvent) -> str:
+        """Return the line that caused an event, with its code; empty where it is not shown."""
         if event.line is None or not self.code:
             return ""
         code = self.timeline.lines.get(event.line, "").strip()
         return f"line {event.line}: {code}\n" if code else f"line {event.line}: "
 
-    def memory(self) -> Markup:
+    def draw_memory(self) -> Markup:
         """Return the area of the memory in use after each event, and a line at the peak."""
         area = f"M{LEFT} {MEMORY.bottom}"
         last_y = None
@@ -312,10 +339,12 @@ class _CallDrawing:
         return Markup(shapes).format(area, base, peak)
 
     def _y_of(self, count: int) -> float:
-        return MEMORY.bottom - MEMORY.height * min(count / self.highest, 1)
+        """Return the height at which so many bytes are drawn."""
+        share = min(count / self.highest, 1)
+        return MEMORY.bottom - MEMORY.height * share
 
 
-def _path(outline: str) -> Markup:
+def _path_element(outline: str) -> Markup:
     return Markup('<path d="{}"/>').format(outline)
 
 
@@ -329,14 +358,16 @@ def _group_key(placed: PlacedEvent) -> tuple[object, ...]:
 
 def _describe_operations(event: TimelineEvent, count: int) -> str:
     """Return "3 operations, gradients on", for operations that look like this one."""
-    text = f"{counted(count, 'operation')}, gradients {'on' if event.grad else 'off'}"
+    gradients = "on" if event.grad else "off"
+    text = f"{counted(count, 'operation')}, gradients {gradients}"
     if event.autocast:
         text += ", under autocast"
     return text
 
 
-def _describe(event: TimelineEvent) -> str:
+def _describe_event(event: TimelineEvent) -> str:
+    """Return what happened, for any event but an operation."""
     if event.kind in COPIES:
-        return f"{size(event.bytes)} copied {event.kind} ({event.name})"
+        return f"{format_size(event.bytes)} copied {event.kind} ({event.name})"
     words = WORDS.get(event.kind, f"{event.kind} pass ({{}})")
     return words.format(event.name)

@@ -15,7 +15,7 @@ from gpudojo.platforms._rows import find_submission
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.people import Person, Roll, secret_of_pseudonyms
 from gpudojo.report.records import RecordStore
-from gpudojo.report.rendering import page
+from gpudojo.report.rendering import render_page
 from gpudojo.report.similarity import ComparedWork, similarity_page
 from gpudojo.report.student_page import Neighbours, student_page
 
@@ -37,6 +37,7 @@ class ReportOptions:
 
     @property
     def file(self) -> Path:
+        """The results file."""
         return self.results / "results.json" if self.results.is_dir() else self.results
 
 
@@ -47,11 +48,13 @@ def write_report(options: ReportOptions, say: Say) -> list[Path]:
     page would stay in the folder.
     """
     try:
-        return _ReportWriter(options, say).write()
+        return _ReportWriter(options, say).write_pages()
     except BadResults as error:
         # A mistyped name must not replace the page of a class.
         if options.only is None and options.file.name == "results.json" and options.file.exists():
-            save_text(options.out / "index.html", page("problem.html", "", sentence=str(error)))
+            save_text(
+                options.out / "index.html", render_page("problem.html", "", sentence=str(error))
+            )
         raise
 
 
@@ -69,17 +72,21 @@ class _ReportWriter:
             if warning:
                 say(warning)
         roll = Roll(secret)
-        self.tally = Tally(self.header, roll.says)
-        self.people = [roll.person(row) for row in iterate(options.file)]
+        self.tally = Tally(self.header, roll.replace_names)
+        self.people = [roll.add_person(row) for row in iterate(options.file)]
         self.works: dict[int, ComparedWork] = {}  # by place in the class
         self.without_records = 0
 
-    def write(self) -> list[Path]:
+    def write_pages(self) -> list[Path]:
+        """Write the pages, and return them, that of the class first. Raises DojoError.
+
+        With `only`, it is one student's page alone.
+        """
         options = self.options
         only = None
         if options.only is not None:
             only = find_submission(options.only, iterate(options.file), options.file)
-        neighbours = self._neighbours()
+        neighbours = self._neighbours_by_place()
         written = []
         for place, row in enumerate(iterate(options.file)):
             self.tally.add(row, self.people[place])
@@ -100,7 +107,7 @@ class _ReportWriter:
             written.append(self._write_similarity())
         return [self._write_class(), *written]
 
-    def _neighbours(self) -> list[Neighbours]:
+    def _neighbours_by_place(self) -> list[Neighbours]:
         """Return the people before and after each, in the order in which pages are read.
 
         That of pseudonyms is another one than the order of results, which is by names and would
@@ -109,18 +116,23 @@ class _ReportWriter:
         order = list(range(len(self.people)))
         if self.options.anonymous:
             order.sort(key=lambda place: self.people[place].shown)
-        ordered: list[Person | None] = [None, *(self.people[place] for place in order), None]
+        # Nobody is before the first and after the last.
+        people: list[Person | None] = [None]
+        people += [self.people[place] for place in order]
+        people.append(None)
         neighbours = [Neighbours()] * len(order)
         for rank, place in enumerate(order):
-            neighbours[place] = Neighbours(before=ordered[rank], after=ordered[rank + 2])
+            neighbours[place] = Neighbours(before=people[rank], after=people[rank + 2])
         return neighbours
 
     def _add_work(self, place: int, row: SubmissionRow) -> None:
-        sources = self.records.sources(row)
+        """Note a submission for the page of similar ones, if its sources were kept."""
+        sources = self.records.sources_of(row)
         if sources:
             self.works[place] = ComparedWork(sources)
 
     def _write_student(self, place: int, row: SubmissionRow, neighbours: Neighbours | None) -> Path:
+        """Write a student's page, and return its path. Counts those without records."""
         person = self.people[place]
         records = self.records.of_submission(row)
         if records.record is None and row.status not in NEVER_RAN:
@@ -129,6 +141,10 @@ class _ReportWriter:
         return save_text(self.options.out / person.file, text)
 
     def _write_similarity(self) -> Path:
+        """Write the page of similar submissions, and return its path.
+
+        Raises CannotReport where there are not two submissions with sources.
+        """
         if len(self.works) == 1:
             raise CannotReport(
                 "--similarity compares submissions, and there is only one with sources"
@@ -144,6 +160,7 @@ class _ReportWriter:
         return save_text(self.options.out / "similarity.html", text)
 
     def _write_class(self) -> Path:
+        """Write the page of the class, and return its path. Sorts the lines of its table."""
         options = self.options
         if options.anonymous:
             # The places of their rows are not on anonymous pages.

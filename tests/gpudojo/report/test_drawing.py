@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.report.charts import Bar, Dot, bars, histogram, scatter
-from gpudojo.report.people import Roll, nameless_author, patterns_to_hide, pseudonym
+from gpudojo.report.charts import Bar, Dot, draw_bars, draw_histogram, draw_scatter
+from gpudojo.report.people import Roll, nameless_author, patterns_to_hide, pseudonym_of
 from gpudojo.report.records import SubmissionRecords, TimelinePair
-from gpudojo.report.rendering import counted, duration, prose, size, visible
-from gpudojo.report.timeline_svg import timeline_svg, totals
+from gpudojo.report.rendering import counted, format_duration, format_size, mark_code, visible_value
+from gpudojo.report.timeline_svg import timeline_svg, totals_of
 from gpudojo.sandbox.protocol import Loaded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,27 +87,30 @@ def test_wider_arrows_carry_more() -> None:
 
 
 def test_totals_are_put_into_words() -> None:
-    said = totals(timeline(64, "code")).sentence
+    said = totals_of(timeline(64, "code")).sentence
     assert said.startswith("the host waited for a value 64 times; 64 copies (")
     assert "192 operations" in said
-    assert totals(timeline(0, "code")).waits == 0
+    assert totals_of(timeline(0, "code")).waits == 0
 
 
 def test_times_and_peaks_are_compared_with_the_reference() -> None:
     known = SubmissionRecords(record(1, "mine"), record(1, "theirs"))
-    assert [(bar.label, bar.told) for bar in known.race(PIXELS, "grayscale")] == [
+    assert [(bar.label, bar.told) for bar in known.race_bars(PIXELS, "grayscale")] == [
         ("the loop", "20.00 ms"),
         ("yours", "1.00 ms"),
         ("the reference", "1.00 ms"),
     ]
-    assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [
+    assert [bar.value for bar in known.peak_bars(MEMORY, "checkpointed")] == [
         224 << 10,
         137 << 10,
         137 << 10,
     ]
     nothing = SubmissionRecords(None, None)
-    assert (nothing.race(PIXELS, "grayscale"), nothing.peaks(MEMORY, "checkpointed")) == ([], [])
-    assert nothing.timelines(LOOP, "train_epoch") == TimelinePair(None)
+    assert (nothing.race_bars(PIXELS, "grayscale"), nothing.peak_bars(MEMORY, "checkpointed")) == (
+        [],
+        [],
+    )
+    assert nothing.timeline_pair(LOOP, "train_epoch") == TimelinePair(None)
 
 
 @pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1.0, 0, True, "1", None, 10**30, [1]])
@@ -116,37 +119,37 @@ def test_invalid_times_are_not_drawn(odd: object) -> None:
     mine.functions[f"{PIXELS}::grayscale"].evidence.observations["probe"].facts["speed"][
         "student"
     ] = odd
-    assert SubmissionRecords(mine, None).race(PIXELS, "grayscale") == []
+    assert SubmissionRecords(mine, None).race_bars(PIXELS, "grayscale") == []
 
 
 def test_charts_have_labels() -> None:
-    assert 'aria-label="Score distribution. 0 to 1 points: 1; 9 to 10 points: 2"' in histogram(
+    assert 'aria-label="Score distribution. 0 to 1 points: 1; 9 to 10 points: 2"' in draw_histogram(
         [0, 9.5, 10], 10
     )
-    assert "None." in histogram([], 10)
+    assert "None." in draw_histogram([], 10)
     for made in (
-        histogram([], 0),
-        histogram([3.0], 0),
-        scatter([]),
-        scatter([Dot(0.0, 0, "graded")]),
-        bars("x", []),
+        draw_histogram([], 0),
+        draw_histogram([3.0], 0),
+        draw_scatter([]),
+        draw_scatter([Dot(0.0, 0, "graded")]),
+        draw_bars("x", []),
     ):
         assert {each.tag for each in ElementTree.fromstring(f"<p>{made}</p>")} == {"svg"}
-    assert "yours: 1 &lt; 2" in bars("x", [Bar("yours", 1, "1 < 2")])
+    assert "yours: 1 &lt; 2" in draw_bars("x", [Bar("yours", 1, "1 < 2")])
 
 
 @settings(deadline=None)
 @given(st.text(), st.text())
 def test_invisible_characters_are_replaced(before: str, after: str) -> None:
     for mark in "\u202e\u2066\u200b\x1b\x00\u200f":
-        text = str(visible(before + mark + after))
+        text = str(visible_value(before + mark + after))
         assert mark not in text
-    assert "<script" not in prose(f"{before}<script>`<script>`\n<script>{after}")
+    assert "<script" not in mark_code(f"{before}<script>`<script>`\n<script>{after}")
 
 
 def test_sizes_counts_and_durations() -> None:
-    assert prose("see `x < y`\n  a\n  b") == "see <code>x &lt; y</code><pre>  a\n  b</pre>"
-    assert [size(n) for n in (0, 1023, 1536, 224 << 10, 3 << 30)] == [
+    assert mark_code("see `x < y`\n  a\n  b") == "see <code>x &lt; y</code><pre>  a\n  b</pre>"
+    assert [format_size(n) for n in (0, 1023, 1536, 224 << 10, 3 << 30)] == [
         "0 bytes",
         "1023 bytes",
         "1.5 KiB",
@@ -158,13 +161,13 @@ def test_sizes_counts_and_durations() -> None:
         "1 copy",
         "2,000 copies",
     ]
-    assert [duration(s) for s in (0.0012, 0.25, 12.3)] == ["1.20 ms", "250 ms", "12.3 s"]
+    assert [format_duration(s) for s in (0.0012, 0.25, 12.3)] == ["1.20 ms", "250 ms", "12.3 s"]
 
 
 def test_no_two_share_a_page() -> None:
     roll = Roll(None)
     files = [
-        roll.person(row(name)).file
+        roll.add_person(row(name)).file
         for name in ("Ada", "ada", "a/b", "a\\b", "..", "CON", "Ada-2", "\udcff")
     ]
     assert len({file.casefold() for file in files}) == len(files)
@@ -172,21 +175,21 @@ def test_no_two_share_a_page() -> None:
 
 
 def test_a_pseudonym_depends_on_the_name_and_the_secret() -> None:
-    assert pseudonym("ada", SECRET) == pseudonym("ada", SECRET)
-    assert pseudonym("ada", SECRET) != pseudonym("ada", b"t" * 32)
-    assert len({pseudonym(f"student-{n}", SECRET) for n in range(3000)}) == 3000
+    assert pseudonym_of("ada", SECRET) == pseudonym_of("ada", SECRET)
+    assert pseudonym_of("ada", SECRET) != pseudonym_of("ada", b"t" * 32)
+    assert len({pseudonym_of(f"student-{n}", SECRET) for n in range(3000)}) == 3000
 
 
 def test_names_are_hidden_in_texts_but_words_stay() -> None:
-    person = Roll(SECRET).person(row("max_mustermann_4711", "Mustermann, Max", "4711"))
-    said = person.says(
+    person = Roll(SECRET).add_person(row("max_mustermann_4711", "Mustermann, Max", "4711"))
+    said = person.hide_names(
         "Max wrote max(x) in max_mustermann_4711.py; MUSTERMANN, MAX has 4711 and maximum 14711"
     )
     assert (
         said
         == f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} and maximum 14711"
     )
-    assert nameless_author(row("ada")).says("by ada, in Canada") == "by somebody, in Canada"
+    assert nameless_author(row("ada")).hide_names("by ada, in Canada") == "by somebody, in Canada"
     assert patterns_to_hide(row(" ")) == ()
 
 
@@ -199,7 +202,7 @@ def test_lines_around_a_failure_are_dedented() -> None:
         drawn = msgspec.structs.replace(seen.timeline, lines=told)
         mine.functions[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
         mine.files["n.ipynb"] = Loaded("n.ipynb", 0.0, {}, [1, 9])
-        return SubmissionRecords(mine, None).code(check)
+        return SubmissionRecords(mine, None).code_around(check)
 
     at_ten = CheckRow(f"{LOOP}::train_epoch::runs", "train_epoch", Outcome.FAILED, 0, 1, line=10)
     assert around(at_ten, n4="far", n9="    for x in y:", n10="        f(x)", n14="far") == [

@@ -21,11 +21,11 @@ from gpudojo.model.results import (
     sum_points,
 )
 from gpudojo.model.results_file import read, write
-from gpudojo.report.charts import Dot, levels_around, scatter
+from gpudojo.report.charts import Dot, draw_scatter, levels_around
 from gpudojo.report.class_page import Tally
 from gpudojo.report.people import Roll
 from gpudojo.report.rendering import short_id, status_and_reason
-from gpudojo.report.timeline_svg import legend
+from gpudojo.report.timeline_svg import legend_of
 from gpudojo.report.writing import ReportOptions, write_report
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,7 +83,7 @@ def tally_of(*rows: SubmissionRow) -> Tally:
     tally = Tally(header())
     roll = Roll(None)
     for row in rows:
-        tally.add(row, roll.person(row))
+        tally.add(row, roll.add_person(row))
     return tally
 
 
@@ -160,7 +160,7 @@ def test_students_of_one_name_are_told_apart() -> None:
         msgspec.structs.replace(submission(3, name, "no"), roster=RosterRow(name, "Ada"))
         for name in ("a1", "a2")
     ]
-    assert [roll.person(row).shown for row in rows] == ["Ada", "Ada (a2)"]
+    assert [roll.add_person(row).shown for row in rows] == ["Ada", "Ada (a2)"]
 
 
 def test_an_unreadable_submission_has_its_reason_once(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_short_ids_begin_with_the_exercise_number() -> None:
 
 
 def test_a_legend_explains_only_what_is_drawn() -> None:
-    both = legend(timeline(1, "code"), None)
+    both = legend_of(timeline(1, "code"), None)
     assert {kind for kind, _, _ in both} == {
         "wait", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
     }  # fmt: skip
@@ -266,11 +266,11 @@ def test_a_legend_explains_only_what_is_drawn() -> None:
         "cuda",
         [TimelineEvent("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")],
     )
-    assert [words for _, _, words in legend(across)] == ["copy between devices"]
+    assert [words for _, _, words in legend_of(across)] == ["copy between devices"]
     silent = msgspec.structs.replace(
         across, events=[TimelineEvent("memory", 0, 8, None, False, False, 8, "")]
     )
-    assert legend(silent) == []
+    assert legend_of(silent) == []
 
 
 @given(st.floats(0, 1e12), st.floats(1e-3, 1e12))
@@ -284,10 +284,12 @@ def test_an_axis_covers_its_values_in_few_round_steps(one: float, other: float) 
 
 
 def test_an_axis_of_memory_has_round_numbers() -> None:
-    drawn = scatter([Dot(1.0, 243 << 20, "graded"), Dot(2.0, 305 << 20, "graded")])
+    drawn = draw_scatter([Dot(1.0, 243 << 20, "graded"), Dot(2.0, 305 << 20, "graded")])
     for label in ("240 MiB", "260 MiB", "320 MiB"):
         assert f">{label}</text>" in drawn
-    assert ">0 MiB</text>" in scatter([Dot(1.0, 10 << 20, "graded"), Dot(2.0, 305 << 20, "graded")])
+    assert ">0 MiB</text>" in draw_scatter(
+        [Dot(1.0, 10 << 20, "graded"), Dot(2.0, 305 << 20, "graded")]
+    )
 
 
 def test_means_say_which_points_they_count(tmp_path: Path) -> None:
