@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,6 +16,7 @@ from virtual_cuda.lacking import Lacking
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.attention import KERNELS, attend, can_use_kernel, number_of_chosen_kernel
 from virtual_cuda.ops.fourier import TRANSFORMS, transform_half_precision
+from virtual_cuda.ops.layers import channels_last
 from virtual_cuda.ops.recurrent import RESERVED_PARTS, flatten_parameters, run_cell, run_layer
 from virtual_cuda.ops.rms_norm import rms_norm
 from virtual_cuda.ops.whole_kernels import (
@@ -25,17 +25,16 @@ from virtual_cuda.ops.whole_kernels import (
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 aten: Final = torch.ops.aten
+_conv_backends: Final = find_internal("torch._C._ConvBackend", "torch._C._select_conv_backend")
 
 
 def _compute_eigenvalues(original: Any, input: Any, *, out: Any = None) -> Any:
     """Compute eigenvalues; without gradients the vectors are not computed."""
-    if (
-        type(input) in VIRTUAL
-        and out is None
-        and not (input.requires_grad and torch.is_grad_enabled())
-    ):
-        return aten._linalg_eigvals(input)
-    return original(input, out=out)
+    if type(input) not in VIRTUAL or out is not None:
+        return original(input, out=out)
+    if input.requires_grad and torch.is_grad_enabled():
+        return original(input)
+    return aten._linalg_eigvals(input)
 
 
 def _compute_cross_entropy(
@@ -53,10 +52,10 @@ def _compute_cross_entropy(
     selects.
     """
     out = original(input, target, weight, reduction, *rest, **named)
-    smoothed = (
-        weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0
-    )
-    if smoothed and reduction == 1 and type(target) in VIRTUAL and not target.is_floating_point():
+    smoothing = rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)
+    is_weighted_mean = weight is not None and reduction == 1
+    has_classes = type(target) in VIRTUAL and not target.is_floating_point()
+    if is_weighted_mean and smoothing > 0 and has_classes:
         placement.record_waits("masked_select")
     return out
 
@@ -95,12 +94,63 @@ def _compute_ctc_loss(
     return original(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
 
 
+def _choose_convolution_backend(
+    original: Any,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    bias_sizes: Any = None,
+) -> Any:
+    """The name of the kernel that would compute a convolution on a GPU, as C++ has it.
+
+    `torch.backends.cudnn.enabled` decides, too. Raises RuntimeError for an empty input that CUDA
+    refuses.
+    """
+    if type(input) not in VIRTUAL:
+        sizes = (stride, padding, dilation, transposed, output_padding, groups)
+        return original(input, weight, bias, *sizes, bias_sizes)
+    channels = input.shape[1]
+    if 0 in input.shape:
+        if input.shape[0] and channels:
+            raise RuntimeError(
+                "Only zero batch or zero channel inputs are supported, "
+                f"but got input shape: {list(input.shape)}"
+            )
+        return _conv_backends.Empty
+    # First the depthwise kernels, then cuDNN, then the slow ones.
+    dimensions = max(input.dim() - 2, 2)
+    uses_cudnn = torch.backends.cudnn.enabled and all(
+        more < step for more, step in zip(output_padding, stride, strict=True)
+    )
+    is_depthwise = channels == groups > 1 and weight.shape[0] % channels == 0
+    if is_depthwise and not transposed:
+        in_channels_last = channels_last(input) or channels_last(weight)
+        if uses_cudnn and in_channels_last and input.dtype is not torch.float64:
+            return _conv_backends.Cudnn
+        return getattr(_conv_backends, f"CudaDepthwise{dimensions}d")
+    if uses_cudnn:
+        return _conv_backends.CudnnTranspose if transposed else _conv_backends.Cudnn
+    if transposed:
+        kind = "SlowTranspose"
+    elif dimensions == 3 or max(dilation) > 1:
+        kind = "SlowDilated"
+    else:
+        kind = "Slow"
+    return getattr(_conv_backends, f"{kind}{dimensions}d")
+
+
 # Composites whose own complaints name the device as C++ knows it.
 _VF: Final = find_internal("torch._VF")
 _NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
 
 
-def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]:
+def _patch_overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]:
     """Patches that put one function in the place of `name` in all owners.
 
     It calls `function` with the original first, as `around` does. But a `__torch_function__` is
@@ -111,60 +161,52 @@ def _overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]
         return []
     original = getattr(owners[0], name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        if torch.overrides.has_torch_function(given):
-            return torch.overrides.handle_torch_function(call, given, *args, **kwargs)
+    def ask_overrides_or_call(*args: Any, **kwargs: Any) -> Any:
+        values = (*args, *kwargs.values())
+        if torch.overrides.has_torch_function(values):
+            this = ask_overrides_or_call
+            return torch.overrides.handle_torch_function(this, values, *args, **kwargs)
         return function(original, *args, **kwargs)
 
-    call.__name__ = call.__qualname__ = name
-    return [(owner, name, call) for owner in owners]
+    ask_overrides_or_call.__name__ = ask_overrides_or_call.__qualname__ = name
+    return [(owner, name, ask_overrides_or_call) for owner in owners]
 
 
 @torch_patches()
-def _patches(opening: Opening) -> list[Patch]:
+def _layer_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of layers, losses, transforms and attention."""
-    c_nn = nn_functions
-    both = c_nn, nn.functional
-    return [
-        *_overridable(both, "one_hot", _make_one_hot),
-        *(around(_VF, kind, functools.partial(run_layer, kind)) for kind in RESERVED_PARTS),
-        (nn.RNNBase, "flatten_parameters", flatten_parameters),
-        around(c_nn, "cross_entropy_loss", _compute_cross_entropy),
-        around(find_internal("torch._C._linalg"), "linalg_eigvals", _compute_eigenvalues),
-        *_overridable((torch.linalg,), "eigvals", _compute_eigenvalues),
-        *_overridable((torch,), "rms_norm", rms_norm),
-        *chain.from_iterable(
-            _overridable((torch.fft,), name, functools.partial(transform_half_precision, name))
-            for name in TRANSFORMS
-        ),
-        *_overridable(both, "scaled_dot_product_attention", attend),
-        *(
-            around(
-                torch.backends.cuda,
-                f"can_use_{kernel}_attention",
-                functools.partial(can_use_kernel, kernel),
-            )
-            for kernel in KERNELS
-        ),
-        (torch.backends.cuda, "is_flash_attention_available", lambda: True),
-        around(torch, "_fused_sdp_choice", number_of_chosen_kernel),
-    ]
+    both = nn_functions, nn.functional
+    yield from _patch_overridable(both, "one_hot", _make_one_hot)
+    yield around(nn_functions, "cross_entropy_loss", _compute_cross_entropy)
+    yield around(torch._C, "_select_conv_backend", _choose_convolution_backend)
+    yield around(find_internal("torch._C._linalg"), "linalg_eigvals", _compute_eigenvalues)
+    yield from _patch_overridable((torch.linalg,), "eigvals", _compute_eigenvalues)
+    yield from _patch_overridable((torch,), "rms_norm", rms_norm)
+    # Recurrent layers, and transforms of half precision.
+    for kind in RESERVED_PARTS:
+        yield around(_VF, kind, functools.partial(run_layer, kind))
+    yield nn.RNNBase, "flatten_parameters", flatten_parameters
+    for name in TRANSFORMS:
+        transform = functools.partial(transform_half_precision, name)
+        yield from _patch_overridable((torch.fft,), name, transform)
+    # Attention, and the questions which kernel would be used for it.
+    yield from _patch_overridable(both, "scaled_dot_product_attention", attend)
+    for kernel in KERNELS:
+        can_use = functools.partial(can_use_kernel, kernel)
+        yield around(torch.backends.cuda, f"can_use_{kernel}_attention", can_use)
+    yield torch.backends.cuda, "is_flash_attention_available", lambda: True
+    yield around(torch, "_fused_sdp_choice", number_of_chosen_kernel)
 
 
 @torch_patches(Stage.WRAP)
-def _placement_patches(opening: Opening) -> list[Patch]:
+def _placement_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of functions whose complaints must name the device as CUDA does."""
-    named: list[tuple[Any, str]] = [(_VF, name) for name in _NAMING_DEVICES]
-    named += [(torch, "istft")]
-    named += [
-        (owner, name)
-        for owner in (torch, torch.Tensor)
-        for name in ("take_along_dim", "tensor_split")
-    ]
-    return [
-        *(around(owner, name, call_in_cuda_words) for owner, name in named),
-        around(torch, "ctc_loss", _compute_ctc_loss),
-        around(_VF, "gru_cell", functools.partial(run_cell, "gru", "hx")),
-        around(_VF, "lstm_cell", functools.partial(run_cell, "lstm", "cx")),
-    ]
+    for name in _NAMING_DEVICES:
+        yield around(_VF, name, call_in_cuda_words)
+    yield around(torch, "istft", call_in_cuda_words)
+    for owner in (torch, torch.Tensor):
+        for name in ("take_along_dim", "tensor_split"):
+            yield around(owner, name, call_in_cuda_words)
+    yield around(torch, "ctc_loss", _compute_ctc_loss)
+    yield around(_VF, "gru_cell", functools.partial(run_cell, "gru", "hx"))
+    yield around(_VF, "lstm_cell", functools.partial(run_cell, "lstm", "cx"))

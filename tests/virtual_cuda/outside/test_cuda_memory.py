@@ -278,7 +278,7 @@ def test_the_environment_sets_how_much_memory_may_be_used(monkeypatch: pytest.Mo
     assert devices.gpu.devices[0].memory.allowed == 1 << 18
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:-0.1")
     with pytest.raises(RuntimeError, match="per_process_memory_fraction is invalid"):
-        devices.use(devices.gpu)
+        devices.use_device(devices.gpu)
 
 
 def test_a_refused_allocation_and_an_empty_tensor_are_no_blocks() -> None:
