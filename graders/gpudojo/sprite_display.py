@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 Pixel = tuple[int, int, int]
 Picture = list[list[Pixel]]
 
-UPPER_HALF: Final = (
-    "▀"  # one cell, two pixels: the character's colour above, the background's below
-)
+# One cell, two pixels: the character's colour above, the background's below.
+UPPER_HALF: Final = "▀"
 SHADES: Final = " .:-=+*#%@"  # from dark to bright, for terminals without colours
 GAP: Final = 2
 SMALL: Final = 8  # sprites up to this many pixels wide are drawn at twice their size
@@ -27,51 +26,46 @@ SMALL: Final = 8  # sprites up to this many pixels wide are drawn at twice their
 def show(sprites: Any, titles: Sequence[object] | None = None, file: IO[str] | None = None) -> None:
     """Print sprites side by side, each under its title.
 
-    `sprites` is `(N, 3, H, W)` in colour, or `(N, H, W)` or `(N, 1, H, W)` in grey: a tensor on any device, an array or
-    nested lists, in [0, 1]. Values outside are clamped.
+    `sprites` is `(N, 3, H, W)` in colour, or `(N, H, W)` or `(N, 1, H, W)` in grey: a tensor on any
+    device, an array or nested lists, in [0, 1]. Values outside are clamped. Raises NotSprites for
+    any other shape.
     """
     from rich.console import Console
 
     console = Console(file=file, highlight=False)
-    blocks = (
-        console.color_system is not None
-        and not console.no_color
-        and _can_write(console, UPPER_HALF)
-    )
-    drawn = []
+    coloured = console.color_system is not None and not console.no_color
+    in_blocks = coloured and _can_write(console, UPPER_HALF)
+    drawings = []
     for picture in pictures_of(sprites):
-        scale = 2 if len(picture[0]) <= SMALL else 1
-        drawn.append(
-            _in_blocks(_enlarged(picture, scale)) if blocks else _in_pairs(picture, console)
-        )
-    names = [_writable(console, str(title)) for title in titles or ()]
-    names += [""] * (len(drawn) - len(names))
-    for line in _side_by_side(drawn, names, console.width):
+        if in_blocks:
+            drawings.append(_draw_in_blocks(_enlarge_small(picture)))
+        else:
+            drawings.append(_draw_in_pairs(picture, coloured))
+    names = [_writable_text(console, str(title)) for title in titles or ()]
+    names += [""] * (len(drawings) - len(names))
+    for line in _lay_side_by_side(drawings, names, console.width):
         # A line that is too long is cropped; wrapped, it would not be a picture.
         console.print(line, no_wrap=True, overflow="crop", crop=True)
 
 
+# ---- from numbers to pixels --------------------------------------------------------------------
+
+
 def pictures_of(sprites: Any) -> list[Picture]:
-    """Rows of pixels, three numbers from 0 to 255 each, for every sprite."""
+    """Rows of pixels, three numbers from 0 to 255 each, for every sprite. Raises NotSprites."""
     if hasattr(sprites, "detach"):
         sprites = sprites.detach().float().cpu()
     nested = sprites.tolist() if hasattr(sprites, "tolist") else sprites
-    shape = _shape(nested)
-    if len(shape) == 3:
-        nested, shape = [[grey] for grey in nested], (shape[0], 1, *shape[1:])
+    given_shape = shape = _shape_of_lists(nested)
+    if len(shape) == 3:  # grey, without a dimension for it
+        nested = [[grey] for grey in nested]
+        shape = (shape[0], 1, *shape[1:])
     if len(shape) != 4 or shape[1] not in (1, 3) or 0 in shape[2:]:
-        raise NotSprites(_shape(sprites.tolist() if hasattr(sprites, "tolist") else sprites))
-    pictures = []
-    for channels in nested:
-        red, green, blue = channels if shape[1] == 3 else channels * 3
-        rows = zip(red, green, blue, strict=True)
-        pictures.append(
-            [[(_byte(r), _byte(g), _byte(b)) for r, g, b in zip(*row, strict=True)] for row in rows]
-        )
-    return pictures
+        raise NotSprites(given_shape)
+    return [_picture_of(channels) for channels in nested]
 
 
-def _shape(nested: Any) -> tuple[int, ...]:
+def _shape_of_lists(nested: Any) -> tuple[int, ...]:
     """The lengths of nested lists, down to the first number or the first empty list."""
     shape = []
     while isinstance(nested, (list, tuple)):
@@ -83,15 +77,43 @@ def _shape(nested: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _byte(value: float) -> int:
-    return round(255 * min(1.0, max(0.0, value))) if isfinite(value) else 255 * (value > 0)
+def _picture_of(channels: Any) -> Picture:
+    """The pixels of a sprite with three channels, or with one for grey."""
+    red, green, blue = channels if len(channels) == 3 else channels * 3
+    picture = []
+    for reds, greens, blues in zip(red, green, blue, strict=True):
+        row = []
+        for values in zip(reds, greens, blues, strict=True):
+            r, g, b = map(_byte_of, values)
+            row.append((r, g, b))
+        picture.append(row)
+    return picture
 
 
-def _enlarged(picture: Picture, scale: int) -> Picture:
-    return [[pixel for pixel in row for _ in range(scale)] for row in picture for _ in range(scale)]
+def _byte_of(value: float) -> int:
+    """A number from 0 to 1 as one from 0 to 255. NaN is 0."""
+    if not isfinite(value):
+        return 255 if value > 0 else 0
+    return round(255 * min(1.0, max(0.0, value)))
 
 
-def _in_blocks(picture: Picture) -> list[Text]:
+def _enlarge_small(picture: Picture) -> Picture:
+    """A small picture at twice its size; others as they are."""
+    if len(picture[0]) > SMALL:
+        return picture
+    enlarged = []
+    for row in picture:
+        wide_row = []
+        for pixel in row:
+            wide_row += [pixel, pixel]
+        enlarged += [wide_row, wide_row]
+    return enlarged
+
+
+# ---- from pixels to text -----------------------------------------------------------------------
+
+
+def _draw_in_blocks(picture: Picture) -> list[Text]:
     """Two rows of pixels in each line of text."""
     from rich.color import Color
     from rich.style import Style
@@ -100,61 +122,77 @@ def _in_blocks(picture: Picture) -> list[Text]:
     lines = []
     for top in range(0, len(picture), 2):
         line = Text()
-        # Below the last of an odd number of rows, the terminal's background shows.
-        below = picture[top + 1] if top + 1 < len(picture) else [None] * len(picture[top])
-        for upper, lower in zip(picture[top], below, strict=True):
-            style = Style(
-                color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower) if lower else None
-            )
-            line.append(UPPER_HALF, style)
+        for column, pixel in enumerate(picture[top]):
+            # Below the last of an odd number of rows, the terminal's background shows.
+            below = None
+            if top + 1 < len(picture):
+                below = Color.from_rgb(*picture[top + 1][column])
+            line.append(UPPER_HALF, Style(color=Color.from_rgb(*pixel), bgcolor=below))
         lines.append(line)
     return lines
 
 
-def _in_pairs(picture: Picture, console: Console) -> list[Text]:
+def _draw_in_pairs(picture: Picture, coloured: bool) -> list[Text]:
     """Two characters per pixel: coloured blanks, or a shade where there are no colours."""
     from rich.color import Color
     from rich.style import Style
     from rich.text import Text
 
-    coloured = console.color_system is not None and not console.no_color
     lines = []
     for row in picture:
         line = Text()
-        for red, green, blue in row:
+        for pixel in row:
             if coloured:
-                line.append("  ", Style(bgcolor=Color.from_rgb(red, green, blue)))
+                line.append("  ", Style(bgcolor=Color.from_rgb(*pixel)))
             else:
-                bright = (0.299 * red + 0.587 * green + 0.114 * blue) / 255
-                line.append(SHADES[min(int(bright * len(SHADES)), len(SHADES) - 1)] * 2)
+                line.append(_shade_of(pixel) * 2)
         lines.append(line)
     return lines
 
 
-def _side_by_side(drawn: list[list[Text]], names: list[str], width: int) -> list[Text]:
-    """Rows of as many pictures as fit the terminal's width, each under its name."""
+def _shade_of(pixel: Pixel) -> str:
+    red, green, blue = pixel
+    brightness = (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+    index = int(brightness * len(SHADES))
+    return SHADES[min(index, len(SHADES) - 1)]
+
+
+def _lay_side_by_side(drawings: list[list[Text]], names: list[str], width: int) -> list[Text]:
+    """Lines with as many drawings side by side as fit the width, each under its name."""
     from rich.cells import cell_len
     from rich.text import Text
 
-    if not drawn:
+    if not drawings:
         return []
-    column = max(max(cell_len(name) for name in names), *(picture[0].cell_len for picture in drawn))
-    across = max(1, (width + GAP) // (column + GAP))
+    widths = [cell_len(name) for name in names]
+    widths += [drawing[0].cell_len for drawing in drawings]
+    column = max(widths) + GAP
+    across = max(1, (width + GAP) // column)
     lines = []
-    for start in range(0, len(drawn), across):
-        band = drawn[start : start + across]
+    for start in range(0, len(drawings), across):
+        band = drawings[start : start + across]
         titles = names[start : start + across]
-        rows: list[list[Text]] = [[Text(name) for name in titles]] if any(titles) else []
-        for at in range(max(len(picture) for picture in band)):
-            rows.append([picture[at] if at < len(picture) else Text() for picture in band])
-        for row in rows:
-            line = Text()
-            for cell in row:
-                line.append_text(cell)
-                line.append(" " * (column + GAP - cell.cell_len))
-            line.right_crop(len(line.plain) - len(line.plain.rstrip()) if not line.spans else GAP)
-            lines.append(line)
+        if any(titles):
+            lines.append(_join_cells([Text(title) for title in titles], column))
+        for index in range(max(map(len, band))):
+            # A drawing with fewer lines than its neighbours ends earlier.
+            cells = [drawing[index] if index < len(drawing) else Text() for drawing in band]
+            lines.append(_join_cells(cells, column))
     return lines
+
+
+def _join_cells(cells: list[Text], width: int) -> Text:
+    """Cells of this width in one line, without the blanks at its end."""
+    from rich.text import Text
+
+    line = Text()
+    for cell in cells:
+        line.append_text(cell)
+        line.append(" " * (width - cell.cell_len))
+    # Coloured blanks are pixels: of such a line only the gap is taken off.
+    blanks = GAP if line.spans else len(line.plain) - len(line.plain.rstrip())
+    line.right_crop(blanks)
+    return line
 
 
 def _can_write(console: Console, text: str) -> bool:
@@ -165,7 +203,8 @@ def _can_write(console: Console, text: str) -> bool:
     return True
 
 
-def _writable(console: Console, text: str) -> str:
+def _writable_text(console: Console, text: str) -> str:
+    """The text, with `?` for each character that is not ASCII if the console cannot write it."""
     if _can_write(console, text):
         return text
     return text.encode("ascii", "replace").decode("ascii")
