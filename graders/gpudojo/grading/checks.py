@@ -59,37 +59,40 @@ class Ran(Case, frozen=True):
 
 def describe_call(call: Call, *args: Any, **kwargs: Any) -> Ran:
     """Call the student's function on the device and describe what it did."""
-    before = [array_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
+    before = [_array_if_tensor(argument) for argument in args]
     value, settings = call_and_restore_settings(call, *args, **kwargs)
-    ledger = call.ledger
-    copies = ledger.transfers()
-    waits = ledger.syncs()
-    is_tensor = isinstance(value, torch.Tensor)
+    changed = []
+    for number, (argument, array) in enumerate(zip(args, before, strict=True), 1):
+        if array is not None and array_of(argument) != array:
+            changed.append(number)
+    copies = call.ledger.transfers()
+    waits = call.ledger.syncs()
+    array = _array_if_tensor(value)
     return Ran(
         kind=type(value).__name__,
-        value=array_of(value) if is_tensor else _plain(value),
-        device=str(value.device) if is_tensor else "",
+        value=_plain_value(value) if array is None else array,
+        device="" if array is None else str(value.device),
         wanted_device=device_name(call.device),
         copies=len(copies),
         waits=len(waits),
         line=call.first_line((*copies, *waits)),
-        changed=[
-            n
-            for n, (arg, was) in enumerate(zip(args, before, strict=True), 1)
-            if was and array_of(arg) != was
-        ],
+        changed=changed,
         settings=settings,
     )
 
 
-def _plain(value: Any, depth: int = 0) -> Fact:
+def _array_if_tensor(value: Any) -> Array | None:
+    return array_of(value) if isinstance(value, torch.Tensor) else None
+
+
+def _plain_value(value: Any, depth: int = 0) -> Fact:
     """A result as plain data. Values that are no plain data, or lie too deep, become None."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)) and depth < 4:
-        return [_plain(inner, depth + 1) for inner in value]
+        return [_plain_value(inner, depth + 1) for inner in value]
     if isinstance(value, dict) and depth < 4:
-        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+        return {str(key): _plain_value(inner, depth + 1) for key, inner in value.items()}
     return None
 
 
@@ -119,105 +122,96 @@ def runs(
     """
     chosen = None if scenarios is None else tuple(scenarios)
 
-    def named(raised: Raised, seen: Seen) -> str | None:
+    def diagnose_or_none(raised: Raised, seen: Seen) -> str | None:
         try:
             return diagnose(raised, seen)
         except (KeyError, BadEvidence):
             # It looks at a probe that ended with an error, too, or at nothing.
             return None
 
-    function.diagnose = named
-    edges = {probe.name for probe in function.probes if probe.edge}
+    function.diagnose = diagnose_or_none
 
-    expected_of: list[tuple[Seen, list[str]]] = []  # the scenarios of the last reference
-
-    def judge(seen: Seen, wanted: Seen) -> None:
-        # First, probes that did not return: the function or the file is missing or broken.
-        for name, (status, error) in seen.ends.items():
-            if status is CallStatus.RETURNED or name in edges:
-                continue
-            if status is CallStatus.MISSING:
-                raise Failed(
-                    not_handed_in(function.name), f"a function named `{function.name}`", ran=()
-                )
-            assert error is not None
-            if status is CallStatus.BROKEN:
-                key = device_mistake(error) or (
-                    "file-without-memory" if error.out_of_memory else general_mistake(error)
-                )
-                said = "is not valid Python" if key == "syntax-error" else "could not be run"
-                raise Failed(
-                    f"the file {said}: {error.short}",
-                    EXPECTED.get(key or "", "no error"),
-                    error.line,
-                    key,
-                )
-            error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
-            raise scenario_raised(error, named(error, seen))
-        # Then, scenarios of which nothing was recorded. Evidence comes from where student code ran,
-        # so what is missing does not pass.
-        found = dict(_scenarios(function, seen))
-        if not expected_of or expected_of[0][0] is not wanted:
-            expected_of[:] = [(wanted, [name for name, _ in _scenarios(function, wanted)])]
-        expected = expected_of[0][1]
+    def runs(seen: Seen, wanted: Seen) -> None:
+        _expect_probes_returned(function, seen)
+        # Evidence comes from where student code ran, so what is missing does not pass.
+        found = dict(_errors_by_scenario(function, seen))
+        expected = [name for name, _ in _errors_by_scenario(function, wanted)]
         for name in expected:
             if name not in found:
-                raise Failed(
-                    f"nothing was recorded for scenario `{name}`", "what the function did there"
-                )
+                happened = f"nothing was recorded for scenario `{name}`"
+                raise Failed(happened, "what the function did there")
         # Last, errors in the scenarios that this check looks at.
         for name in expected if chosen is None else chosen:
-            if (error := found[name]) is not None:
-                failed = scenario_raised(error, named(error, seen))
+            error = found[name]
+            if error is not None:
+                failed = failure_of_scenario(error, function.diagnose(error, seen))
                 seen.about(None, name)
                 raise failed
 
-    judge.__name__, judge.__doc__ = (
-        "runs",
-        f"`{function.name}` runs in every scenario without an error.",
-    )
-    function.check(0, needs=())(judge)
+    runs.__doc__ = f"`{function.name}` runs in every scenario without an error."
+    function.check(0, needs=())(runs)
 
 
-def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
-    """Every scenario of the probes that try several, with the error it ended with."""
+def _expect_probes_returned(function: Function, seen: Seen) -> None:
+    """Raise Failed for a function that is missing, or that a probe could not call to the end."""
+    edges = {probe.name for probe in function.probes if probe.edge}
+    for name, (status, error) in seen.ends.items():
+        if status is CallStatus.RETURNED or name in edges:
+            continue
+        if status is CallStatus.MISSING:
+            expected = f"a function named `{function.name}`"
+            raise Failed(not_handed_in(function.name), expected, ran=())
+        assert error is not None
+        if status is CallStatus.BROKEN:
+            raise _failure_of_file(error)
+        if not error.scenario:
+            error = msgspec.structs.replace(error, scenario=name)
+        raise failure_of_scenario(error, function.diagnose(error, seen))
+
+
+def _failure_of_file(error: Raised) -> Failed:
+    """The failure of a check because the whole file could not be run."""
+    mistake = device_mistake(error)
+    if mistake is None and error.out_of_memory:
+        mistake = "file-without-memory"
+    mistake = mistake or general_mistake(error)
+    problem = "is not valid Python" if mistake == "syntax-error" else "could not be run"
+    expected = EXPECTED.get(mistake or "", "no error")
+    return Failed(f"the file {problem}: {error.short}", expected, error.line, mistake)
+
+
+def _errors_by_scenario(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
+    """Yield every scenario of the probes that try several, with the error it ended with."""
     for probe in function.probes:
         if probe.edge or "Cases[" not in str(probe.look.__annotations__.get("return")):
             continue
         found = seen[probe]
         for cases in [found] if isinstance(found, Cases) else found.values():
-            yield from ((name, None) for name in cases)
+            for name in cases:
+                yield name, None
             yield from cases.errors.items()
 
 
-def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
+def failure_of_scenario(raised: Raised, misconception: str | None) -> Failed:
     """The failure of a check that looks at a scenario in which the student's function raised."""
-    line = raised.line
     misconception = misconception or general_mistake(raised)
-    left = _LEFT_BEHIND.get(misconception or "")
-    if (
-        misconception != "numpy-on-device-tensor"
-        and left in raised.copied
-        and COPIED_BACK in raised.copied
-    ):
-        line, misconception = (
-            raised.copied[COPIED_BACK] or line,
-            None,
-        )  # something was copied to the device, and something back
-    elif left is not None and left in raised.copied:
+    line = raised.line
+    copied = raised.copied
+    left_behind = _LEFT_BEHIND.get(misconception or "")
+    copied_first = left_behind is not None and left_behind in copied
+    if copied_first and COPIED_BACK in copied and misconception != "numpy-on-device-tensor":
+        # Something was copied to the device, and something back.
+        line = copied[COPIED_BACK] or line
+        misconception = None
+    elif left_behind is not None and copied_first:
         # It was copied to the device by this line just before; what was used is the original.
-        line = raised.copied[left]
+        line = copied[left_behind]
         misconception = "result-thrown-away"
     elif misconception == "outputs-on-cpu":
-        line = raised.copied.get(COPIED_BACK) or line
+        line = copied.get(COPIED_BACK) or line
+    happened = f"scenario `{raised.scenario}` raised: {raised.short}"
     expected = EXPECTED.get(misconception or "", "no error")
-    return Failed(
-        f"scenario `{raised.scenario}` raised: {raised.short}",
-        expected,
-        line,
-        misconception,
-        about="runs",
-    )
+    return Failed(happened, expected, line, misconception, about="runs")
 
 
 # What is expected instead of a mistake that can be made anywhere.
@@ -237,36 +231,44 @@ def general_mistake(raised: Raised) -> str | None:
         return "not-implemented-left"
     if raised.type == "TimedOut":
         return "does-not-end"
-    return "unknown-name" if raised.type in ("NameError", "UnboundLocalError") else None
+    if raised.type in ("NameError", "UnboundLocalError"):
+        return "unknown-name"
+    return None
 
 
 def is_between_gpus(message: str) -> bool:
-    """Whether an error of torch is about tensors on two different GPUs."""
+    """True if an error of torch is about tensors on two different GPUs."""
     return "cuda:0" in message and "cuda:1" in message
 
 
+# What torch says of inputs on the CPU, and of a model there, in its errors about devices.
+_INPUTS_ON_CPU: Final = re.compile(
+    r"got (mat1|input|self|index) is on cpu|got (weight|bias) is on cuda"
+    r"|Input type \(torch\.FloatTensor\)"
+)
+_MODEL_ON_CPU: Final = re.compile(
+    r"is on cuda:\d+, different from other tensors on cpu|weight type \(torch\.FloatTensor\)"
+)
+
+
 def device_mistake(raised: Raised) -> str | None:
-    """The misconception behind an error of torch about devices."""
+    """The misconception behind an error of torch about devices. Returns None for other errors."""
     message = raised.message
     if "numpy() on Tensor that requires grad" in message:
         return "numpy-with-a-gradient"
     if "does not require grad and does not have a grad_fn" in message:
         return "no-graph-behind-the-loss"
-    if "same device" not in message and "Input type" not in message and "to numpy" not in message:
+    if not re.search("same device|Input type|to numpy", message):
         return None
     if "device type tensor to numpy" in message:
         return "numpy-on-device-tensor"
     if "got target is on cuda" in message:
         return "outputs-on-cpu" if COPIED_BACK in raised.copied else "model-not-moved"
-    if re.search(r"got target is on cpu|nll_loss|cross_entropy", message):
+    if re.search("got target is on cpu|nll_loss|cross_entropy", message):
         return "targets-on-cpu"
-    on_cpu = r"got (mat1|input|self|index) is on cpu|got (weight|bias) is on cuda|Input type \(torch\.FloatTensor\)"
-    if re.search(on_cpu, message):
+    if _INPUTS_ON_CPU.search(message):
         return "inputs-on-cpu"
-    if re.search(
-        r"is on cuda:\d+, different from other tensors on cpu|weight type \(torch\.FloatTensor\)",
-        message,
-    ):
+    if _MODEL_ON_CPU.search(message):
         return "model-not-moved"
     return None
 
@@ -276,7 +278,7 @@ Ready = Probe[Cases[Ran]]
 JudgeRan = Callable[[str, Ran, Ran], None]
 
 
-def _for_each(
+def _check_each_scenario(
     function: Function, probe: Ready, points: float, claim: str = "", after: str | None = None
 ) -> Callable[[JudgeRan], None]:
     """Make a decorator that declares a check of every scenario of a probe.
@@ -287,18 +289,21 @@ def _for_each(
     """
     if after is not None and after not in [check.name for check in function.checks]:
         raise ValueError(
-            f"declare the check {after} of {function.name} first: without it, doing nothing would pay"
+            f"declare the check {after} of {function.name} first: "
+            "without it, doing nothing would pay"
         )
 
-    def declare(judge: JudgeRan) -> None:
-        def every(seen: Seen, wanted: Seen) -> None:
+    def declare_check(judge: JudgeRan) -> None:
+        def judge_each_scenario(seen: Seen, wanted: Seen) -> None:
             for scenario, found, right in scenario_pairs(seen[probe], wanted[probe]):
                 judge(scenario, found, right)
 
-        every.__name__, every.__doc__ = judge.__name__, claim or judge.__doc__
-        function.check(points, ("runs", after) if after else ("runs",))(every)
+        judge_each_scenario.__name__ = judge.__name__
+        judge_each_scenario.__doc__ = claim or judge.__doc__
+        needs = ("runs", after) if after else ("runs",)
+        function.check(points, needs)(judge_each_scenario)
 
-    return declare
+    return declare_check
 
 
 def same_as_reference(function: Function, probe: Ready, points: float, claim: str = "") -> None:
@@ -308,18 +313,16 @@ def same_as_reference(function: Function, probe: Ready, points: float, claim: st
     instead of "It returns the right values.".
     """
 
-    @_for_each(function, probe, points, claim)
+    @_check_each_scenario(function, probe, points, claim)
     def same_as_reference(scenario: str, found: Ran, right: Ran) -> None:
         """It returns the right values."""
         where = f"scenario `{scenario}`: "
         value = right.value
         if found.kind != right.kind:
-            shown = (
-                f"{value}, {with_article(right.kind)}"
-                if isinstance(value, (bool, int, float))
-                else right.kind
-            )
-            raise Failed(f"{where}it returned {with_article(found.kind)}", shown)
+            expected = right.kind
+            if isinstance(value, (bool, int, float)):
+                expected = f"{value}, {with_article(right.kind)}"
+            raise Failed(f"{where}it returned {with_article(found.kind)}", expected)
         if isinstance(value, Array):
             if not arrays_close(found.value, value):
                 raise Failed(f"{where}the values are wrong", "the reference's values")
@@ -332,14 +335,13 @@ def on_the_device(
 ) -> None:
     """Declare that every scenario returns a tensor on the device."""
 
-    @_for_each(function, probe, points, after=after)
+    @_check_each_scenario(function, probe, points, after=after)
     def on_the_device(scenario: str, found: Ran, right: Ran) -> None:
         """The result is on the device."""
         if found.device != found.wanted_device:
-            shown = f"a tensor on {found.device}" if found.device else with_article(found.kind)
-            raise Failed(
-                f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}"
-            )
+            result = f"a tensor on {found.device}" if found.device else with_article(found.kind)
+            happened = f"scenario `{scenario}`: it returned {result}"
+            raise Failed(happened, f"a tensor on {found.wanted_device}")
 
 
 def at_most(
@@ -356,14 +358,16 @@ def at_most(
     It fails if a scenario makes more than `copies` or `waits`. None is no limit.
     """
 
-    @_for_each(function, probe, points, after=after)
+    claim = (
+        "It makes no needless copies between host and device, and no needless waits for the device."
+    )
+
+    @_check_each_scenario(function, probe, points, claim, after)
     def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
-        """It makes no needless copies between host and device, and no needless waits for the device."""
         for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
             if most is not None and count > most:
-                raise Failed(
-                    f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line
-                )
+                happened = f"scenario `{scenario}`: {count} {what}"
+                raise Failed(happened, f"at most {most}", found.line)
 
 
 def leaves_its_input_alone(
@@ -371,11 +375,12 @@ def leaves_its_input_alone(
 ) -> None:
     """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
 
-    @_for_each(function, probe, points, after=after)
+    @_check_each_scenario(function, probe, points, after=after)
     def leaves_its_input_alone(scenario: str, found: Ran, right: Ran) -> None:
         """The tensors passed in and the settings of torch are not changed."""
         if found.changed:
-            happened = f"scenario `{scenario}`: argument {found.changed[0]} has other values after the call"
+            argument = f"argument {found.changed[0]}"
+            happened = f"scenario `{scenario}`: {argument} has other values after the call"
             raise Failed(happened, "the values from before", None, "input-modified")
         expect_settings_kept(found.settings, scenario)
 
@@ -386,11 +391,9 @@ def leaves_its_input_alone(
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
     """Require that no setting of torch was changed. Raises Failed."""
     if settings:
-        raise Failed(
-            f"it changed {settings[0]} (scenario `{scenario}`)",
-            "no change",
-            at=setters_of(settings[0]),
-        )
+        setting = settings[0]
+        happened = f"it changed {setting} (scenario `{scenario}`)"
+        raise Failed(happened, "no change", at=setters_of(setting))
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:

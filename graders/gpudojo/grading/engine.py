@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpudojo.grading.bindings import solved_names
-from gpudojo.grading.checks import scenario_raised
+from gpudojo.grading.checks import failure_of_scenario
 from gpudojo.grading.explain import explain
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.reference_solutions import CachedReference
@@ -140,7 +140,7 @@ def _judge_error(
     except Exception:  # then the check cannot judge anybody
         return Judgement(Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict"))
     if isinstance(error, ScenarioRaised):
-        failed = scenario_raised(error.raised, function.diagnose(error.raised, seen))
+        failed = failure_of_scenario(error.raised, function.diagnose(error.raised, seen))
         seen.about(None, error.raised.scenario)
         return Judgement(Outcome.FAILED, failed, seen.ran)
     return Judgement(Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises"))
