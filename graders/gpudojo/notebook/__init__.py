@@ -9,7 +9,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.hooks import DEVICE_CHOICES, REAL_GPUS
@@ -41,7 +41,29 @@ from gpudojo.notebook.session_functions import (
 
 SEED: Final = PUBLIC_SEEDS[0]
 OUTPUT_CHARACTERS: Final = 20_000  # of what student code prints; a notebook stores its output
-Task = tuple[Exercise, Function]
+
+
+class Task(NamedTuple):
+    """A function that students write, and the exercise it belongs to."""
+
+    exercise: Exercise
+    function: Function
+
+
+class _Wanted(NamedTuple):
+    """An object of the session that is to be checked."""
+
+    name: str  # of its task
+    thing: Any
+
+
+class _Options(NamedTuple):
+    """How functions are checked."""
+
+    hints: int  # how many are shown
+    seed: int
+    kind: str  # of device
+    seconds: float  # the time limit of each function
 
 
 def check(
@@ -59,11 +81,10 @@ def check(
     namespace = sys._getframe(1).f_globals
     if namespace.get("__name__") != "__main__":
         return  # pytest or `dojo grade` runs the cells to find functions, and checks them itself
-    show(
-        make_report(
-            *things, namespace=namespace, hints=hints, seed=seed, bench=bench, seconds=seconds
-        )
+    report = make_report(
+        *things, namespace=namespace, hints=hints, seed=seed, bench=bench, seconds=seconds
     )
+    show_report(report)
 
 
 def make_report(
@@ -85,14 +106,49 @@ def make_report(
     )
 
     if hints is not None and (isinstance(hints, bool) or not isinstance(hints, int)):
-        return CheckReport(said=(f"hints is a number, as in hints=2, not {type(hints).__name__}.",))
-    missing = bench in REAL_GPUS and not device_count(bench)
-    if bench not in DEVICE_CHOICES or missing:
-        return CheckReport(said=(f"{NoSuchDevice(bench)}.",))
+        return _refusal(f"hints is a number, as in hints=2, not {type(hints).__name__}.")
+    is_missing = bench in REAL_GPUS and not device_count(bench)
+    if bench not in DEVICE_CHOICES or is_missing:
+        return _refusal(f"{NoSuchDevice(bench)}.")
     # Which functions are to be checked, and what to say of things that are none.
     tasks = _tasks_by_name()
     said: list[str] = []
-    wanted: list[tuple[str, Any]] = []
+    if things:
+        wanted = _find_wanted(things, namespace, tasks, said)
+    else:
+        defined = [name for name in tasks if namespace.get(name) is not None]
+        wanted = [_Wanted(name, namespace[name]) for name in defined]
+        if not wanted:
+            said.append("Nothing to check yet: run the cells above first, from the top.")
+    for name, _ in wanted:
+        seeds = known_seeds(Path.cwd() / NO_SOURCE, tasks[name].exercise)
+        if seeds is not None and seed not in seeds:
+            return _refusal(f"{NoSuchSeed(seed, seeds)}.")
+    # Check them one by one. A Ctrl-C leaves out the rest.
+    kind, _ = choose_device(bench)
+    options = _Options(1 if hints is None else hints, seed, kind, seconds)
+    checked: list[FunctionReport] = []
+    for name, thing in wanted:
+        try:
+            checked.append(_check_function(name, thing, namespace, tasks[name], options))
+        except KeyboardInterrupt:
+            said.append(STOPPED.format(name=name))
+            break
+    if things:
+        return CheckReport(tuple(checked), said=tuple(said))
+    table = _make_points_table(checked, tasks) if checked else None
+    return CheckReport(table=table, said=tuple(said))
+
+
+def _refusal(sentence: str) -> CheckReport:
+    return CheckReport(said=(sentence,))
+
+
+def _find_wanted(
+    things: Sequence[Any], namespace: dict[str, Any], tasks: dict[str, Task], said: list[str]
+) -> list[_Wanted]:
+    """The objects to check. Adds to `said` what is to be said of things that are no task."""
+    wanted = []
     for thing in things:
         name = _name_of_task(thing, namespace, tasks)
         if isinstance(thing, str) and name in namespace:
@@ -102,33 +158,12 @@ def make_report(
         elif isinstance(thing, str):
             said.append(f"`{name}` is not defined here yet: run its cell first.")
         else:
-            wanted.append((name, thing))
-    if not things:
-        wanted = [(name, namespace[name]) for name in tasks if namespace.get(name) is not None]
-        if not wanted:
-            said.append("Nothing to check yet: run the cells above first, from the top.")
-    found: list[FunctionReport] = []
-    for exercise in {tasks[name][0].stem: tasks[name][0] for name, _ in wanted}.values():
-        seeds = known_seeds(Path.cwd() / NO_SOURCE, exercise)
-        if seeds is not None and seed not in seeds:
-            return CheckReport(said=(f"{NoSuchSeed(seed, seeds)}.",))
-    # Check them one by one. A Ctrl-C leaves out the rest.
-    kind = choose_device(bench)[0]
-    count = 1 if hints is None else hints
-    try:
-        for name, thing in wanted:
-            found.append(
-                _check_function(name, thing, namespace, tasks[name], count, seed, kind, seconds)
-            )
-    except KeyboardInterrupt:
-        said.append(STOPPED.format(name=wanted[len(found)][0]))
-    if things:
-        return CheckReport(tuple(found), said=tuple(said))
-    return CheckReport(table=_make_points_table(found, tasks) if found else None, said=tuple(said))
+            wanted.append(_Wanted(name, thing))
+    return wanted
 
 
-def show(report: CheckReport) -> None:
-    """Displays a report: as HTML in a notebook, else as text."""
+def show_report(report: CheckReport) -> None:
+    """Display a report: as HTML in a notebook, else as text."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
         from IPython.display import display
@@ -144,33 +179,38 @@ def show(report: CheckReport) -> None:
 
 
 def _tasks_by_name() -> dict[str, Task]:
-    return {
-        function.name: (exercise, function)
-        for _, exercise in every_exercise()
-        for function in exercise.functions
-    }
+    """The tasks of all installed days, by the name of the function."""
+    tasks = {}
+    for _, exercise in every_exercise():
+        for function in exercise.functions:
+            tasks[function.name] = Task(exercise, function)
+    return tasks
 
 
 def _name_of_task(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str | None:
     """The task that an object is for: by its name in the notebook, or by its own name."""
     if isinstance(thing, str):
         return thing if thing in tasks else None
-    here = next(
-        (name for name in tasks if thing is not None and namespace.get(name) is thing), None
-    )
-    own = getattr(thing, "__name__", None)
-    return here or (own if callable(thing) and isinstance(own, str) and own in tasks else None)
+    if thing is not None:
+        for name in tasks:
+            if namespace.get(name) is thing:
+                return name
+    own_name = getattr(thing, "__name__", None)
+    if callable(thing) and isinstance(own_name, str) and own_name in tasks:
+        return own_name
+    return None
 
 
 def _why_not_checked(thing: Any, tasks: dict[str, Task]) -> str:
     """Why an argument of `check` cannot be checked."""
-    own = thing if isinstance(thing, str) else getattr(thing, "__name__", None)
-    if isinstance(own, str) and (isinstance(thing, str) or callable(thing)):
-        near = difflib.get_close_matches(own, tasks, 1, 0.6)
-        known = ", ".join(f"`{name}`" for name in tasks)
-        return f"`{own[:80]}` is not a task" + (
-            f"; did you mean `{near[0]}`?" if near else f". The tasks are {known}."
-        )
+    own_name = getattr(thing, "__name__", None) if callable(thing) else None
+    name = thing if isinstance(thing, str) else own_name
+    if isinstance(name, str):
+        similar = difflib.get_close_matches(name, tasks, 1, 0.6)
+        if similar:
+            return f"`{name[:80]}` is not a task; did you mean `{similar[0]}`?"
+        known = ", ".join(f"`{task}`" for task in tasks)
+        return f"`{name[:80]}` is not a task. The tasks are {known}."
     kind = "None" if thing is None else f"an object of the class {type(thing).__name__}"
     return (
         f"check got {kind}. Pass a function, as in check(train_epoch), without calling it; "
@@ -179,47 +219,48 @@ def _why_not_checked(thing: Any, tasks: dict[str, Task]) -> str:
 
 
 def _check_function(
-    name: str,
-    thing: Any,
-    namespace: dict[str, Any],
-    task: Task,
-    hints: int,
-    seed: int,
-    kind: str,
-    seconds: float,
+    name: str, thing: Any, namespace: dict[str, Any], task: Task, options: _Options
 ) -> FunctionReport:
+    """Grade one function of the session. The random numbers of the next cell stay as they were."""
     import torch  # not before the first check
 
-    exercise, function = task
     student = find_source(name, thing)
-    submission = student.submission(namespace)
+    submission = student.make_submission(namespace)
     leave_cells(student.file, cells_to_run(student, namespace))
-    grader = FileGrader(submission.path, kind, seed, submission, watching=True)
-    state = torch.get_rng_state()  # a check does not change the random numbers of the next cell
+    grader = FileGrader(submission.path, options.kind, options.seed, submission, watching=True)
+    limits = Limits(options.seconds, shared=True)
+    random_state = torch.get_rng_state()
     try:
         with bounded_output(OUTPUT_CHARACTERS), recording_lines(student, submission.names):
-            results = grader.results(exercise, function, Limits(seconds, shared=True))
+            results = grader.results(task.exercise, task.function, limits)
     finally:
-        torch.set_rng_state(state)
-    # None if it was not run, for example because there is no reference.
-    pair = grader.pairs.get(function.name)
-    recorded = (line_table(pair.yours, student), pair.make_timelines()) if pair is not None else ()
-    return report_function(student, exercise, function, results, hints, *recorded)
+        torch.set_rng_state(random_state)
+    lines = None
+    timelines = None
+    # There is no pair if it was not run, for example because there is no reference.
+    pair = grader.pairs.get(task.function.name)
+    if pair is not None:
+        lines = line_table(pair.yours, student)
+        timelines = pair.make_timelines()
+    return report_function(student, *task, results, options.hints, lines, timelines)
 
 
-def _make_points_table(found: Sequence[FunctionReport], tasks: dict[str, Task]) -> PointsTable:
-    results = {one.name: {result.check: result for result in one.results} for one in found}
+def _make_points_table(checked: Sequence[FunctionReport], tasks: dict[str, Task]) -> PointsTable:
+    """The points of all exercises of which a function was checked, and what to check next."""
+    results = {}
+    for report in checked:
+        for result in report.results:
+            results[report.name, result.check] = result
     rows: dict[str, ExercisePoints] = {}
-    for stem in dict.fromkeys(one.exercise for one in found):
-        row = rows[stem] = ExercisePoints(stem)
-        for check, name in (
-            (c, f.name) for e, f in tasks.values() if e.stem == stem for c in f.checks
-        ):
-            row.add(check.points, results.get(name, {}).get(check.name))
-    waiting = [
-        one.name
-        for outcome in (Outcome.FAILED, Outcome.TODO)
-        for one in found
-        if outcome in one.outcomes
-    ]
-    return PointsTable(tuple(rows.values()), f"check({waiting[0]})" if waiting else "")
+    for stem in dict.fromkeys(report.exercise for report in checked):
+        rows[stem] = ExercisePoints(stem)
+    for exercise, function in tasks.values():
+        if exercise.stem in rows:
+            for check in function.checks:
+                rows[exercise.stem].add(check.points, results.get((function.name, check.name)))
+    # First what is begun, then what is to do.
+    for outcome in (Outcome.FAILED, Outcome.TODO):
+        for report in checked:
+            if outcome in report.outcomes:
+                return PointsTable(tuple(rows.values()), f"check({report.name})")
+    return PointsTable(tuple(rows.values()), "")

@@ -42,9 +42,9 @@ class SessionFunction:
     line: int | None  # of its `def`
     stub: bool
 
-    def submission(self, namespace: dict[str, Any]) -> Submission:
+    def make_submission(self, namespace: dict[str, Any]) -> Submission:
         """The session as a submission, which is what probes run."""
-        names = getattr(_unwrap(self.thing), "__globals__", namespace)
+        names = getattr(_function_inside(self.thing), "__globals__", namespace)
         if names.get(self.name) is not self.thing:
             names = {**names, self.name: self.thing}
         todo = frozenset({self.name} if self.stub else ())
@@ -69,7 +69,7 @@ class SessionFunction:
 
 def find_source(name: str, thing: Any) -> SessionFunction:
     """An object of the session with its source, as far as that is known."""
-    function = _unwrap(thing)
+    function = _function_inside(thing)
     if function is None:
         return SessionFunction(name, thing, NO_SOURCE, 1, (), None, False)
     code: CodeType = function.__code__
@@ -77,9 +77,8 @@ def find_source(name: str, thing: Any) -> SessionFunction:
     first = code.co_firstlineno
     node = _parse_definition(source)
     if node is None:
-        return SessionFunction(
-            name, thing, code.co_filename, first, source, first, _only_raises(code)
-        )
+        stub = _only_raises(code)
+        return SessionFunction(name, thing, code.co_filename, first, source, first, stub)
     line = first + node.lineno - 1
     return SessionFunction(name, thing, code.co_filename, first, source, line, is_stub(node))
 
@@ -101,7 +100,7 @@ def cell_name(file: str) -> str:
     return Path(file).name if Path(file).is_file() else ""
 
 
-def _unwrap(thing: Any) -> FunctionType | None:
+def _function_inside(thing: Any) -> FunctionType | None:
     """The student's own function inside decorators, partials, methods and callable objects."""
     for _ in range(WRAPPERS_AT_MOST):
         inner: Any = None
@@ -154,12 +153,14 @@ def _source_lines(code: CodeType) -> list[str]:
 
 def _parse_definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
     """The syntax tree of a function. Returns None if the text is anything else."""
+    text = textwrap.dedent("\n".join(source))
     try:
-        body = ast.parse(textwrap.dedent("\n".join(source))).body
+        tree = ast.parse(text)
     except _PARSING_ERRORS:
         return None
-    if len(body) == 1 and isinstance(body[0], ast.FunctionDef):
-        return body[0]
+    match tree.body:
+        case [ast.FunctionDef() as function]:
+            return function
     return None
 
 
@@ -171,7 +172,7 @@ def recording_lines(function: SessionFunction, names: Mapping[str, Any]) -> Iter
     """
     marked = _codes_with_marks(function)
     before: dict[FunctionType, CodeType] = {}
-    for thing in (_unwrap(function.thing), *names.values()):
+    for thing in (_function_inside(function.thing), *names.values()):
         if not isinstance(thing, FunctionType) or thing in before:
             continue
         code = thing.__code__
@@ -230,7 +231,9 @@ def cells_to_run(function: SessionFunction, namespace: dict[str, Any]) -> list[s
 
 def names_needed(name: str, texts: Iterable[str]) -> set[str]:
     """A name, and all names that its definition uses, directly or indirectly."""
-    statements = [statement for text in texts for statement in _parse_cell(text).body]
+    statements: list[ast.stmt] = []
+    for text in texts:
+        statements += _parse_cell(text).body
     needed = {name}
     count = 0
     while len(needed) > count:
@@ -252,22 +255,24 @@ def only_definitions(source: str, used: set[str]) -> str:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             continue
         if used.isdisjoint(_names_bound_by(statement)):
-            decorators = getattr(statement, "decorator_list", ())
-            first = min([statement.lineno, *(each.lineno for each in decorators)])
-            for number in range(first - 1, statement.end_lineno or statement.lineno):
-                lines[number] = ""
+            first = statement.lineno
+            for decorator in getattr(statement, "decorator_list", ()):
+                first = min(first, decorator.lineno)
+            for number in range(first, (statement.end_lineno or first) + 1):
+                lines[number - 1] = ""
     return "\n".join(lines)
 
 
 def _names_bound_by(statement: ast.stmt) -> set[str]:
     """The names that a definition or an assignment binds."""
-    if isinstance(statement, _SCOPES):
-        return {statement.name}
     targets: list[ast.expr] = []
-    if isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, ast.AnnAssign):
-        targets = [statement.target]
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Assign():
+            targets = statement.targets
+        case ast.AnnAssign():
+            targets = [statement.target]
     names = set()
     for target in targets:
         for node in ast.walk(target):
@@ -278,14 +283,15 @@ def _names_bound_by(statement: ast.stmt) -> set[str]:
 
 def _names_used_by(statement: ast.stmt) -> set[str]:
     """The names a statement reads that are not its own."""
-    nodes = list(ast.walk(statement))
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    read = {name.id for name in names if isinstance(name.ctx, ast.Load)}
-    if not isinstance(statement, _SCOPES):
-        return read
-    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    assigned = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
-    return read - arguments - assigned
+    read: set[str] = set()
+    own: set[str] = set()
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name):
+                own.add(name)
+    return read - own if isinstance(statement, _SCOPES) else read
 
 
 def _parse_cell(source: str) -> ast.Module:
