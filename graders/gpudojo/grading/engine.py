@@ -117,7 +117,7 @@ def judge_check(function: Function, check: Check, seen: Seen, wanted: Seen) -> J
     reference's evidence too; otherwise the check fails. Evidence is made where student code runs:
     if evidence that cannot be read were not held against the student, spoiling it would pay.
     """
-    seen.begin()
+    seen.begin_check()
     try:
         check.judge(seen, wanted)
     except Failed as failed:

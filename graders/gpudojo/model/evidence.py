@@ -12,6 +12,7 @@ import gc
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -108,6 +109,23 @@ class ScenarioRaised(KeyError):
         self.raised = raised
 
 
+@dataclass
+class LastAsked:
+    """What a check asked for last: a failure shows lines that these calls executed."""
+
+    anything: bool = False  # whether it has asked for anything
+    probe: str | None = None  # None for any
+    scenario: str | None = None  # None for all of the probe
+
+    def note(self, probe: str | None, scenario: str | None = None) -> None:
+        self.anything = True
+        self.probe = probe
+        self.scenario = scenario
+
+    def forget(self) -> None:
+        self.anything = False
+
+
 class Cases(dict[str, T], Generic[T]):
     """What was seen in each scenario, by name.
 
@@ -124,15 +142,15 @@ class Cases(dict[str, T], Generic[T]):
         super().__init__(cases)
         self.errors = dict(errors)
         self.probe: str = ""  # whose scenarios they are
-        self.asked: list[str | None] | None = None  # its probe and scenario were asked for last
+        self.asked: LastAsked | None = None  # where it is noted which case was asked for
         self._added: list[Cases[T]] = []
 
     def __getitem__(self, name: str) -> T:
-        self._note_asked(name)
+        self._note_question(name)
         return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        self._note_asked(name)
+        self._note_question(name)
         return super().get(name, default)
 
     def items(self) -> Iterator[tuple[str, T]]:  # type: ignore[override]
@@ -141,13 +159,12 @@ class Cases(dict[str, T], Generic[T]):
     def values(self) -> Iterator[T]:  # type: ignore[override]
         return (self[name] for name in self)
 
-    def _note_asked(self, name: str) -> None:
+    def _note_question(self, name: str) -> None:
         if self.asked is not None:
-            self.asked[0] = self.probe
-            self.asked[1] = name
+            self.asked.note(self.probe, name)
         for cases in self._added:
             if name in cases or name in cases.errors:
-                cases._note_asked(name)
+                cases._note_question(name)
 
     def __missing__(self, name: str) -> T:
         if name in self.errors:

@@ -15,6 +15,7 @@ from gpudojo.model.evidence import (
     CallStatus,
     Cases,
     Fact,
+    LastAsked,
     Observation,
     Raised,
     ScenarioRaised,
@@ -128,18 +129,14 @@ class Probe(Generic[T_co]):
         return get_type_hints(self.look)["return"]
 
 
-_NOTHING: Final = "nothing was asked for"
-
-
 class Seen:
     """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
 
     def __init__(self, observations: Mapping[str, Observation]) -> None:
         self.observations = observations
-        # The probe and the scenario that a check asked for last.
-        self._asked: list[str | None] = [_NOTHING, None]
-        self._typed: dict[str, Any] = {}
-        self._joined: dict[tuple[str, ...], Any] = {}
+        self._asked = LastAsked()
+        self._typed: dict[str, Any] = {}  # by the name of the probe
+        self._joined: dict[tuple[str, ...], Any] = {}  # by the names of the probes
 
     def __getitem__(self, probe: Probe[T]) -> T:
         """What a probe saw. Notes that a check asked for it.
@@ -147,43 +144,42 @@ class Seen:
         Raises ScenarioRaised if the student's function raised an error, KeyError if nothing was
         recorded of the probe, and BadEvidence if what was recorded has another type.
         """
-        name = probe.name
-        found: T | None = self._typed.get(name)
-        if found is None:
-            found = self._read(name, probe)
-        asked = self._asked
-        asked[0] = name
-        asked[1] = None
+        if probe.name not in self._typed:
+            self._typed[probe.name] = self._convert(probe)
+        self._asked.note(probe.name)
+        found: T = self._typed[probe.name]
         return found
 
-    def _read(self, name: str, probe: Probe[T]) -> T:
-        seen = self.observations[name]
+    def _convert(self, probe: Probe[T]) -> T:
+        """What a probe saw, in the type that it returns. Its scenarios note who asks for them."""
+        seen = self.observations[probe.name]
         if seen.status is CallStatus.RAISED and seen.raised is not None:
             raise ScenarioRaised(seen.raised)
-        made: T = convert_facts(seen.facts, probe.returns)
-        self._typed[name] = made
-        for cases in (
-            made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]
-        ):
+        found: T = convert_facts(seen.facts, probe.returns)
+        parts: Iterable[Any] = [found]
+        if isinstance(found, dict) and not isinstance(found, Cases):
+            parts = found.values()
+        for cases in parts:
             if isinstance(cases, Cases):
-                cases.probe, cases.asked = name, self._asked
-        return made
+                cases.probe = probe.name
+                cases.asked = self._asked
+        return found
 
     def about(self, probe: str | None, scenario: str | None = None) -> None:
         """Note what is asked about, in one probe or any.
 
         A failure shows a line that these calls executed.
         """
-        self._asked[:] = probe, scenario
+        self._asked.note(probe, scenario)
 
     @property
     def ends(self) -> dict[str, tuple[CallStatus, Raised | None]]:
         """How each probe ended, and with which error."""
         return {name: (seen.status, seen.raised) for name, seen in self.observations.items()}
 
-    def begin(self) -> None:
+    def begin_check(self) -> None:
         """Forget what was asked for: another check begins."""
-        self._asked[:] = _NOTHING, None
+        self._asked.forget()
 
     @property
     def ran(self) -> Lines | None:
@@ -192,29 +188,34 @@ class Seen:
         Returns None where nothing was asked. Calls outside of scenarios stand for a scenario that
         has no record, and all calls for none.
         """
-        probe, scenario = self._asked
-        if probe is _NOTHING:
+        if not self._asked.anything:
             return None
-        seen = [each for name, each in self.observations.items() if probe in (name, None)]
-        chosen = [
-            each.executed[scenario]
-            for each in seen
-            if scenario is not None and scenario in each.executed
-        ]
-        if not chosen and scenario is not None:
-            chosen = [each.executed[""] for each in seen if "" in each.executed]
-        chosen = chosen or [lines for each in seen for lines in each.executed.values()]
-        return tuple(sorted({each for lines in chosen for each in lines})) or None
+        executed = []  # by scenario, of each probe that was asked for
+        for name, seen in self.observations.items():
+            if self._asked.probe in (name, None):
+                executed.append(seen.executed)
+        chosen: list[list[tuple[int, int]]] = []
+        scenario = self._asked.scenario
+        if scenario is not None:
+            in_scenario = [each[scenario] for each in executed if scenario in each]
+            outside = [each[""] for each in executed if "" in each]
+            chosen = in_scenario or outside
+        if not chosen:
+            for by_scenario in executed:
+                chosen += by_scenario.values()
+        lines = {run for runs in chosen for run in runs}
+        return tuple(sorted(lines)) or None
 
     def cases(self, *probes: Probe[Cases[T]]) -> Cases[T]:
-        """The scenarios of several probes."""
+        """The scenarios of several probes in one. Raises what `seen[probe]` raises."""
         parts = [self[probe] for probe in probes]
-        names = tuple([probe.name for probe in probes])
-        found: Cases[T] | None = self._joined.get(names)
-        if found is None:
-            found = self._joined[names] = Cases()
+        names = tuple(probe.name for probe in probes)
+        if names not in self._joined:
+            joined: Cases[T] = Cases()
             for part in parts:
-                found.add(part)
+                joined.add(part)
+            self._joined[names] = joined
+        found: Cases[T] = self._joined[names]
         return found
 
 
@@ -255,33 +256,46 @@ def line_to_show(
     ran, any place will do.
     """
     for pattern in patterns:
-        skipped = pattern.startswith("skipped ")
-        last = "last " in pattern or pattern == "return"
         what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
-        keys = (
-            pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1)
-        )
-        # All places of the pattern, and then those of them that fit what was executed.
-        places = [lines[key] for key in (keys if what else [function]) if key in lines]
+        places = _places_of_pattern(what, function, lines)
+        skipped = pattern.startswith("skipped ")
+        takes_last = "last " in pattern or pattern == "return"
         if ran is None:
-            places = [] if skipped or (pattern == "return" and len(places) > 1) else places
+            # Which of several `return`s it was, nothing tells.
+            if skipped or (pattern == "return" and len(places) > 1):
+                places = []
         elif skipped:
-            guards = (_guard(line, lines, ran) for line in places if not was_executed(line, ran))
-            places = [line for line in guards if line]
+            places = _conditions_around(places, lines, ran)
         else:
             places = [line for line in places if was_executed(line, ran)]
-            last = last or what == "return"
+            takes_last = takes_last or what == "return"
         if places:
-            return places[-1] if last else places[0]
+            return places[-1] if takes_last else places[0]
     return None
 
 
-def _guard(line: int, lines: Mapping[str, int], ran: Lines) -> int:
-    """The line of the innermost executed condition around a line. Returns 0 where none was."""
-    while True:
-        line = lines.get(f"guard {line}", 0)
-        if not line or was_executed(line, ran):
-            return line
+def _places_of_pattern(pattern: str, function: str, lines: Mapping[str, int]) -> list[int]:
+    """The lines of a pattern in a function; of the empty pattern, where the function begins."""
+    keys = [function]
+    if pattern:
+        numbered = [f"{pattern} {number}" for number in range(2, PLACES + 1)]
+        keys = [pattern_key(function, each) for each in (pattern, *numbered)]
+    return [lines[key] for key in keys if key in lines]
+
+
+def _conditions_around(places: list[int], lines: Mapping[str, int], ran: Lines) -> list[int]:
+    """The conditions by which those of the places were left out that were not executed."""
+    found = []
+    for line in places:
+        if was_executed(line, ran):
+            continue
+        # The innermost condition around it that was executed.
+        condition = lines.get(f"guard {line}", 0)
+        while condition and not was_executed(condition, ran):
+            condition = lines.get(f"guard {condition}", 0)
+        if condition:
+            found.append(condition)
+    return found
 
 
 def was_executed(line: int, ran: Lines) -> bool:
@@ -298,7 +312,8 @@ class Drawing(NamedTuple):
     draw: Any  # of `lru_cache`
     every: Callable[[int], Iterable[tuple[Any, ...]]]
 
-    def make(self, seed: int) -> None:
+    def draw_for(self, seed: int) -> None:
+        """Draw everything for the seed of a probe, so that it is kept."""
         for arguments in self.every(seed):
             self.draw(*arguments)
 
@@ -387,11 +402,12 @@ class Function:
         only comes last: after a time-out, no other is run.
         """
 
-        def declare(function: Callable[[Any], Any]) -> Probe[Any]:
-            self.probes.append(Probe(function.__name__, function, machine, edge))
-            return self.probes[-1]
+        def declare_probe(look: Callable[[Any], Any]) -> Probe[Any]:
+            probe = Probe(look.__name__, look, machine, edge)
+            self.probes.append(probe)
+            return probe
 
-        return declare if look is None else declare(look)
+        return declare_probe if look is None else declare_probe(look)
 
     def check(self, points: float, needs: tuple[str, ...] = ("runs",)) -> Callable[[Judge], Judge]:
         """Declare a check under its function's name; its claim is the docstring.
@@ -399,16 +415,15 @@ class Function:
         Raises ValueError without one.
         """
 
-        def declare(judge: Judge) -> Judge:
+        def declare_check(judge: Judge) -> Judge:
             claim = " ".join((judge.__doc__ or "").split())
             if not claim:
-                raise ValueError(
-                    f"the check {judge.__name__} of {self.name} has no docstring for the student to read"
-                )
+                check = f"the check {judge.__name__} of {self.name}"
+                raise ValueError(f"{check} has no docstring for the student to read")
             self.checks.append(Check(judge.__name__, claim, points, judge, needs))
             return judge
 
-        return declare
+        return declare_check
 
     @property
     def points(self) -> float:

@@ -441,13 +441,16 @@ def row_of_check(
 
 ERROR_HINTS: Final = (
     "What does the error say, and what did the line get that raised it?",
-    "Print the type, shape, dtype and device of each value on this line, just before it. Which one is a surprise?",
-    "Look the call up in its documentation, compare what it takes with what you printed, and change one of them.",
+    "Print the type, shape, dtype and device of each value on this line, just before it. "
+    "Which one is a surprise?",
+    "Look the call up in its documentation, compare what it takes with what you printed, "
+    "and change one of them.",
 )
 DEVICE_HINTS: Final = (
     "Which tensors does this line use, and on which device is each of them?",
     "A tensor that is made without a device is on the CPU, wherever the others are.",
-    "Make it where it is needed, with `device=` and the `.device` of a tensor that it is used with.",
+    "Make it where it is needed, with `device=` and the `.device` of a tensor "
+    "that it is used with.",
 )
 # A call with other arguments than it takes, whatever the function was to do.
 ARGUMENTS: Final = re.compile(

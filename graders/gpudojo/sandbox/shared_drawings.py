@@ -58,4 +58,4 @@ class SharedDrawings:
                 for seed in seeds:
                     for drawing in function.drawings:
                         self._made.append(drawing)
-                        drawing.make(seed)
+                        drawing.draw_for(seed)
