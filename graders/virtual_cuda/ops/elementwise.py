@@ -547,12 +547,17 @@ def copy_as_cuda(
 def _addcmul(call: OperatorCall) -> Any:
     """Allow one CPU number as `tensor2`. Raises RuntimeError for other numbers."""
     number = find_host_number(call.func, call.given)
-    if number is not None and number[1] in ("self", "tensor1"):
-        swap = " However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
-        raise RuntimeError(
-            f"CPU Scalar support for {number[1]} argument is not supported when calling addcmul on CUDA tensors."
-            f"{swap if number[1] == 'tensor1' else ''}"
+    if number is not None and number.argument in ("self", "tensor1"):
+        text = (
+            f"CPU Scalar support for {number.argument} argument is not supported "
+            "when calling addcmul on CUDA tensors."
         )
+        if number.argument == "tensor1":
+            text += (
+                " However, CPU Scalar support for tensor2 is supported, "
+                "please swap your tensor1 and tensor2 terms."
+            )
+        raise RuntimeError(text)
     return takes_no_number(call)
 
 

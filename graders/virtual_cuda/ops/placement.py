@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -45,18 +45,28 @@ def record_waits(
     for called in gpu.on_wait:
         called(kind)
     device = gpu.devices[gpu.current].label
+    is_debugged = not explicit if warned is None else warned
     for _ in range(times):
         gpu.ledger.rows.append(SyncRow(perf_counter(), code, offset, kind, explicit, device))
-        if gpu.sync_debug and (not explicit if warned is None else warned):
-            if gpu.sync_debug == 2:
-                raise RuntimeError(WARNING)
-            warn(WARNING)
+        if is_debugged:
+            _warn_of_wait(gpu.sync_debug)
     # The host learns now of a kernel that has failed.
     if gpu.asserted:
         gpu.lost = True
         for open_device in gpu.devices:
             open_device.closed = True
         raise device_assert_error()
+
+
+def _warn_of_wait(mode: int) -> None:
+    """Do what `torch.cuda.set_sync_debug_mode` asks for a wait: nothing (0), warn (1) or raise (2).
+
+    Raises RuntimeError.
+    """
+    if mode == 2:
+        raise RuntimeError(WARNING)
+    if mode:
+        warn(WARNING)
 
 
 def record_copy(
@@ -81,10 +91,9 @@ def record_copy(
     # The copy itself, then the wait for it.
     code, offset = where or site()
     at = perf_counter()
-    asked = bool(non_blocking)
-    gpu.ledger.rows.append(
-        TransferRow(at, code, offset, direction, nbytes, pinned, asked, source, target)
-    )
+    is_async = bool(non_blocking)
+    row = TransferRow(at, code, offset, direction, nbytes, pinned, is_async, source, target)
+    gpu.ledger.rows.append(row)
     if not non_blocking and direction != "between_devices":
         record_waits(wait, where=(code, offset))
 
@@ -102,12 +111,14 @@ def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
         return lambda args, kwargs: record_waits(kind, count)
     names = [argument.name for argument in func._schema.arguments]
 
-    def record(args: Any, kwargs: Any) -> None:
-        times = count({**dict(zip(names, args, strict=False)), **kwargs})
+    def record_counted_waits(args: Any, kwargs: Any) -> None:
+        """Record as many waits as there are for these arguments."""
+        given = dict(zip(names, args, strict=False)) | kwargs
+        times = count(given)
         if times:
             record_waits(kind, times)
 
-    return record
+    return record_counted_waits
 
 
 # ---- counts that several families use; each takes the arguments by name --------------------------
@@ -156,41 +167,45 @@ def judge_placement(func: Any, args: Any, kwargs: Any) -> Any:
 
     Gives ALLOWED if the call may go on, or its finished result. Raises CUDA's error if it may not.
     """
-    given = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | kwargs
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
     facts = facts_of(func)
+    # The operator's own rule.
     if facts.placement is not None:
         decided = facts.placement(OperatorCall(func, args, kwargs, given))
         if decided is not None:
             return decided
     elif name_of(func).startswith("_foreach_"):
-        return _one_by_one(func, args, kwargs)
-    if not func._schema.is_mutable and any(
-        t.is_meta for t in tensors_in((args, tuple(kwargs.values())))
-    ):
-        return _without_values(func, args, kwargs)
+        return _run_one_by_one(func, args, kwargs)
+    # The general rules.
+    tensors = tensors_in((args, tuple(kwargs.values())))
+    if not func._schema.is_mutable and any(tensor.is_meta for tensor in tensors):
+        return _run_without_values(func, args, kwargs)
     if facts.check is not None:
         compare_devices(*facts.check, given)
         return ALLOWED
     if facts.output_first:
-        _outputs_first(func, given)
+        _check_outputs_first(func, given)
     find_host_number(func, given, facts.strict)
     return ALLOWED
 
 
-def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
+def _run_without_values(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of a call with a tensor of the device "meta", which has no values.
 
     ALLOWED where the result is not on "meta", so that the call goes on. Raises the error of torch,
     with the name of our device in it.
     """
     try:
-        out = func(*inner_of(args), **{key: inner_of(value) for key, value in kwargs.items()})
+        result = func(*inner_of(args), **_inner_of_values(kwargs))
     except RuntimeError as error:
-        device = next(
-            label_of(t) for t in tensors_in((args, tuple(kwargs.values()))) if on_device(t)
-        )
-        raise type(error)(re.sub(r"\bcpu\b", device, str(error))) from None
-    return out if all(tensor.is_meta for tensor in tensors_in(out)) else ALLOWED
+        tensors = tensors_in((args, tuple(kwargs.values())))
+        device = next(label_of(tensor) for tensor in tensors if on_device(tensor))
+        text = re.sub(r"\bcpu\b", device, str(error))
+        raise type(error)(text) from None
+    if all(tensor.is_meta for tensor in tensors_in(result)):
+        return result
+    return ALLOWED
 
 
 # ---- the general rules ---------------------------------------------------------------------------
@@ -203,63 +218,102 @@ def compare_devices(method: str, order: Any, given: dict[str, Any]) -> None:
     name in the message. Raises RuntimeError at the first difference.
     """
     common = None
-    for name, said in order:
+    for name, name_in_message in order:
         for tensor in tensors_in(given.get(name)):
             if common is None:
                 common = tensor.device
             elif tensor.device != common:
-                raise argument_elsewhere_error(said, label_of(tensor), str(common), method)
+                found = label_of(tensor)
+                raise argument_elsewhere_error(name_in_message, found, str(common), method)
 
 
-def find_host_number(func: Any, given: dict[str, Any], strict: Any = ()) -> tuple[int, str] | None:
-    """The operand that is taken for a number, with its argument's name; None if there is none.
+def compare_devices_by_name(method: str, names: Iterable[str], given: dict[str, Any]) -> None:
+    """Compare the devices of the arguments with these names, in this order.
+
+    `method` is the C++ function that does it on CUDA. Raises RuntimeError at the first difference.
+    """
+    compare_devices(method, [(name, name) for name in names], given)
+
+
+class HostNumber(NamedTuple):
+    """An operand on the host that is taken for a number."""
+
+    operand: int  # counted from the output, which is 0
+    argument: str  # its name
+
+
+def find_host_number(func: Any, given: dict[str, Any], strict: Any = ()) -> HostNumber | None:
+    """The operand on the host that is taken for a number; None if there is none.
 
     This is the rule of TensorIterator, the part of torch that runs elementwise operators: all
-    operands are on one device, but one without dimensions may be on the host. Operands are counted
-    from the output, which is 0. Arguments in `strict` may not be on the host. Raises CUDA's error
-    where the rule is broken.
+    operands are on one device, but one without dimensions may be on the host. Arguments in `strict`
+    may not be on the host. Raises CUDA's error where the rule is broken.
     """
     arguments = func._schema.arguments
-    written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-    outputs = [(a.name, t) for a in written for t in tensors_in(given.get(a.name))]
-    inputs = [
-        (a.name, t) for a in arguments if a not in written for t in tensors_in(given.get(a.name))
-    ]
+    written = [each for each in arguments if _is_written(each)]
+    read = [each for each in arguments if not _is_written(each)]
+    outputs = _tensors_of_arguments(written, given)
+    inputs = _tensors_of_arguments(read, given)
     # The first tensor on a device decides which one is meant.
-    common = next((label_of(t) for _, t in [*outputs, *inputs] if not on_host(t)), HOST)
+    common = HOST
+    for _, tensor in [*outputs, *inputs]:
+        if not on_host(tensor):
+            common = label_of(tensor)
+            break
     for _, tensor in outputs:
         if label_of(tensor) != common:
             raise two_devices_error(common, label_of(tensor))
     # In place, the first argument is an input as well, so operands are counted from the output
     # that is made.
-    before = 1 if not outputs or written[0].kwarg_only else 2
+    first_input = 1 if not outputs or written[0].kwarg_only else 2
     number = None
-    for operand, (name, tensor) in enumerate(inputs, before):
+    for operand, (name, tensor) in enumerate(inputs, first_input):
         if label_of(tensor) == common:
             continue
         if not on_host(tensor) or tensor.dim() > 0 or name in strict:
             raise two_devices_error(common, label_of(tensor))
         if number is not None:
             raise RuntimeError("Trying to pass too many CPU scalars to non-CPU kernel!")
-        number = operand, name
+        number = HostNumber(operand, name)
     return number
 
 
-def _outputs_first(func: Any, given: dict[str, Any]) -> None:
+def _is_written(argument: Any) -> bool:
+    """True for an argument of a schema that the operator writes to."""
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+
+
+def _tensors_of_arguments(arguments: Any, given: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The tensors given for these arguments of a schema, each after its argument's name."""
+    pairs = []
+    for argument in arguments:
+        for tensor in tensors_in(given.get(argument.name)):
+            pairs.append((argument.name, tensor))
+    return pairs
+
+
+def _check_outputs_first(func: Any, given: dict[str, Any]) -> None:
     """Raise RuntimeError if the tensors of `out=` are on another device than the first input.
 
     Reductions check this before TensorIterator looks at the operands.
     """
-    written = [a.name for a in func._schema.arguments if a.kwarg_only and a.alias_info is not None]
-    source = next(
-        (t for name, v in given.items() if name not in written for t in tensors_in(v)), None
-    )
-    for name in written:
-        for tensor in tensors_in(given.get(name)):
-            if source is not None and tensor.device != source.device:
-                raise RuntimeError(
-                    f"Expected out tensor to have device {label_of(source)}, but got {label_of(tensor)} instead"
-                )
+    outputs: list[Any] = []
+    inputs: list[Any] = []
+    for argument in func._schema.arguments:
+        tensors = tensors_in(given.get(argument.name))
+        if argument.kwarg_only and argument.alias_info is not None:
+            outputs.extend(tensors)
+        else:
+            inputs.extend(tensors)
+    if not inputs:
+        return
+    source = inputs[0]
+    for tensor in outputs:
+        if tensor.device != source.device:
+            raise RuntimeError(
+                f"Expected out tensor to have device {label_of(source)}, "
+                f"but got {label_of(tensor)} instead"
+            )
 
 
 # ---- what the operators' own rules use -----------------------------------------------------------
@@ -276,10 +330,11 @@ def takes_no_number(call: OperatorCall) -> Any:
     Raises the error of CUDA's kernel, which cannot take it; else gives ALLOWED.
     """
     number = find_host_number(call.func, call.given, facts_of(call.func).strict)
-    if number is not None and number[1] not in ("weight", "tensor2"):
+    if number is not None and number.argument not in ("weight", "tensor2"):
         raise RuntimeError(
-            'iter.device(arg).is_cuda() INTERNAL ASSERT FAILED at "/pytorch/aten/src/ATen/native/cuda/Loops.cuh":'
-            f"109, please report a bug to PyTorch. argument {number[0]}: expected a CUDA device but found cpu"
+            "iter.device(arg).is_cuda() INTERNAL ASSERT FAILED at "
+            '"/pytorch/aten/src/ATen/native/cuda/Loops.cuh":109, please report a bug to PyTorch. '
+            f"argument {number.operand}: expected a CUDA device but found cpu"
         )
     return ALLOWED
 
@@ -288,13 +343,12 @@ def record_crossing(source: Any, target: Any) -> None:
     """Record that CUDA copies `source` to the device of `target`, for which the host waits."""
     if label_of(source) == label_of(target):
         return
-    plain = source if on_host(source) else source._inner
-    direction: Direction = "between_devices"
-    if on_host(source):
-        direction = "to_device"
-    elif on_host(target):
-        direction = "to_host"
-    record_copy(direction, plain, False, False, label_of(source), label_of(target))
+    inner = source
+    direction: Direction = "to_device"
+    if not on_host(source):
+        inner = source._inner
+        direction = "to_host" if on_host(target) else "between_devices"
+    record_copy(direction, inner, False, False, label_of(source), label_of(target))
 
 
 def inner_of(value: Any) -> Any:
@@ -306,6 +360,11 @@ def inner_of(value: Any) -> Any:
     return value
 
 
+def _inner_of_values(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name with the CPU tensors that are inside the device's."""
+    return {key: inner_of(value) for key, value in kwargs.items()}
+
+
 def result_beside(call: OperatorCall, base: Any) -> Any:
     """The result of a call whose result belongs where `base` is.
 
@@ -314,48 +373,61 @@ def result_beside(call: OperatorCall, base: Any) -> Any:
     """
     if not on_host(base):
         return ALLOWED
-    func, args, kwargs, _ = call
-    out = call_of(func)(*inner_of(args), **{key: inner_of(value) for key, value in kwargs.items()})
-    if (count_waits := waits_of(func)) is not None:
-        count_waits(args, kwargs)
-    return out
+    func = call.func
+    result = call_of(func)(*inner_of(call.args), **_inner_of_values(call.kwargs))
+    count_waits = waits_of(func)
+    if count_waits is not None:
+        count_waits(call.args, call.kwargs)
+    return result
 
 
 # ---- lists of tensors ----------------------------------------------------------------------------
 
 
-def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
+def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of `_foreach_*` for lists that mix devices, run element by element.
 
     This is torch's slow path. Raises what the single operators raise.
     """
-    packet = name_of(func)
-    overload = func._overloadname
-    single = facts_of(func).single or f"{packet.removeprefix('_foreach_')}.Tensor"
-    run = operator.attrgetter(single)(aten)
-    # One tensor for all elements must be on the host or on their device.
-    first = next(value for value in args if isinstance(value, (list, tuple)))
-    other = args[1] if overload == "Tensor" and len(args) > 1 else None
-    if isinstance(other, torch.Tensor) and len({label_of(t) for t in first}) == 1:
-        where = label_of(first[0])
-        if not on_host(other) and label_of(other) != where:
-            raise RuntimeError(
-                f"scalar tensor is expected to be on {where} but is on {label_of(other)}"
-            )
+    name = name_of(func)
+    single_name = facts_of(func).single or f"{name.removeprefix('_foreach_')}.Tensor"
+    run_single = operator.attrgetter(single_name)(aten)
+    first_list = next(value for value in args if isinstance(value, (list, tuple)))
+    if func._overloadname == "Tensor" and len(args) > 1:
+        _check_scalar_tensor(first_list, args[1])
     # Elements whose tensors are on one device go to the operator itself, others to the single one.
     results = []
-    for position in range(len(first)):
-        element = [
-            [value[position]] if isinstance(value, (list, tuple)) else value for value in args
-        ]
-        if len({label_of(tensor) for tensor in tensors_in(element)}) == 1:
-            out = func(*element, **kwargs)
-            results.append(out[0] if out else None)
+    for position in range(len(first_list)):
+        lists = [_only_element(value, position) for value in args]
+        labels = {label_of(tensor) for tensor in tensors_in(lists)}
+        if len(labels) == 1:
+            result = func(*lists, **kwargs)
+            results.append(result[0] if result else None)
             continue
-        alone = [value[0] if isinstance(value, list) else value for value in element]
-        if packet.startswith("_foreach_addc"):  # the factor is named there
-            value = alone[3] if len(alone) > 3 else kwargs.get("value", 1)
-            results.append(run(*alone[:3], value=value))
+        element = [value[0] if isinstance(value, list) else value for value in lists]
+        if name.startswith("_foreach_addc"):  # the factor is named there
+            factor = element[3] if len(element) > 3 else kwargs.get("value", 1)
+            results.append(run_single(*element[:3], value=factor))
         else:
-            results.append(run(*alone, **kwargs))
-    return None if packet.endswith("_") else results
+            results.append(run_single(*element, **kwargs))
+    return None if name.endswith("_") else results
+
+
+def _only_element(value: Any, position: int) -> Any:
+    """A list with one element of a list or tuple; any other value as it is."""
+    return [value[position]] if isinstance(value, (list, tuple)) else value
+
+
+def _check_scalar_tensor(tensors: Any, scalar: Any) -> None:
+    """Raise RuntimeError for one tensor that serves all elements of a list and is elsewhere.
+
+    It may be on the host or on the device of the list, if that is one.
+    """
+    labels = {label_of(tensor) for tensor in tensors}
+    if not isinstance(scalar, torch.Tensor) or on_host(scalar) or len(labels) != 1:
+        return
+    expected = label_of(tensors[0])
+    if label_of(scalar) != expected:
+        raise RuntimeError(
+            f"scalar tensor is expected to be on {expected} but is on {label_of(scalar)}"
+        )

@@ -28,7 +28,7 @@ from virtual_cuda.ops.dispatch import (
     work_of,
 )
 from virtual_cuda.ops.elementwise import is_slow_on_host
-from virtual_cuda.ops.placement import compare_devices, on_host
+from virtual_cuda.ops.placement import compare_devices, compare_devices_by_name, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.ops.whole_kernels import (
     are_on_several_devices,
@@ -187,8 +187,7 @@ def _compare_devices_of_cell(
         compare_devices("wrapper_CUDA_mm", names_of_product, {"self": rows, "mat2": weight})
     operands = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
     operands |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
-    names = [(name, name) for name in operands]
-    compare_devices(f"wrapper_CUDA___thnn_fused_{kind}_cell", names, operands)
+    compare_devices_by_name(f"wrapper_CUDA___thnn_fused_{kind}_cell", operands, operands)
 
 
 def _fused_cell_takes(matrices: Sequence[Any]) -> bool:

@@ -128,8 +128,9 @@ class DuplicateOperator(ValueError):
     """An operator, or a fact about it, is declared in two places."""
 
     def __init__(self, name: str, places: tuple[str, str], fact: str = "") -> None:
+        about = f" ({fact})" if fact else ""
         super().__init__(
-            f"Operator {name!r} is declared twice{f' ({fact})' if fact else ''}: in {places[0]} and in {places[1]}. "
+            f"Operator {name!r} is declared twice{about}: in {places[0]} and in {places[1]}. "
             "Everything known about an operator stands in one entry."
         )
 
@@ -165,27 +166,23 @@ def measured_table(name: str) -> dict[str, Any]:
 
     "operators" is torch's own; "placement" and "refusals" were measured on a GPU.
     """
-    table: dict[str, Any] = json.loads(
-        (pathlib.Path(__file__).parent / "facts" / f"{name}.json").read_text()
-    )
+    path = pathlib.Path(__file__).parent / "facts" / f"{name}.json"
+    table: dict[str, Any] = json.loads(path.read_text())
     return table
 
 
 @functools.cache
 def autocast_policies() -> dict[str, str]:
     """The autocast policy of each overload, named without "aten."."""
-    lists = measured_table("operators")["autocast"]
-    found = {
-        _overload(name): policy
-        for policy, names in lists.items()
-        for name in names
-        if autocast_knows(name)
-    }
-    return found | {
-        _overload(name): facts["autocast"]
-        for name, facts in _entries.items()
-        if "autocast" in facts
-    }
+    policies = {}
+    for policy, names in measured_table("operators")["autocast"].items():
+        for name in names:
+            if autocast_knows(name):
+                policies[_name_with_overload(name)] = policy
+    for name, facts in _entries.items():
+        if "autocast" in facts:
+            policies[_name_with_overload(name)] = facts["autocast"]
+    return policies
 
 
 def autocast_knows(name: str) -> bool:
@@ -196,7 +193,7 @@ def autocast_knows(name: str) -> bool:
     return _CAST_SINCE.get(name, _TORCH) <= _TORCH
 
 
-def _overload(name: str) -> str:
+def _name_with_overload(name: str) -> str:
     """The full name of an overload: "add.default" for "add"."""
     return name if "." in name else f"{name}.default"
 
@@ -215,10 +212,10 @@ _TORCH: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 def _measured_facts(func: Any) -> dict[str, Any]:
     """The facts of an overload from `facts/*.json`, by the name of the field of `Operator`."""
-    key, operators, placement, refusals = (
-        str(func),
-        *map(measured_table, ("operators", "placement", "refusals")),
-    )
+    key = str(func)
+    operators = measured_table("operators")
+    placement = measured_table("placement")
+    refusals = measured_table("refusals")
     facts: dict[str, Any] = {
         "absent": key in refusals["absent"],
         "strict": placement["strict"].get(key, ()),
@@ -229,21 +226,38 @@ def _measured_facts(func: Any) -> dict[str, Any]:
     elif key in operators["checks"]:
         method, names = operators["checks"][key]
         facts["check"] = method, [(name, name) for name in names]
-    # Refusals are known under the plain overload's name: the in-place and `out=` forms launch the
-    # same kernel.
+    # What CUDA refuses, and in which words.
+    for fact in ("forbidden", "spoken"):
+        facts[fact] = None
+        for name in _names_of_refusals(func):
+            if name in refusals[fact]:
+                facts[fact] = refusals[fact][name]
+                break
+    if facts["forbidden"]:
+        facts["forbidden"] = _without_lifted(key, facts["forbidden"])
+    return facts
+
+
+def _names_of_refusals(func: Any) -> tuple[str, ...]:
+    """The names under which refusals of an overload are known, the first of them goes first.
+
+    That may be the plain overload's: the in-place and `out=` forms launch the same kernel.
+    """
     name = name_of(func)
     overload = func._overloadname
     base = name if name.startswith("__") else name.removesuffix("_")
     plain = overload.removesuffix("out").removesuffix("_") or "default"
-    names = (key, f"aten.{base}.{overload}", f"aten.{base}.{plain}")
-    for fact in ("forbidden", "spoken"):
-        facts[fact] = next((refusals[fact][name] for name in names if name in refusals[fact]), None)
-    if key in _LIFTED and facts["forbidden"]:
-        lifted = [dtype for dtype, version in _LIFTED[key].items() if version <= _TORCH]
-        facts["forbidden"] = {
-            dtype: said for dtype, said in facts["forbidden"].items() if dtype not in lifted
-        }
-    return facts
+    return (str(func), f"aten.{base}.{overload}", f"aten.{base}.{plain}")
+
+
+def _without_lifted(key: str, forbidden: dict[str, str]) -> dict[str, str]:
+    """The refusals by dtype, without those that the installed torch has lifted."""
+    versions = _LIFTED.get(key, {})
+    remaining = {}
+    for dtype, message in forbidden.items():
+        if dtype not in versions or versions[dtype] > _TORCH:
+            remaining[dtype] = message
+    return remaining
 
 
 @functools.cache
@@ -256,16 +270,25 @@ def facts_of(func: Any) -> Operator:
     if getattr(func, "namespace", None) != "aten":  # a custom operator, or a function of torch
         return Operator()
     facts = _measured_facts(func)
+    for fact, (key, value) in _declared_facts(func).items():
+        if facts.get(fact):
+            raise DuplicateOperator(key, (_declared_in[key], "facts/*.json"), fact)
+        facts[fact] = value
+    return Operator(**facts)
+
+
+def _declared_facts(func: Any) -> dict[str, tuple[str, Any]]:
+    """The facts of an overload that were declared, each with the name of its entry."""
     name = name_of(func)
     overload = func._overloadname
-    own = _entries.get(f"{name}.{overload}", {})
-    common = _entries.get(name, {})
-    by_hand = {k: v for k, v in common.items() if k not in OVERLOADS or overload == "default"} | own
-    for fact in by_hand:
-        if facts.get(fact):
-            key = next(key for key in (f"{name}.{overload}", name) if fact in _entries.get(key, {}))
-            raise DuplicateOperator(key, (_declared_in[key], "facts/*.json"), fact)
-    return Operator(**facts | by_hand)
+    found = {}
+    for fact, value in _entries.get(name, {}).items():
+        if fact not in OVERLOADS or overload == "default":
+            found[fact] = (name, value)
+    own_name = f"{name}.{overload}"
+    for fact, value in _entries.get(own_name, {}).items():
+        found[fact] = (own_name, value)
+    return found
 
 
 def binding_of(func: Any) -> Any:
@@ -273,13 +296,13 @@ def binding_of(func: Any) -> Any:
 
     That is Python's own binding for a frequent operator, else `func`.
     """
-    if not facts_of(func).binding or any(
-        a.kwarg_only and "Tensor" in str(a.type) for a in func._schema.arguments
-    ):
+    if not facts_of(func).binding:
         return func
+    for argument in func._schema.arguments:
+        if argument.kwarg_only and "Tensor" in str(argument.type):
+            return func
     name = name_of(func)
-    homes = (torch_functions, nn_functions, torch.Tensor.__base__)
-    for home in homes:
+    for home in (torch_functions, nn_functions, torch.Tensor.__base__):
         if not isinstance(home, Lacking) and hasattr(home, name):
             return getattr(home, name)
     return func
@@ -287,5 +310,7 @@ def binding_of(func: Any) -> Any:
 
 def call_of(func: Any) -> Any:
     """The callable that runs `func` on inner tensors: a kernel of ours, or the CPU's."""
-    found: Any = facts_of(func).kernel or binding_of(func)
-    return found._op if hasattr(found, "_op_dk") else found  # what the overload calls
+    call: Any = facts_of(func).kernel or binding_of(func)
+    if hasattr(call, "_op_dk"):  # an overload: what it calls
+        return call._op
+    return call

@@ -19,7 +19,7 @@ aten: Final = torch.ops.aten
 # ---- ties ----------------------------------------------------------------------------------------
 
 
-def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+def _sort_stably(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
     """The values and indices of a stable sort.
 
     Without `stable`, CPUs differ in the order of equal elements.
@@ -27,13 +27,13 @@ def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
     return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
 
 
-def _sort_stable(
+def _sort_with_flag(
     self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> Any:
-    return _sort(self, dim, descending)
+    return _sort_stably(self, dim, descending)
 
 
-def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
+def _values_and_first_indices(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
     """The values of `kthvalue` or `median`, and for each the first index that has it.
 
     `func` is the operator; `dim_at` is the position of its argument `dim`.
@@ -43,18 +43,18 @@ def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
     dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", -1)
     if self.dim() == 0 or self.numel() == 0:
         return values, indices
-    keep = values.dim() == self.dim()
-    wanted = values if keep else values.unsqueeze(dim)
-    same = self == wanted
+    keepdim = values.dim() == self.dim()
+    wanted = values if keepdim else values.unsqueeze(dim)
+    is_equal = self == wanted
     if self.is_floating_point():
-        same |= self.isnan() & wanted.isnan()
-    return values, same.to(torch.uint8).argmax(dim, keepdim=keep)
+        is_equal |= self.isnan() & wanted.isnan()
+    return values, is_equal.to(torch.uint8).argmax(dim, keepdim=keepdim)
 
 
 # ---- counting ------------------------------------------------------------------------------------
 
 
-def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
+def _count_values(self: Any, weights: Any = None, minlength: int = 0) -> Any:
     """The counts, after recording how often the host waits for them.
 
     CUDA fetches the smallest value, to refuse negative ones (a byte cannot be negative), and the
@@ -70,14 +70,15 @@ def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
     return out
 
 
-def _unique(inner: Any, kwargs: Any, out: Any) -> Any:
+def _put_at_front(inner: Any, kwargs: Any, out: Any) -> Any:
     """The results with the values at the front of a buffer as long as the input."""
-    found = out[0]
-    buffer = found.new_empty(max(inner[0].numel(), found.numel()))
-    return (buffer[: found.numel()].copy_(found), *out[1:])
+    values = out[0]
+    count = values.numel()
+    buffer = values.new_empty(max(inner[0].numel(), count))
+    return (buffer[:count].copy_(values), *out[1:])
 
 
-def _equal(given: dict[str, Any]) -> int:
+def _waits_of_equal(given: dict[str, Any]) -> int:
     """How often the host waits for `equal`.
 
     Not at all for different shapes, no elements, or the very same memory: the answer is known then.
@@ -86,14 +87,12 @@ def _equal(given: dict[str, Any]) -> int:
     other = given["other"]
     if one.shape != other.shape or one.numel() == 0:
         return 0
-    return int(
-        one.data_ptr() != other.data_ptr()
-        or one.stride() != other.stride()
-        or one.dtype is not other.dtype
-    )
+    if one.stride() != other.stride() or one.dtype is not other.dtype:
+        return 1
+    return int(one.data_ptr() != other.data_ptr())
 
 
-def _isin(given: dict[str, Any]) -> int:
+def _waits_of_isin(given: dict[str, Any]) -> int:
     """How often the host waits for `isin`.
 
     Few candidates are compared one by one. Many are sorted, and the different ones of both are
@@ -106,15 +105,17 @@ def _isin(given: dict[str, Any]) -> int:
     return 1 if given.get("assume_unique") else 3
 
 
-def _nansum(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
+def _sum_complex(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
     """The sum of complex numbers, which the CPU refuses here; NOT_EMULATED for all else."""
     self, *rest = inner
     if not self.is_complex() or "out" in kwargs:
         return NOT_EMULATED
-    return aten.sum.dim_IntList(torch.where(self.isnan(), 0, self), *(rest or [None]), **kwargs)
+    numbers = torch.where(self.isnan(), 0, self)
+    dims = rest or [None]
+    return aten.sum.dim_IntList(numbers, *dims, **kwargs)
 
 
-def _prod(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) -> Any:
+def _multiply_in_single(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) -> Any:
     """The product; half precision is multiplied in single precision."""
     wanted = dtype or self.dtype
     if wanted in HALF:
@@ -122,19 +123,42 @@ def _prod(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) ->
     return func(self, *args, dtype=dtype)
 
 
+def _waits_of_histc(given: dict[str, Any]) -> int:
+    """How often the host waits for `histc`: twice, for the range of the values if none is given."""
+    has_range = given.get("min", 0) != given.get("max", 0)
+    return 0 if has_range or not given["self"].numel() else 2
+
+
+def _waits_of_unique_consecutive(given: dict[str, Any]) -> int:
+    """How often the host waits for `unique_consecutive`."""
+    return int(given.get("dim") is None and given["self"].numel() > 0)
+
+
+def _waits_of_repeat_interleave(given: dict[str, Any]) -> int:
+    """How often the host waits for `repeat_interleave`: twice, unless the size is given."""
+    is_known = given.get("output_size") is not None or not given["repeats"].numel()
+    return 0 if is_known else 2
+
+
+def _waits_of_segment_reduce(given: dict[str, Any]) -> int:
+    """How often the host waits: lengths are checked on the host, offsets are trusted."""
+    return 0 if given.get("lengths") is None or given.get("unsafe") else 2
+
+
 # ---- placement -----------------------------------------------------------------------------------
 
 
-def _segment_reduce(call: OperatorCall) -> Any:
+def _refuse_lengths_elsewhere(call: OperatorCall) -> Any:
     """Raise CUDA's RuntimeError for lengths or offsets on another device."""
     name = "offsets" if call.given.get("lengths") is None else "lengths"
     raise RuntimeError(
         f"Expected data.get_device() == {name}_value.get_device() to be true, but got false.  "
-        "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+        "(Could this error message be improved?  "
+        "If so, please report an enhancement request to PyTorch.)"
     )
 
 
-def _searchsorted(call: OperatorCall) -> Any:
+def _refuse_sorter_elsewhere(call: OperatorCall) -> Any:
     """Raise CUDA's RuntimeError for a sorter on another device.
 
     None otherwise, so that the general rules decide.
@@ -142,13 +166,15 @@ def _searchsorted(call: OperatorCall) -> Any:
     sorter = call.given.get("sorter")
     boundaries = call.given["sorted_sequence"]
     values = call.given["self"]
-    same = not isinstance(values, torch.Tensor) or values.device == boundaries.device
-    if sorter is not None and same and sorter.device != boundaries.device:
-        raise RuntimeError(
-            "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor "
-            f"device type {label_of(sorter)} and input value tensor device type {label_of(boundaries)}"
-        )
-    return None
+    if sorter is None or sorter.device == boundaries.device:
+        return None
+    if isinstance(values, torch.Tensor) and values.device != boundaries.device:
+        return None
+    raise RuntimeError(
+        "torch.searchsorted(): sorter and boundary tensors should have same device type, "
+        f"but got sorter tensor device type {label_of(sorter)} "
+        f"and input value tensor device type {label_of(boundaries)}"
+    )
 
 
 # ---- entries -------------------------------------------------------------------------------------
@@ -156,56 +182,43 @@ def _searchsorted(call: OperatorCall) -> Any:
 _BOOL: Final = wider_emulation((torch.bool,), torch.uint8)
 
 operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", output_first=True)
-operator("prod", kernel=partial(_prod, aten.prod.default), output_first=True)
-operator("prod.dim_int", kernel=partial(_prod, aten.prod.dim_int))
+operator("prod", kernel=partial(_multiply_in_single, aten.prod.default), output_first=True)
+operator("prod.dim_int", kernel=partial(_multiply_in_single, aten.prod.dim_int))
 operator("sum", "mean", "argmax", binding=True, output_first=True)
-operator("nansum", emulate=_nansum)
+operator("nansum", emulate=_sum_complex)
 operator("max", "min", binding=True)
 # These bindings give a named tuple, which the dispatcher would not open.
 operator("max.dim", "min.dim", binding=False)
-operator("sort.default", kernel=_sort)
-operator("sort.stable", kernel=_sort_stable)
-operator("kthvalue", kernel=partial(_equal_one, aten.kthvalue.default, 2))
+operator("sort.default", kernel=_sort_stably)
+operator("sort.stable", kernel=_sort_with_flag)
+operator("kthvalue", kernel=partial(_values_and_first_indices, aten.kthvalue.default, 2))
 operator("median", emulate=_BOOL)
 _ALERT: Final = "median CUDA with indices output"
-operator("median.dim", kernel=partial(_equal_one, aten.median.dim, 1), nondeterministic=_ALERT)
+operator(
+    "median.dim",
+    kernel=partial(_values_and_first_indices, aten.median.dim, 1),
+    nondeterministic=_ALERT,
+)
 operator("median.dim_values", nondeterministic=_ALERT)
 operator("nanmedian", emulate=_BOOL)
-operator("nanmedian.dim", kernel=partial(_equal_one, aten.nanmedian.dim, 1))
-operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_integers=True)
+operator("nanmedian.dim", kernel=partial(_values_and_first_indices, aten.nanmedian.dim, 1))
+operator("bincount", kernel=_count_values, nondeterministic="_bincount_cuda", exact_integers=True)
 operator(
-    "histc",  # without a range, the smallest and the largest value are fetched
-    waits=(
-        "histc",
-        lambda given: (
-            2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0
-        ),
-    ),
+    "histc",
+    waits=("histc", _waits_of_histc),
     nondeterministic="_histc_cuda with floating point input",
     exact_integers=True,
     emulate=wider_emulation(WHOLE, torch.float64),
 )
-operator("_unique", "_unique2", output=_unique, waits=("unique", unless_empty("self", 1)))
-operator(
-    "unique_consecutive",
-    waits=("unique", lambda given: 1 if given.get("dim") is None and given["self"].numel() else 0),
-)
-operator("equal", waits=("equal", _equal))
+operator("_unique", "_unique2", output=_put_at_front, waits=("unique", unless_empty("self", 1)))
+operator("unique_consecutive", waits=("unique", _waits_of_unique_consecutive))
+operator("equal", waits=("equal", _waits_of_equal))
 operator("allclose", waits=("allclose", 1))
-operator("isin.Tensor_Tensor", waits=("isin", _isin))
+operator("isin.Tensor_Tensor", waits=("isin", _waits_of_isin))
+operator("repeat_interleave.Tensor", waits=("repeat_interleave", _waits_of_repeat_interleave))
 operator(
-    "repeat_interleave.Tensor",
-    waits=(
-        "repeat_interleave",
-        lambda given: 2 if given.get("output_size") is None and given["repeats"].numel() else 0,
-    ),
+    "segment_reduce",
+    waits=("segment_reduce", _waits_of_segment_reduce),
+    placement=_refuse_lengths_elsewhere,
 )
-operator(
-    "segment_reduce",  # lengths are checked on the host; offsets are trusted
-    waits=(
-        "segment_reduce",
-        lambda given: 0 if given.get("lengths") is None or given.get("unsafe") else 2,
-    ),
-    placement=_segment_reduce,
-)
-operator("searchsorted", placement=_searchsorted)
+operator("searchsorted", placement=_refuse_sorter_elsewhere)
