@@ -190,7 +190,11 @@ class ClassGrading:
         refuse_mixing(options, self.state, listing.entries)
 
     def _open_class(self) -> None:
-        """Read the roster, the secret and the reference, and put the settings into the state."""
+        """Read the roster, the secret and the reference, and put the settings into the state.
+
+        A new secret is kept in a file, and so is the record of recorded evidence. Raises BadClass
+        where another run has written meanwhile or there are no solutions, and BadFile.
+        """
         options = self.options
         if version_on_disk(options.out) != self._version_on_disk:
             # What it added would be lost.
@@ -401,7 +405,7 @@ class ClassGrading:
         left = [entry for entry in entries if entry.name not in ready]
         references = self._settings_without_reference(entries)
         if self.options.rejudge:
-            self._refuse_to_run(left, bool(references))
+            self._refuse_missing_records(left, bool(references))
             self._judge_again(entries, ready)
             self._reporter.report_known(left)
         elif not references and all(self._is_known_unreadable(entry) for entry in left):
@@ -422,12 +426,20 @@ class ClassGrading:
             return [each for each in by_reference.values() if not each.verdicts.has_reference]
         return [each for key, each in by_reference.items() if self.store.load_record(key) is None]
 
-    def _refuse_to_run(self, left: Sequence[SubmissionEntry], reference: bool) -> None:
-        """Raises BadClass if --rejudge finds entries, or a reference, that have no record."""
-        without_record = [entry.name for entry in left if self._read_submission(entry) is not None]
-        if without_record:
-            what = f"{len(without_record)} submissions (first: {without_record[0]})"
-        elif reference:
+    def _refuse_missing_records(
+        self, left: Sequence[SubmissionEntry], lacks_reference: bool
+    ) -> None:
+        """Raises BadClass if --rejudge finds entries, or a reference, that have no record.
+
+        The entries are read, which puts them into `_stored`; unreadable ones need no record.
+        """
+        names = []
+        for entry in left:
+            if self._read_submission(entry) is not None:
+                names.append(entry.name)
+        if names:
+            what = f"{len(names)} submissions (first: {names[0]})"
+        elif lacks_reference:
             what = "the reference"
         else:
             return
@@ -448,7 +460,11 @@ class ClassGrading:
         left: Sequence[SubmissionEntry],
         references: Sequence[RunSettings],
     ) -> None:
-        """Run the references that are needed and the entries that are left, and judge all."""
+        """Run the references that are needed and the entries that are left, and judge all.
+
+        Records and sources are kept in the store. Raises BadClass and what the runner raises; what
+        has run by then is kept.
+        """
         options = self._settings_for(entries[0]).run_options
         if not self._uses_judges(len(left)):
             # While the process that runs submissions starts.
@@ -463,7 +479,7 @@ class ClassGrading:
             begin_judging = functools.partial(self._begin_judging, entries, ready)
             if len(references) == 1 and not self.options.require_isolation:
                 # Submissions run beside it; what they did is judged once it is done.
-                self._reporter.hold()
+                self._reporter.begin_holding()
                 reference = self._references.reference_tasks(references, then=begin_judging)
                 first = itertools.islice(submissions, 1)
                 self.runner.run(itertools.chain(reference, first, timelines, submissions))

@@ -87,7 +87,10 @@ def load_course(path: Path) -> CourseRules:
 
 
 class _CourseReader:
-    """Makes rules of the settings in a file. Every step raises BadFile for a bad setting."""
+    """Makes rules of the settings in a file. Every step raises BadFile for a bad setting.
+
+    `zone` and `deadline` are set by `make_rules`, before the steps that need them.
+    """
 
     def __init__(self, path: Path, text: str, settings: _Settings) -> None:
         self.path = path
@@ -138,7 +141,7 @@ class _CourseReader:
             raise self.bad_setting(f"there is no day {day!r}{hint}", "day")
 
     def _read_zone(self) -> datetime.tzinfo:
-        """The time zone: the one that is named, that of the deadline, or UTC."""
+        """The time zone: the one that is named, that of the deadline, or UTC. Raises BadFile."""
         name = self.settings.time_zone
         deadline = self.settings.deadline
         if not name:
@@ -197,7 +200,7 @@ class _CourseReader:
         )
 
     def _read_worths(self) -> dict[str, Worth]:
-        """What exercises count, by name: `true`, points, or a table."""
+        """What exercises count, by name: `true`, points, or a table. Raises BadFile."""
         worths = {}
         for name, value in self.settings.exercises.items():
             worths[name] = self._read_worth(name, value)
@@ -229,7 +232,7 @@ class _CourseReader:
             raise self.bad_setting(reason, *setting)
 
     def _read_extensions(self) -> dict[str, datetime.datetime]:
-        """When extensions end, by student: days after the deadline, or a date."""
+        """When extensions end, by student. Raises BadFile for a name that is used twice."""
         ends: dict[str, datetime.datetime] = {}
         listed = set()
         for who, value in self.settings.extensions.items():
@@ -243,7 +246,10 @@ class _CourseReader:
         return ends
 
     def _read_extension(self, who: str, value: Any) -> datetime.datetime:
-        """When the extension of one student ends."""
+        """When the extension of one student ends: days after the deadline, or a date.
+
+        Raises BadFile for another value, and for days without a deadline.
+        """
         setting = ("extensions", who)
         in_days = isinstance(value, int | float) and not isinstance(value, bool)
         if not in_days:
@@ -257,7 +263,7 @@ class _CourseReader:
         return self.deadline + datetime.timedelta(days=value)
 
     def _read_groups(self) -> dict[str, tuple[str, ...]]:
-        """The members of groups. Nobody is in two, and nobody twice in one."""
+        """The members of groups. Raises BadFile where somebody is in two, or twice in one."""
         groups: dict[str, tuple[str, ...]] = {}
         group_of: dict[str, str] = {}
         for group, value in self.settings.groups.items():
@@ -298,7 +304,7 @@ class _CourseReader:
             raise self.bad_setting(reason, "late", "cap")
 
     def _read_items_by_hand(self) -> tuple[HandItem, ...]:
-        """What people grade. An item without a title gets its name."""
+        """What people grade; without a title, by its name. Raises BadFile for a bad name."""
         items = []
         names: set[str] = set()
         for number, item in enumerate(self.settings.by_hand):
@@ -314,7 +320,10 @@ class _CourseReader:
         return tuple(items)
 
     def _read_roster_path(self) -> Path | None:
-        """The path of the roster, which is relative to the course file."""
+        """The path of the roster, which is relative to the course file, or None.
+
+        Raises BadFile where there is no such file.
+        """
         name = self.settings.roster
         if not name:
             return None

@@ -261,7 +261,10 @@ class DaskSession:
                 self.queue.put_back(sent.task, sent.alone)
 
     def _report_running(self) -> None:
-        """Tell the display what runs: of those sent first, as many as there are threads."""
+        """Tell the display what runs: of those sent first, as many as there are threads.
+
+        The time of a task begins when it is first among them.
+        """
         running = list(self.sent.values())[: sum(self.threads.values())]
         for sent in running:
             if not sent.runs:

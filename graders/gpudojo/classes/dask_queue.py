@@ -83,7 +83,7 @@ class TaskQueue:
             self.put_back(task, alone or losses >= LOSSES_BEFORE_ALONE)
 
     def finish_task(self, task: GradingTask, record: Record) -> None:
-        """Hand over the record of a task."""
+        """Hand over the record of a task, and count it as done."""
         self.done += 1
         task.done(record)
 

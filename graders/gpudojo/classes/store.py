@@ -117,7 +117,7 @@ class Store:
         return when.isoformat(timespec="seconds")
 
     def keep_record(self, key: str, record: Record) -> None:
-        """Write a record to a file. A thread waits until it is on the disk.
+        """Write a record to a file. A thread waits until it is on the disk. Raises OSError.
 
         A record that is torn by a power failure counts for nothing.
         """

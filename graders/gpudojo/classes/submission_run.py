@@ -106,7 +106,10 @@ class SubmissionRun:
         self._begin_step(START_SECONDS)
 
     def make_job(self, token: bytes) -> Job:
-        """What the next child is to do. It signs what it sends by `token`."""
+        """Begin another child: return what it is to do. It signs what it sends by `token`.
+
+        What was known of the last child is forgotten.
+        """
         self._children += 1
         self._forget_child(token)
         skip = set(self.skip)
@@ -252,9 +255,9 @@ class SubmissionRun:
         return self._is_on_gpu and not known_probes & probes
 
     def _repeat_child_if_we_stood_still(self, errors: Sequence[Raised]) -> bool:
-        """True if time ran out in a child while the grader stood still.
+        """Note that a child is to be run again if time ran out while the grader stood still.
 
-        It may have waited for us: nothing more of it counts, and it is run again.
+        It may have waited for us: nothing more of it counts. Returns True if that is so.
         """
         kills = self._killed[self.step or BEFORE_FIRST_STEP]
         repeats = self.stood_still and _timed_out(errors) and kills < MOST_REPEATS

@@ -66,12 +66,12 @@ class VerdictReporter:
 
     # While the reference runs, nothing can be judged
 
-    def hold(self) -> None:
+    def begin_holding(self) -> None:
         """From now on only collect what is to be judged or reported."""
         self._held = []
 
     def stop_holding(self) -> list[EqualEntries]:
-        """End `hold`, and return what was collected. It is not judged yet."""
+        """End `begin_holding`, and return what was collected. It is not judged yet."""
         held = self._held or []
         self._held = None
         return held

@@ -229,7 +229,8 @@ def _grade_mutants(
 ) -> bool:
     """Grade mutants and rewrites, and print how many are judged wrongly; True if any is.
 
-    Writes `alive.toml` into `out`. After Ctrl-C the command ends with 130.
+    Writes `alive.toml` into `out`. After Ctrl-C the command ends with 130. Raises ClickException
+    on Windows, and UsageError for a name that no exercise has.
     """
     if not hasattr(os, "fork"):
         raise click.ClickException(

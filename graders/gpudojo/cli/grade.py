@@ -233,7 +233,10 @@ def _how_far(display: Display) -> str:
 
 
 def _make_runner(asked: GradeArguments) -> Runner:
-    """What runs submissions: this machine, or the workers of a Dask scheduler."""
+    """What runs submissions: this machine, or the workers of a Dask scheduler.
+
+    Raises ClickException without Dask, and NoCluster for a scheduler file without an address.
+    """
     if asked.scheduler is None or asked.rejudge:
         return _local_runner(asked)
     try:

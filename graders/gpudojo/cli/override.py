@@ -117,7 +117,11 @@ def _refuse_contradictions(asked: OverrideArguments) -> None:
 
 @contextlib.contextmanager
 def _open_class(out: Path | None) -> Iterator[Gradebook]:
-    """The class in a folder, which nobody else can write to meanwhile; raises DojoError."""
+    """The class in a folder, which nobody else can write to meanwhile.
+
+    Raises ClickException where nothing was graded yet, BadClass where another command writes to
+    it, and BadFile.
+    """
     from gpudojo.classes.class_opening import load_last_course, open_gradebook
     from gpudojo.classes.class_state import load_state
     from gpudojo.classes.store import Store
@@ -211,7 +215,11 @@ def _log_entry(at: str, by: str, given: GivenPoints) -> LogEntry:
 def _entry_for_words(
     book: Gradebook, asked: OverrideArguments, points: float | None, at: str, by: str
 ) -> LogEntry:
-    """The entry for a student, or everyone, and an item that are named on the command line."""
+    """The entry for a student, or everyone, and an item that are named on the command line.
+
+    Raises UsageError where something is missing, ClickException for too many points and for what
+    cannot be undone, and BadClass for unknown names.
+    """
     from gpudojo.classes.overrides import UNDO, LogEntry
 
     expected_words = 1 if asked.everyone else 2

@@ -70,7 +70,7 @@ def grade_checkout(
 ) -> GradedCheckout:
     """Grade one submission, whatever is in its folder.
 
-    Raises DojoError where the grader itself fails.
+    Raises BadClass without such a folder, and other DojoErrors where the grader itself fails.
     """
     if not folder.is_dir():
         raise BadClass(f"{folder} is not a folder")

@@ -179,7 +179,10 @@ def _grader_files(day: str) -> Files:
 
 
 def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> Files:
-    """Run the reference solutions and return what was recorded, for the secret seed if given."""
+    """Run the reference solutions and return what was recorded, for the secret seed if given.
+
+    Raises CannotRelease where there are no solutions.
+    """
     reference = root / "reference" / day
     if not reference.is_dir():
         raise CannotRelease(f"there is no folder {reference} to record evidence from")

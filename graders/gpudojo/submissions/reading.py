@@ -204,7 +204,10 @@ class _SourceReader:
         self.take_all(contents, "", nested=False)
 
     def list_archive(self, data: bytes) -> Contents:
-        """The files in an archive, by its content, whatever its name is; raises Unreadable."""
+        """The files in an archive, by its content, whatever its name is; raises Unreadable.
+
+        What a gzip unpacks to is counted.
+        """
         is_zip = data.startswith(b"PK")
         if data.startswith(GZIP_MARK) or (not is_zip and is_tar(data)):
             bytes_left = max(self.limits.total_bytes - self.bytes_unpacked, 0)

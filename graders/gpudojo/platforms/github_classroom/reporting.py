@@ -91,7 +91,8 @@ def append_text(path: Path, text: str, most: int | None = None) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file in a student's checkout, whole or not at all.
 
-    A link of that name is replaced; what it leads to is left alone. Raises OSError.
+    A link of that name is replaced; what it leads to is left alone. Raises OSError, and
+    IsADirectoryError for a folder.
     """
     if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))

@@ -1,4 +1,4 @@
-"""The GitHub workflow of a student's repository: it installs the released grader and grades every push.
+"""The GitHub workflow of a student's repository: it installs the grader and grades every push.
 
 Its text follows from the manifest of the release alone, so the grader, which contains this module,
 can tell whether the workflow in a checkout is still the released one.
