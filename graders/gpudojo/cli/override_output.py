@@ -1,0 +1,201 @@
+"""What `dojo override` prints, and how it writes what was given."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import click
+
+from gpudojo.classes.console_texts import count_in_words
+from gpudojo.classes.gradebook import Gradebook
+from gpudojo.classes.overrides import EVERYONE, SET, LogEntry
+from gpudojo.classes.participants import Participant
+from gpudojo.classes.result_writing import RULES_CHANGED, write_results
+from gpudojo.cli.override_entries import largest_row
+from gpudojo.model.errors import printable_text
+from gpudojo.model.results import Grade, HandItem, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import format_points
+
+MOST_LINES: Final = 20  # about students whose points changed
+WIDTH: Final = 100
+
+
+def write_and_print(book: Gradebook, entries: Sequence[LogEntry]) -> None:
+    """Write the log and the results, and print whose points changed; raises BadClass."""
+    keys = {entry.key for entry in entries}
+    concerned = []
+    for participant in book.list_class().participants:
+        if EVERYONE in keys or not keys.isdisjoint(participant.keys):
+            concerned.append(participant)
+    before = {each.name: book.row_of(each) for each in concerned}
+    book.overrides.append_entries(entries)
+    written = write_results(book, changed=before)
+    # Whose points changed: by what was given, and by other rules since the last time.
+    gives = entries[0].action == SET
+    changed = _print_changes(book, concerned, before)
+    if len(concerned) != 1:
+        absent = _count_absent(concerned, keys) if gives else 0
+        _print_count_of_changes(changed, len(concerned), absent)
+    elif not changed:
+        click.echo("The points are the same as before.")
+    if written.tally.changed_by_rules:
+        click.echo(RULES_CHANGED)
+        for line in written.tally.changed_by_rules[:MOST_LINES]:
+            _print_line(f"  {line}")
+    sentence = f"{written.path} and {book.overrides.path} written."
+    if gives:
+        sentence += f" To undo it: dojo override --undo --out {book.out}"
+    click.echo(sentence)
+
+
+def _print_line(text: str) -> None:
+    """Print a text, in which names and comments can do nothing to the terminal."""
+    click.echo(printable_text(text))
+
+
+def _count_absent(participants: Sequence[Participant], keys: set[str]) -> int:
+    """How many of them handed in nothing, and are not named by one of the keys."""
+    absent = 0
+    for participant in participants:
+        if not participant.submissions and keys.isdisjoint(participant.keys):
+            absent += 1
+    return absent
+
+
+def _print_count_of_changes(changed: int, concerned: int, absent: int) -> None:
+    """Print of how many students points changed, and how many got nothing."""
+    sentence = f"{changed} of {concerned} students' points changed."
+    if absent:
+        sentence += f" {absent} handed in nothing and got nothing: to give them points, name them."
+    click.echo(sentence)
+
+
+def _print_changes(
+    book: Gradebook, participants: Sequence[Participant], before: Mapping[str, SubmissionRow]
+) -> int:
+    """Print how the points of the first of them changed; returns of how many they did."""
+    changed = 0
+    for participant in participants:
+        old = before[participant.name]
+        new = book.row_of(participant)
+        if new.final == old.final:
+            continue
+        changed += 1
+        if changed <= MOST_LINES:
+            change = _describe_change_of_row(old, new)
+            _print_line(f"{participant.full_name}: {change}")
+    return changed
+
+
+def _describe_change_of_row(old: SubmissionRow, new: SubmissionRow) -> str:
+    """How the published points changed; those of the exercises, too, where they are others."""
+    text = _describe_change(old.final, new.final)
+    if new.scaled or old.scaled:
+        grade_before = Grade(old.score, old.max_score)
+        grade_now = Grade(new.score, new.max_score)
+        text += f" ({_describe_change(grade_before, grade_now)} in the exercises)"
+    return text
+
+
+def _describe_change(old: Grade, new: Grade) -> str:
+    """Points before and after, and what they are out of."""
+    before = format_points(old.points)
+    after = format_points(new.points)
+    maximum = format_points(new.max_points)
+    return f"{before} → {after} of {maximum}"
+
+
+# Showing
+
+
+def print_overrides(book: Gradebook) -> None:
+    """Print what holds: of several keys of one student, the last; and what nobody has any more."""
+    entries = _entries_to_show(book)
+    for entry in sorted(entries, key=lambda entry: (entry.student, entry.item)):
+        words = [entry.student, entry.item, format_points(entry.points)]
+        if entry.comment:
+            words.append(entry.comment)
+        date = entry.at[:10]
+        words.append(f"({entry.by}, {date})")
+        _print_line("  ".join(words))
+    if not entries:
+        click.echo("There are no overrides.")
+
+
+def _entries_to_show(book: Gradebook) -> list[LogEntry]:
+    """The entries that a participant has, or nobody; without those that another one replaces."""
+    keys: set[str] = set()
+    in_use: set[LogEntry] = set()
+    for participant in book.list_class().participants:
+        keys.update(participant.keys)
+        own = book.overrides.entries_for(participant.keys, everyone=False)
+        in_use.update(own.values())
+    entries = []
+    for entry in book.overrides.entries_in_force().values():
+        if entry in in_use or entry.key not in keys:
+            entries.append(entry)
+    return entries
+
+
+def print_items_to_grade(book: Gradebook) -> None:
+    """Print whose items a person still has to grade."""
+    handed_in: defaultdict[str, list[str]] = defaultdict(list)
+    absent: defaultdict[str, list[str]] = defaultdict(list)
+    for row in book.rows_of(book.list_class().participants):
+        names = absent if row.status is SubmissionStatus.ABSENT else handed_in
+        for exercise in row.exercises:
+            if exercise.to_grade:
+                names[exercise.exercise].append(row.called)
+    if handed_in:
+        click.echo(
+            "\nStill to grade by hand: STUDENT ITEM --points …, "
+            "or --from a table of student,item,points,comment"
+        )
+    for item in book.course.by_hand:
+        if item.name in handed_in:
+            _print_item_to_grade(item, handed_in[item.name], absent[item.name])
+
+
+def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Sequence[str]) -> None:
+    """Print one item, and the names of those whose points for it are missing."""
+    about = f"{item.title}; {format_points(item.points)} points"
+    if item.rubric:
+        about += f"; {item.rubric}"
+    students = count_in_words(len(handed_in), "student")
+    _print_line(f"  {item.name} ({about}): {students}")
+    _print_names("", handed_in)
+    if absent:
+        _print_names(f"{len(absent)} more handed in nothing: ", absent)
+
+
+def _print_names(introduction: str, names: Sequence[str]) -> None:
+    """Print names, on as many lines as they need."""
+    text = printable_text(introduction + ", ".join(names))
+    for line in textwrap.wrap(text, WIDTH):
+        click.echo(f"    {line}")
+
+
+def print_log(book: Gradebook) -> None:
+    """Print every command that gave or took back points."""
+    for entry in book.overrides.log:
+        what = "undone"
+        if entry.action == SET:
+            what = f"{format_points(entry.points)}  {entry.comment}".rstrip()
+        time = entry.at[:19]
+        _print_line("  ".join([time, entry.by, entry.student, entry.item, what]))
+    if not book.overrides.log:
+        click.echo("Nothing was overridden yet.")
+
+
+def print_items(book: Gradebook) -> None:
+    """Print the names of all exercises and checks, and their points."""
+    for exercise in largest_row(book).exercises:
+        points = format_points(exercise.max_score)
+        click.echo(f"{points:>8}  {exercise.exercise}")
+        for check in exercise.checks:
+            points = format_points(check.max_points)
+            name = check.id.partition("::")[2]
+            click.echo(f"{points:>8}    {name}")
