@@ -4,14 +4,14 @@ A probe calls the student's function in some scenarios and describes what it did
 exercise a probe returns `Cases[Ran]`, made by `describe_call`, and these functions declare its
 checks: `runs`, `same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last
 three hold for a function that does nothing, too, so they need `same_as_reference`, or another check
-named by `after`, to pass first. The functions named `expect_…` raise Failed and are for checks that
-an exercise declares itself.
+named by `after`, to pass first. `runs` and `changes_no_settings` are for probes of any kind. The
+functions named `expect_…` raise Failed and are for checks that an exercise declares itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ from gpudojo.model.exercise import (
     Diagnose,
     Failed,
     Function,
+    Judge,
     Probe,
     Seen,
     with_article,
@@ -278,6 +279,28 @@ Ready = Probe[Cases[Ran]]
 JudgeRan = Callable[[str, Ran, Ran], None]
 
 
+def declare_check(
+    function: Function,
+    name: str,
+    claim: str,
+    judge: Judge,
+    points: float,
+    needs: tuple[str, ...] = ("runs",),
+) -> None:
+    """Declare a check whose name and claim are known only when it is declared.
+
+    `claim` is the line that students read. Where a check has a function of its own, decorate that
+    one with `@function.check`.
+    """
+
+    def judge_claim(seen: Seen, wanted: Seen) -> None:
+        judge(seen, wanted)
+
+    judge_claim.__name__ = name
+    judge_claim.__doc__ = claim
+    function.check(points, needs)(judge_claim)
+
+
 def _check_each_scenario(
     function: Function, probe: Ready, points: float, claim: str = "", after: str | None = None
 ) -> Callable[[JudgeRan], None]:
@@ -293,17 +316,17 @@ def _check_each_scenario(
             "without it, doing nothing would pay"
         )
 
-    def declare_check(judge: JudgeRan) -> None:
+    needs = ("runs", after) if after else ("runs",)
+
+    def declare(judge: JudgeRan) -> None:
         def judge_each_scenario(seen: Seen, wanted: Seen) -> None:
             for scenario, found, right in scenario_pairs(seen[probe], wanted[probe]):
                 judge(scenario, found, right)
 
-        judge_each_scenario.__name__ = judge.__name__
-        judge_each_scenario.__doc__ = claim or judge.__doc__
-        needs = ("runs", after) if after else ("runs",)
-        function.check(points, needs)(judge_each_scenario)
+        line = claim or judge.__doc__ or ""
+        declare_check(function, judge.__name__, line, judge_each_scenario, points, needs)
 
-    return declare_check
+    return declare
 
 
 def same_as_reference(function: Function, probe: Ready, points: float, claim: str = "") -> None:
@@ -385,6 +408,26 @@ def leaves_its_input_alone(
         expect_settings_kept(found.settings, scenario)
 
 
+def changes_no_settings(
+    function: Function,
+    *probes: Probe[Cases[Any]],
+    points: float,
+    needs: tuple[str, ...] = ("runs", "same_as_reference"),
+) -> None:
+    """Declare that no scenario of these probes changes a setting of torch.
+
+    Their cases have `settings`, the names of those that were changed. It holds for a function that
+    does nothing, too, so that it needs a check of something done.
+    """
+
+    def judge(seen: Seen, wanted: Seen) -> None:
+        for scenario, case in seen.cases(*probes).items():
+            expect_settings_kept(case.settings, scenario)
+
+    claim = "It sets no seed and changes no setting of torch."
+    declare_check(function, "changes_no_settings", claim, judge, points, needs)
+
+
 # ---- for checks that an exercise declares itself -------------------------------------------------
 
 
@@ -394,6 +437,64 @@ def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
         setting = settings[0]
         happened = f"it changed {setting} (scenario `{scenario}`)"
         raise Failed(happened, "no change", at=setters_of(setting))
+
+
+def expect_device_used(
+    device: str, used: Collection[str], what: str, line: int | None = None
+) -> None:
+    """Require that this device was used, and no other. Raises Failed.
+
+    `what` begins the sentence that names the others: "the model ran on".
+    """
+    others = sorted(set(used) - {device})
+    if others:
+        where = f"{what} {' and '.join(sorted(used))}"
+        raise other_device_used(device, where, line, wrong_device_mistake(device, others))
+
+
+def other_device_used(
+    device: str, where: str, line: int | None = None, misconception: str | None = None
+) -> Failed:
+    """The failure of a function that uses another device than the one that it is given.
+
+    `where` says which: "the model ran on cuda:0".
+    """
+    happened = f"with device={device!r}, {where}"
+    return Failed(happened, f"{device}, as asked", line, misconception)
+
+
+def wrong_device_mistake(device: str, used: Sequence[str]) -> str | None:
+    """The misconception behind the use of these devices instead of the one asked for."""
+    on_gpus = all(name.startswith("cuda") for name in used)
+    if device == "cpu" and on_gpus:
+        return "hard-coded-cuda"
+    if device == "cuda:1" and list(used) == ["cuda:0"]:
+        return "device-index-dropped"
+    return None
+
+
+def expect_mode_kept(what: str, was_training: bool, is_training: bool | None) -> None:
+    """Require that a module is in the mode from before. Raises Failed.
+
+    `what` is the module in words; None is the mode of a module that is gone.
+    """
+    if is_training is not was_training:
+        happened = f"{what} was put into {mode_in_words(is_training)} mode"
+        raise Failed(happened, f"{mode_in_words(was_training)} mode, as before")
+
+
+def mode_in_words(training: bool | None) -> str:
+    """The name of a module's mode: "training" or "evaluation"; "no" for None."""
+    if training is None:
+        return "no"
+    return "training" if training else "evaluation"
+
+
+def raised_instead(
+    raised: Raised, what: str, expected: str = "no error", misconception: str | None = None
+) -> Failed:
+    """The failure of a call that raised: "WHAT raised ValueError: …", at the line of the error."""
+    return Failed(f"{what} raised {raised.short}", expected, raised.line, misconception)
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:

@@ -12,7 +12,10 @@ from gpudojo.grading.call import Call, try_scenarios
 from gpudojo.grading.checks import (
     Ran,
     at_most,
+    changes_no_settings,
     describe_call,
+    expect_device_used,
+    expect_mode_kept,
     leaves_its_input_alone,
     on_the_device,
     runs,
@@ -23,7 +26,7 @@ from gpudojo.grading.engine import judge
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.evidence import Array, Cases
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Exercise, Failed, Function
 from gpudojo.model.results import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,16 +72,17 @@ WRONG = {
 }
 
 
-def failed(folder: Path, body: str) -> dict[str, str]:
+def failed(folder: Path, body: str, function: Function = double) -> dict[str, str]:
     """The checks that a body of `double` fails, and what they say."""
     right = folder / "right.py"
     student = folder / "student.py"
     right.write_text("def double(numbers):\n    return 2 * numbers\n", encoding="utf-8")
     student.write_text(f"import torch\n\n\ndef double(numbers):\n    {body}\n", encoding="utf-8")
     seen, wanted = (
-        observe(exercise, double, load_submission(path), "virtual", 8) for path in (student, right)
+        observe(exercise, function, load_submission(path), "virtual", 8)
+        for path in (student, right)
     )
-    results = judge(exercise, double, seen, wanted)
+    results = judge(exercise, function, seen, wanted)
     return {result.check: result.happened for result in results if result.outcome is Outcome.FAILED}
 
 
@@ -104,6 +108,53 @@ def test_a_right_function_passes(tmp_path: Path) -> None:
 def test_a_wrong_function_fails_the_check_that_claims_it(tmp_path: Path, body: str) -> None:
     check, happened = WRONG[body]
     assert failed(tmp_path, body)[check] == happened
+
+
+def test_only_changed_settings_fail_the_check_of_settings(tmp_path: Path) -> None:
+    function = exercise.function("double")
+    try:
+        probe = function.probe(called.look)
+        runs(function)
+        same_as_reference(function, probe, points=1)
+        changes_no_settings(function, probe, points=1)
+        seed = "torch.manual_seed(1); return 2 * numbers"
+        assert failed(tmp_path, seed, function) == {
+            "changes_no_settings": "it changed the seed of the random numbers (scenario `four`)"
+        }
+        assert failed(tmp_path, "return numbers + numbers", function) == {}
+        assert list(failed(tmp_path, "return None", function)) == ["same_as_reference"]
+    finally:
+        exercise.functions.remove(function)
+
+
+@pytest.mark.parametrize(
+    ("device", "used", "mistake"),
+    [
+        ("cpu", ["cuda:0"], "hard-coded-cuda"),
+        ("cuda:1", ["cuda:0"], "device-index-dropped"),
+        ("cuda:0", ["cpu"], None),
+        ("cuda:1", ["cpu", "cuda:0"], None),
+        ("cpu", ["cpu", "cuda:0"], "hard-coded-cuda"),
+    ],
+)
+def test_another_device_is_told_with_its_mistake(
+    device: str, used: list[str], mistake: str | None
+) -> None:
+    with pytest.raises(Failed) as caught:
+        expect_device_used(device, used, "the model ran on", 7)
+    found = caught.value
+    assert found.happened == f"with device={device!r}, the model ran on {' and '.join(used)}"
+    assert (found.expected, found.line) == (f"{device}, as asked", 7)
+    assert found.misconception == mistake
+    expect_device_used(device, [device], "the model ran on")
+
+
+def test_a_mode_is_told_if_it_is_another_one() -> None:
+    expect_mode_kept("the model", True, True)
+    with pytest.raises(Failed) as caught:
+        expect_mode_kept("the model", False, True)
+    assert caught.value.happened == "the model was put into training mode"
+    assert caught.value.expected == "evaluation mode, as before"
 
 
 NUMBERS = st.floats(width=16) | st.sampled_from(
