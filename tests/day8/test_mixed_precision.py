@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from gpudojo.days.day8.mixed_precision import compare_updates
+from gpudojo.days.day8.mixed_precision.updates import compare_updates
 from gpudojo.model.evidence import Array
 
 

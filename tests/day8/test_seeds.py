@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from gpudojo.days.day8 import mixed_precision
-from gpudojo.days.day8 import modifying_evaluation_loop_gpu as evaluation_loop
 from gpudojo.days.day8.managing_memory import largest_batch
+from gpudojo.days.day8.mixed_precision import steps as precision_steps
+from gpudojo.days.day8.modifying_evaluation_loop_gpu import numbers as evaluation_numbers
+from gpudojo.days.day8.modifying_evaluation_loop_gpu.evaluate import make_layers
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
 from gpudojo.model.results import Outcome
@@ -19,8 +20,8 @@ SEEDS = range(1, 101)
 
 def test_half_precision_does_not_change_the_predictions_of_05() -> None:
     for seed in SEEDS:
-        numbers, pictures, logits = evaluation_loop._drawn(seed)
-        model = torch.nn.Sequential(evaluation_loop.layers(numbers)).eval()
+        numbers, pictures, logits = evaluation_numbers.draw_telling_numbers(seed)
+        model = torch.nn.Sequential(make_layers(numbers)).eval()
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), (
                 seed
@@ -46,11 +47,11 @@ def test_a_mean_loss_that_is_right_by_chance_in_half_precision_fails_in_05() -> 
 
 def test_the_largest_output_of_a_batch_counts_other_hits_in_05() -> None:
     for seed in SEEDS:
-        for samples in (evaluation_loop.FEW, evaluation_loop.MOST):
-            outputs = evaluation_loop._drawn(seed).outputs[:samples]
-            classes = torch.tensor(evaluation_loop.classes_of(outputs))
+        for samples in (evaluation_numbers.FEW, evaluation_numbers.MOST):
+            outputs = evaluation_numbers.draw_telling_numbers(seed).outputs[:samples]
+            classes = torch.tensor(evaluation_numbers.classes_of(outputs))
             parts = (torch.tensor(outputs), classes)
-            batches = zip(*(part.split(evaluation_loop.BATCH) for part in parts), strict=True)
+            batches = zip(*(part.split(evaluation_numbers.BATCH) for part in parts), strict=True)
             hits = [[int((x.argmax(*dim) == y).sum()) for dim in ((1,), ())] for x, y in batches]
             right, of_all = map(sum, zip(*hits, strict=True))
             assert right != of_all, seed
@@ -58,15 +59,15 @@ def test_the_largest_output_of_a_batch_counts_other_hits_in_05() -> None:
 
 def test_gradients_of_07_are_clipped_and_do_not_overflow_when_scaled_twice() -> None:
     for seed in SEEDS:
-        model = torch.nn.Sequential(*mixed_precision.layers(seed))
-        pictures, classes = mixed_precision.make_batch(seed)
+        model = torch.nn.Sequential(*precision_steps.make_layers(seed))
+        pictures, classes = precision_steps.make_batch(seed)
         loss = torch.nn.functional.cross_entropy(model(pictures), classes)
-        (loss / mixed_precision.LESS).backward()
+        (loss / precision_steps.LESS).backward()
         gradients = [parameter.grad for parameter in model.parameters()]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
-        assert 2 * mixed_precision.HARD < norm < mixed_precision.SOFTLY / 2, seed
-        assert norm * mixed_precision.SCALE > 2 * mixed_precision.SOFTLY, seed
-        doubled = 2 * mixed_precision.SCALE  # after a good step
+        assert 2 * precision_steps.HARD < norm < precision_steps.SOFTLY / 2, seed
+        assert norm * precision_steps.SCALE > 2 * precision_steps.SOFTLY, seed
+        doubled = 2 * precision_steps.SCALE  # after a good step
         assert max(gradient.abs().max().item() for gradient in gradients) * doubled**2 < 65504, seed
 
 

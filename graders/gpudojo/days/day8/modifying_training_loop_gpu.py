@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpudojo.days.day8.loops_over_batches import (
+    CLIPPING,
+    batches_left_out,
+    loss_of_other_outputs,
+    missing_loss,
+    step_of_another_optimizer,
+)
+from gpudojo.days.day8.returned_numbers import float_or_none
 from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
-from gpudojo.days.day8.watched_objects import ForwardPass, Hook, WatchLog
+from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
@@ -18,10 +26,11 @@ from gpudojo.grading.call import (
     try_scenarios,
 )
 from gpudojo.grading.checks import (
+    changes_no_settings,
     count_in_words,
     device_mistake,
+    expect_device_used,
     expect_float,
-    expect_settings_kept,
     is_between_gpus,
     runs,
     scenario_pairs,
@@ -48,24 +57,13 @@ STEPPED = "a step since the forward pass"  # beside what was copied before an er
 
 
 class TrainingLog(WatchLog):
-    """Records the gradients that backward passes find, and the steps of the optimizer passed in."""
+    """Records the gradients that backward passes find."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self.optimizer: Any = None
         self.gradients_before: list[Any] = []  # for every backward pass, a copy, or None
-        self.steps_with_gradients: list[bool] = []
-        self.parameters_with_state = 0  # of the optimizer, when it stepped first
 
-    def step_begins(self, optimizer: Any) -> None:
-        """Record a step of the optimizer that was passed in."""
-        if optimizer is not self.optimizer:
-            return
-        if not self.steps_with_gradients:
-            self.parameters_with_state = len(optimizer.state)
-        self.steps_with_gradients.append(self.model[-1].bias.grad is not None)
-
-    def backward_begins(self, gradient: Any) -> None:
+    def record_backward(self, gradient: Any) -> None:
         """Copy the last layer's gradients, to be read after the call.
 
         To read them here would be a wait.
@@ -78,12 +76,24 @@ class TrainingLog(WatchLog):
 
         To be asked only after the call, because it reads them.
         """
-        return [before is not None and any(before.tolist()) for before in self.gradients_before]
+        added = []
+        for before in self.gradients_before:
+            added.append(before is not None and any(before.tolist()))
+        return added
+
+
+class TrainingNumbers(NamedTuple):
+    """What an epoch is made of."""
+
+    pictures: Any
+    classes: Any
+    weight: Any
+    bias: Any
 
 
 @train.draws
-def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
-    """Sprites, classes, weight and bias, with which the losses of the batches differ.
+def _draw_numbers(seed: int) -> TrainingNumbers:
+    """Numbers with which the losses of the batches differ.
 
     So the mean of the batches' means is not the mean over the samples.
     """
@@ -93,7 +103,7 @@ def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
         pictures, classes = make_sprites(SAMPLES, seed + 1)
         first, last = _batch_losses(pictures.flatten(1), classes, weight)
         if abs(first - last) > 0.1:
-            return pictures, classes, weight, torch.zeros(CLASSES)
+            return TrainingNumbers(pictures, classes, weight, torch.zeros(CLASSES))
         seed += 100_003
 
 
@@ -139,7 +149,7 @@ class Epoch(Case, frozen=True):
     state_kept: bool  # whether the optimizer had its state from before when it stepped
 
 
-def _train(
+def _call_train_epoch(
     call: Call, device: Any, samples: int = SAMPLES, moved: bool = False, begun: bool = False
 ) -> Epoch:
     """Call the student's function for an epoch and describe it. Raises StudentRaised.
@@ -147,18 +157,17 @@ def _train(
     With `moved` the model is on the device before; with `begun` the optimizer has stepped before.
     """
     # Watched objects, in the state that the scenario asks for
-    pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
+    numbers = TrainingNumbers(*(each.clone() for each in _draw_numbers(call.seed)))
     log = TrainingLog(call)
-    model = log.make_model(nn.Flatten(), linear_layer(weight, bias))
-    loader = log.make_loader(pictures[:samples], classes[:samples], BATCH)
+    model = log.make_model(nn.Flatten(), linear_layer(numbers.weight, numbers.bias))
+    loader = log.make_loader(numbers.pictures[:samples], numbers.classes[:samples], BATCH)
     loss_fn = log.make_loss()
     if moved:
         model.to(device)
     optimizer = _make_optimizer(model, begun)
-    optimizer.register_step_pre_hook(Hook(lambda stepped, *_: log.step_begins(stepped)))
-    log.optimizer = optimizer
+    log.watch_optimizer(optimizer)
     # What must be the same, or different, after the call
-    options_before = _options(optimizer)
+    options_before = _options_of(optimizer)
     state_before = len(optimizer.state)
     weights_before = [array_of(p) for p in model.parameters()]
     # The student's function has to put the model into training mode itself.
@@ -167,12 +176,15 @@ def _train(
         value, settings = call_and_restore_settings(call, model, loader, loss_fn, optimizer, device)
     except StudentRaised as error:
         raise _explain_error(error, call, log) from None
-    options_after = _options(optimizer)
+    options_after = _options_of(optimizer)
+    changed_options = [
+        name for name, value in options_before.items() if options_after.get(name) != value
+    ]
     weights_after = [array_of(p) for p in model.parameters()]
     return Epoch(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
-        value=float(value) if isinstance(value, (int, float)) else None,
+        value=float_or_none(value),
         losses=[(float(loss.value), loss.samples) for loss in log.losses],
         devices=sorted({str(p.device) for p in model.parameters()}),
         wanted_device=device_name(device),
@@ -190,9 +202,7 @@ def _train(
         settings=settings,
         changed=weights_after != weights_before,
         begun=log.iterators,
-        options=[
-            name for name in options_before if options_after.get(name) != options_before[name]
-        ],
+        options=changed_options,
         state_kept=log.parameters_with_state >= state_before,
     )
 
@@ -215,7 +225,7 @@ def _fill_gradients(model: Any, value: float) -> None:
         parameter.grad = torch.full_like(parameter, value)
 
 
-def _options(optimizer: Any) -> dict[str, str]:
+def _options_of(optimizer: Any) -> dict[str, str]:
     """The options of an optimizer, such as its learning rate, as they are now."""
     group = optimizer.param_groups[0]
     return {name: repr(value) for name, value in group.items() if name != "params"}
@@ -251,11 +261,13 @@ def epochs(call: Call) -> Cases[Epoch]:
     device = call.device
     return try_scenarios(
         {
-            "nothing_to_train_on": lambda: _train(call, device, samples=0),
-            "model_starts_on_the_cpu": lambda: _train(call, device),
-            "trained_before": lambda: _train(call, device, samples=2, moved=True, begun=True),
+            "nothing_to_train_on": lambda: _call_train_epoch(call, device, samples=0),
+            "model_starts_on_the_cpu": lambda: _call_train_epoch(call, device),
+            "trained_before": lambda: _call_train_epoch(
+                call, device, samples=2, moved=True, begun=True
+            ),
             # With another mean, in case the last one is remembered.
-            "on_the_cpu": lambda: _train(call, "cpu", samples=3),
+            "on_the_cpu": lambda: _call_train_epoch(call, "cpu", samples=3),
         }
     )
 
@@ -263,22 +275,21 @@ def epochs(call: Call) -> Cases[Epoch]:
 @train.probe(machine="two gpus")
 def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
     """An epoch of a model that is on the second GPU already; the device is a string."""
-    return try_scenarios({"already_there": lambda: _train(call, "cuda:1", samples=2, moved=True)})
+    return try_scenarios(
+        {"already_there": lambda: _call_train_epoch(call, "cuda:1", samples=2, moved=True)}
+    )
 
 
 # ---- claims ------------------------------------------------------------------------------------
 
 EPOCHS = ("model_starts_on_the_cpu", "on_the_cpu", "already_there", "trained_before")
-CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
-# Where `loss_fn` is not called.
-OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")
 
 
-def _epochs(seen: Seen) -> Cases[Epoch]:
+def _all_epochs(seen: Seen) -> Cases[Epoch]:
     return seen.cases(epochs, an_epoch_on_the_second_gpu)
 
 
-def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error; None if none is known.
 
     It is found from torch's message and from what had been copied before.
@@ -303,14 +314,14 @@ def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
     return key
 
 
-runs(train, scenarios=EPOCHS, diagnose=_why_it_raised)
+runs(train, scenarios=EPOCHS, diagnose=_why_it_raises)
 
 
 @train.check(points=1)
 def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
     for name in EPOCHS:
-        if not _epochs(seen)[name].forwards:
+        if not _all_epochs(seen)[name].forwards:
             happened = f"the model was never called (scenario `{name}`)"
             raise Failed(happened, "a forward pass for every batch")
 
@@ -322,7 +333,7 @@ CALLED = ("runs", "calls_the_model")
 def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     """The model itself is moved to the device, once, before the loop, and stays there."""
     for name in ("model_starts_on_the_cpu", "already_there"):
-        lines = _epochs(seen)[name].moved_in_loop
+        lines = _all_epochs(seen)[name].moved_in_loop
         if lines:
             happened = "the model was moved after the first batch had been fetched"
             raise Failed(happened, "one move before the loop", lines[0], "model-moved-in-loop")
@@ -343,14 +354,9 @@ def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
 @train.check(points=1, needs=CALLED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Training happens on the device passed in, whatever this machine has."""
-    mistakes = {"on_the_cpu": "hard-coded-cuda", "already_there": "device-index-dropped"}
-    for name, key in mistakes.items():
-        case = _epochs(seen)[name]
-        device = case.wanted_device
-        if case.devices != [device]:
-            on_gpus = all(used.startswith("cuda") for used in case.devices)
-            happened = f'with device="{device}" the model ended up on {", ".join(case.devices)}'
-            raise Failed(happened, f"{device}, as asked", misconception=key if on_gpus else None)
+    for name in ("on_the_cpu", "already_there"):
+        case = _all_epochs(seen)[name]
+        expect_device_used(case.wanted_device, case.devices, "the model ended up on")
 
 
 @train.check(points=0.5, needs=CALLED)
@@ -381,17 +387,14 @@ def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
 
 
 # Before the weights are compared: on a real GPU a changed precision changes them too.
-@train.check(points=0.5, needs=CALLED)
-def changes_no_settings(seen: Seen, wanted: Seen) -> None:
-    """It sets no seed and changes no setting of torch."""
-    for name, case in _epochs(seen).items():
-        expect_settings_kept(case.settings, name)
+changes_no_settings(train, epochs, an_epoch_on_the_second_gpu, points=0.5, needs=CALLED)
 
 
 @train.check(points=2.5)
 def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
-    """For every batch the gradients are zeroed, computed and used for one step of the optimizer that was passed in."""
-    for _, case, right in scenario_pairs(_epochs(seen), _epochs(wanted), *EPOCHS):
+    """For every batch the gradients are zeroed, computed and used for one step of the optimizer
+    that was passed in."""
+    for _, case, right in scenario_pairs(_all_epochs(seen), _all_epochs(wanted), *EPOCHS):
         if not arrays_close(case.after, right.after):
             raise _why_it_learned_wrongly(case)
 
@@ -421,8 +424,7 @@ def _wrong_order(case: Epoch) -> Failed | None:
         return Failed("the optimizer never stepped", expected, misconception="missing-step")
     line = case.step_lines[0]
     if not case.steps:
-        happened = "another optimizer stepped than the one passed in"
-        return Failed(happened, "`optimizer.step()`", line, "another-optimizer", ("optimizer =",))
+        return step_of_another_optimizer(line=line)
     if "backward" not in case.order:
         expected = f"{case.batches} backward passes"
         return Failed("there was no backward pass", expected, line, "missing-backward")
@@ -457,13 +459,9 @@ def _wrong_gradients(case: Epoch) -> Failed | None:
 
 
 def _batches_left_out(case: Epoch) -> Failed | None:
-    """The failure of a loop that leaves batches out."""
+    """The failure of a loop that leaves batches out; None if it does not."""
     count = len(case.forwards)
-    if count >= case.batches:
-        return None
-    happened = f"only {count} of {case.batches} batches were used"
-    at = ("continue", "next(", "for")
-    return Failed(happened, "all of them", None, "loop-left-early", at)
+    return batches_left_out(count, case.batches) if count < case.batches else None
 
 
 def _wrong_number_of_steps(case: Epoch) -> Failed | None:
@@ -504,9 +502,7 @@ def _changed_optimizer(case: Epoch) -> Failed | None:
 def _other_weights(case: Epoch) -> Failed:
     """The failure of an epoch whose weights are wrong for another reason."""
     if not all(case.as_they_are):
-        happened = "`loss_fn` got something other than the model's outputs"
-        expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
-        return Failed(happened, expected, at=("softmax(", "loss_fn("))
+        return loss_of_other_outputs("softmax(")
     happened = "the weights after the epoch differ from the reference's"
     at = (*CLIPPING, ".grad", "loss_fn(")
     return Failed(happened, "the weights that this optimizer gives", at=at)
@@ -516,7 +512,7 @@ def _other_weights(case: Epoch) -> Failed:
 def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
     """The optimizer that was passed in steps once for every batch."""
     for name in EPOCHS:
-        case = _epochs(seen)[name]
+        case = _all_epochs(seen)[name]
         steps = len(case.steps)
         if steps == case.batches:
             continue
@@ -538,11 +534,10 @@ def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
 def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
     """It returns the mean loss per sample, as a Python float."""
     for name in EPOCHS:
-        case = _epochs(seen)[name]
+        case = _all_epochs(seen)[name]
         expect_float(case.kind, case.is_float)
         if not case.losses:
-            expected = "`loss_fn(outputs, targets)` for every batch"
-            raise Failed("`loss_fn` was never called", expected, at=OWN_LOSSES)
+            raise missing_loss()
         samples = sum(size for _, size in case.losses)
         mean = sum(loss * size for loss, size in case.losses) / samples
         if not _is_near(case.value, mean):

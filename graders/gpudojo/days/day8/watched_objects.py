@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -69,16 +68,28 @@ class LossCall(NamedTuple):
     got_outputs: bool  # it got the model's latest outputs themselves
 
 
+class WatchedClasses(NamedTuple):
+    """The classes of a watched model, loader and loss."""
+
+    model: Any
+    loader: Any
+    loss: Any
+
+
 class WatchLog:
     """What a model, a loader and a loss record during one call of a student's function.
 
-    Subclasses override `loss_computed` and `backward_begins` to record more.
+    Subclasses override `record_loss` and `record_backward` to record more.
     """
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.key = keep_state(self)
         self.model: Any = None
+        self.optimizer: Any = None
+        # For every step of that optimizer, whether the last layer had a gradient.
+        self.steps_with_gradients: list[bool] = []
+        self.parameters_with_state = 0  # of the optimizer, when it stepped first
         self.forwards: list[ForwardPass] = []
         self.losses: list[LossCall] = []
         self.latest_output: Any = None  # a weak reference
@@ -94,39 +105,53 @@ class WatchLog:
 
     def make_model(self, *layers: Any) -> Any:
         """A sequence of layers, or of an OrderedDict's layers, that records its forward passes."""
-        self.model = _classes()[0](*layers)
+        self.model = _watched_classes().model(*layers)
         self.model.key = self.key
         return self.model
 
     def make_loader(self, inputs: Any, targets: Any, batch_size: int) -> Any:
         """A DataLoader that records when batches are fetched."""
         dataset = torch.utils.data.TensorDataset(inputs, targets)
-        loader = _classes()[1](dataset, batch_size=batch_size)
+        loader = _watched_classes().loader(dataset, batch_size=batch_size)
         loader.key = self.key
         return loader
 
     def make_loss(self, **options: Any) -> Any:
         """A cross entropy that records its calls, and where backward passes begin."""
-        loss = _classes()[2](**options)
+        loss = _watched_classes().loss(**options)
         loss.key = self.key
         return loss
 
-    def forward_ran(self, model: Any, inputs: Any, outputs: Any) -> None:
+    def watch_optimizer(self, optimizer: Any) -> None:
+        """Record the steps of the optimizer that student code gets."""
+        self.optimizer = optimizer
+        optimizer.register_step_pre_hook(Hook(lambda stepping, *_: self.record_step(stepping)))
+
+    def record_step(self, optimizer: Any) -> None:
+        """Record a step, unless a copy of the watched optimizer makes it."""
+        if optimizer is not self.optimizer:
+            return
+        if not self.steps_with_gradients:
+            self.parameters_with_state = len(optimizer.state)
+        self.steps_with_gradients.append(self.model[-1].bias.grad is not None)
+
+    def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
         """Record a forward pass of the model, or of a copy of it."""
         training: list[str] = []
         evaluating: list[str] = []
         for name, module in model.named_modules():
             (training if module.training else evaluating).append(name)
         parameters = list(model.parameters())
+        input_device = str(inputs.device)
+        devices = {str(p.device) for p in parameters} | {input_device}
         # A hook that detaches the outputs has built a graph all the same.
         graph = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
-        input_device = str(inputs.device)
         forward = ForwardPass(
             training=training,
             evaluating=evaluating,
             graph=outputs.requires_grad or graph,
             input_device=input_device,
-            devices=sorted({input_device, *(str(p.device) for p in parameters)}),
+            devices=sorted(devices),
             dtype=str(outputs.dtype),
             samples=len(outputs),
             own=model is self.model,
@@ -134,16 +159,13 @@ class WatchLog:
         self.forwards.append(forward)
         self.latest_output = weakref.ref(outputs)
 
-    def model_moves(self) -> None:
+    def record_move(self) -> None:
         """Record the student's line that is running, if it moves the model between two batches."""
         if self.first_mark is None or self.end_mark is not None:
             return
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != str(self.call.path):
-            frame = frame.f_back
-        self.moves.append(None if frame is None else frame.f_lineno)
+        self.moves.append(self.call.line_now())
 
-    def batch_fetched(self, inputs: Any, targets: Any) -> None:
+    def record_batch(self, inputs: Any, targets: Any) -> None:
         """Record a batch that the loader hands out."""
         self.batches += 1
         self.latest_batch = {"inputs": inputs, "targets": targets}
@@ -152,18 +174,18 @@ class WatchLog:
         if self.first_mark is None:
             self.first_mark = self.latest_mark
 
-    def loader_ended(self) -> None:
+    def record_end_of_loader(self) -> None:
         """Record the end of the loader."""
         self.end_mark = self.call.bench.ledger.mark()
 
-    def loss_computed(self, outputs: Any, targets: Any, value: Any) -> Any:
+    def record_loss(self, outputs: Any, targets: Any, value: Any) -> Any:
         """Record a loss, and return the one that student code gets."""
         latest = None if self.latest_output is None else self.latest_output()
         devices = [str(outputs.device), str(targets.device)]
         self.losses.append(LossCall(value.detach(), len(targets), devices, latest is outputs))
         return value
 
-    def backward_begins(self, gradient: Any) -> None:
+    def record_backward(self, gradient: Any) -> None:
         """Record the beginning of a backward pass; here, nothing is recorded.
 
         `gradient` is the gradient of the loss.
@@ -193,7 +215,7 @@ class WatchLog:
 
 
 @functools.cache
-def _classes() -> tuple[Any, ...]:
+def _watched_classes() -> WatchedClasses:
     """The classes of model, loader and loss. Made once, and only where torch is needed.
 
     They are called as torch's own, because the ledger and drawings of it name them. No frame of
@@ -205,11 +227,11 @@ def _classes() -> tuple[Any, ...]:
 
         def forward(self, input: Any) -> Any:
             output = super().forward(input)  # type: ignore[no-untyped-call]
-            state_of(self.key).forward_ran(self, input, output)
+            state_of(self.key).record_forward(self, input, output)
             return output
 
         def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
-            state_of(self.key).model_moves()
+            state_of(self.key).record_move()
             return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
@@ -218,9 +240,9 @@ def _classes() -> tuple[Any, ...]:
         def __iter__(self) -> Any:
             state_of(self.key).iterators += 1
             for batch in super().__iter__():
-                state_of(self.key).batch_fetched(*batch)
+                state_of(self.key).record_batch(*batch)
                 yield batch
-            state_of(self.key).loader_ended()
+            state_of(self.key).record_end_of_loader()
 
     class CrossEntropyLoss(nn.CrossEntropyLoss):
         key: int
@@ -228,12 +250,12 @@ def _classes() -> tuple[Any, ...]:
         def forward(self, input: Any, target: Any) -> Any:
             key = self.key
             value = super().forward(input, target)
-            value = state_of(key).loss_computed(input, target, value)
+            value = state_of(key).record_loss(input, target, value)
             if value.requires_grad:
-                value.register_hook(lambda gradient: state_for_hook(key).backward_begins(gradient))
+                value.register_hook(lambda gradient: state_for_hook(key).record_backward(gradient))
             return value
 
-    return make_picklable(Sequential, DataLoader, CrossEntropyLoss)
+    return WatchedClasses(*make_picklable(Sequential, DataLoader, CrossEntropyLoss))
 
 
-__getattr__ = find_classes(_classes)
+__getattr__ = find_classes(_watched_classes)

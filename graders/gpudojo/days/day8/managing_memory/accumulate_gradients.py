@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from virtual_cuda.ledger import Backward, Forward, OptimizerStep, Record, questions
 
-from gpudojo.days.day8.loops_over_batches import expect_ran_on, why_a_loop_raised
+from gpudojo.days.day8.loops_over_batches import (
+    CLIPPING,
+    batches_left_out,
+    expect_ran_on,
+    step_of_another_optimizer,
+    why_a_loop_raises,
+)
 from gpudojo.days.day8.managing_memory.declaration import accumulate
+from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
-from gpudojo.days.day8.watched_objects import Hook, WatchLog
+from gpudojo.days.day8.watched_objects import WatchLog
 from gpudojo.grading.call import Call, array_of, device_name, nn, torch, try_scenarios
-from gpudojo.grading.checks import count_in_words, runs, scenario_pairs
+from gpudojo.grading.checks import (
+    count_in_words,
+    expect_mode_kept,
+    mode_in_words,
+    runs,
+    scenario_pairs,
+)
 from gpudojo.grading.comparing import arrays_close
 from gpudojo.model.evidence import Array, Case, Cases
 from gpudojo.model.exercise import Failed, Seen
@@ -30,9 +44,8 @@ class AccumulationLog(WatchLog):
         super().__init__(call)
         self.scales: list[Any] = []  # 1 / steps where the loss was divided
         self.clean: list[bool] = []  # whether the gradients were zero before each backward pass
-        self.steps_with_gradients: list[bool] = []  # of the optimizer passed in
 
-    def backward_begins(self, gradient: Any) -> None:
+    def record_backward(self, gradient: Any) -> None:
         """Record the scale of the loss, and whether there is a gradient already.
 
         Only the bias is asked, because it is small.
@@ -40,10 +53,6 @@ class AccumulationLog(WatchLog):
         self.scales.append(gradient.detach())
         before = self.model[1].bias.grad
         self.clean.append(before is None or not before.any())
-
-    def step_begins(self) -> None:
-        """Record a step of the optimizer that was passed in."""
-        self.steps_with_gradients.append(self.model[1].bias.grad is not None)
 
 
 class Accumulated(Case, frozen=True):
@@ -73,59 +82,47 @@ class Accumulated(Case, frozen=True):
     calls: int  # of the model
 
 
-def _accumulate(
-    call: Call,
-    device: Any,
-    count: int,
-    steps: int,
-    mode: bool = True,
-    moved: bool = False,
-    dirty: bool = False,
-    state: bool = False,
-) -> Accumulated:
-    """Call the student's function with this many sprites, in batches of two. Raises StudentRaised.
+class PassSetting(NamedTuple):
+    """One scenario: a pass over this many sprites, in batches of two."""
 
-    `mode` is whether the model is in training mode. Before the call the model may have been `moved`
-    to the device, its gradients may be `dirty`, and the optimizer may have a `state`.
-    """
-    # A model, an optimizer and a loader in the state that the scenario asks for.
+    device: Any
+    sprites: int
+    steps: int
+    training: bool = True  # the mode of the model
+    moved: bool = False  # whether the model is on the device before the call
+    dirty: bool = False  # whether there are gradients before the call
+    state: bool = False  # whether the optimizer has a state, as after earlier steps
+
+
+def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
+    """Call the student's function for one pass and describe it. Raises StudentRaised."""
     log = AccumulationLog(call)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(call.seed)
-        model = log.make_model(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
-    if moved:
-        model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-    for parameter in model.parameters():
-        if state:  # as after earlier steps
-            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.25)
-        if dirty:
-            parameter.grad = torch.ones_like(parameter)
-    optimizer.register_step_pre_hook(Hook(lambda *_: log.step_begins()))
-    model.train(mode)
-    model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
+    model = _make_model(call.seed, log, setting)
+    optimizer = _make_optimizer(model, setting)
+    log.watch_optimizer(optimizer)
     pictures, classes = make_sprites(9, call.seed + 1)
+    count = setting.sprites
     loader = log.make_loader(pictures[:count], classes[:count], batch_size=2)
-    # The call
+    loss_fn = log.make_loss()
     with log.explaining_errors():
-        value = call(model, loader, log.make_loss(), optimizer, device, steps)
+        value = call(model, loader, loss_fn, optimizer, setting.device, setting.steps)
     # What was recorded
     records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
     taken = questions.optimizer_steps(records)
-    is_int = isinstance(value, int) and not isinstance(value, bool)
+    without_backward = questions.steps_without_backward(records)
     whole = [LINEAR in forward.training for forward in log.forwards]
     part = [FLATTEN in forward.training for forward in log.forwards]
     return Accumulated(
-        value=int(value) if is_int else None,
+        value=int_or_none(value),
         shown=f"{value!r:.60}",
         devices=sorted({forward.input_device for forward in log.forwards}),
-        wanted_device=device_name(device),
+        wanted_device=device_name(setting.device),
         after=[array_of(p) for p in model.parameters()],
         taken=len(taken),
         own=bool(log.steps_with_gradients),
         emptied=False in log.steps_with_gradients,
         step_line=call.first_line(taken),
-        extra_line=call.first_line((*questions.steps_without_backward(records), *taken)),
+        extra_line=call.first_line((*without_backward, *taken)),
         backward_line=call.first_line(questions.backward_passes(records)),
         per_step=list(questions.backwards_per_step(records)),
         unused=len(questions.backwards_after_last_step(records)),
@@ -133,12 +130,43 @@ def _accumulate(
         scales=[round(scale.item(), 4) for scale in log.scales],
         clean=log.clean,
         batches=log.batches,
-        steps=steps,
-        training=mode,
+        steps=setting.steps,
+        training=setting.training,
         whole=[*whole, model.training, model[1].training],
         part=[*part, model[0].training],
         calls=len(log.forwards),
     )
+
+
+def _make_model(seed: int, log: WatchLog, setting: PassSetting) -> Any:
+    """A watched model, with one part in the other mode, as batch norm may be for fine-tuning."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = log.make_model(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
+    if setting.moved:
+        model.to(setting.device)
+    model.train(setting.training)
+    model[0].train(not setting.training)
+    return model
+
+
+def _make_optimizer(model: Any, setting: PassSetting) -> Any:
+    """An optimizer, with the state and the gradients that the scenario asks for."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    for parameter in model.parameters():
+        if setting.state:
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.25)
+        if setting.dirty:
+            parameter.grad = torch.ones_like(parameter)
+    return optimizer
+
+
+def _try_settings(call: Call, settings: dict[str, PassSetting]) -> Cases[Accumulated]:
+    """One call in each of these settings."""
+    scenarios = {}
+    for name, setting in settings.items():
+        scenarios[name] = partial(_call_accumulate, call, setting)
+    return try_scenarios(scenarios)
 
 
 def _steps_before_backward(records: Sequence[Record]) -> bool:
@@ -159,29 +187,28 @@ def _steps_before_backward(records: Sequence[Record]) -> bool:
 def accumulations(call: Call) -> Cases[Accumulated]:
     """The device is tried where it matters, the counting on the CPU, where it is faster."""
     gpu = call.device
-    return try_scenarios(
+    return _try_settings(
+        call,
         {
-            "model_on_the_cpu": lambda: _accumulate(call, gpu, 4, steps=2),
-            "model_already_there": lambda: _accumulate(call, str(gpu), 1, steps=2, moved=True),
-            "told_to_use_the_cpu": lambda: _accumulate(call, "cpu", 8, steps=2),
-            "dirty_gradients": lambda: _accumulate(call, gpu, 2, steps=1, dirty=True),
-            "in_evaluation_mode": lambda: _accumulate(
-                call, "cpu", 4, steps=1, mode=False, state=True
-            ),
-            "with_a_remainder": lambda: _accumulate(call, "cpu", 9, steps=3, state=True),
-        }
+            "model_on_the_cpu": PassSetting(gpu, 4, steps=2),
+            "model_already_there": PassSetting(str(gpu), 1, steps=2, moved=True),
+            "told_to_use_the_cpu": PassSetting("cpu", 8, steps=2),
+            "dirty_gradients": PassSetting(gpu, 2, steps=1, dirty=True),
+            "in_evaluation_mode": PassSetting("cpu", 4, steps=1, training=False, state=True),
+            "with_a_remainder": PassSetting("cpu", 9, steps=3, state=True),
+        },
     )
 
 
 @accumulate.probe(machine="two gpus", edge=True)
 def accumulations_on_the_second_gpu(call: Call) -> Cases[Accumulated]:
-    return try_scenarios({"on_the_second_gpu": lambda: _accumulate(call, "cuda:1", 2, steps=1)})
+    return _try_settings(call, {"on_the_second_gpu": PassSetting("cuda:1", 2, steps=1)})
 
 
 # ---- claims ------------------------------------------------------------------------------------
 
 TRAINED = ("model_on_the_cpu", "model_already_there", "told_to_use_the_cpu")
-runs(accumulate, scenarios=TRAINED, diagnose=why_a_loop_raised)
+runs(accumulate, scenarios=TRAINED, diagnose=why_a_loop_raises)
 
 
 def _passes_over(
@@ -190,10 +217,10 @@ def _passes_over(
     """Batches and steps, what was seen and what the reference did, for these scenarios."""
     probes = (accumulations, accumulations_on_the_second_gpu)
     for _, case, right in scenario_pairs(seen.cases(*probes), wanted.cases(*probes), *names):
-        yield f"({_batches(right.batches)}, steps={right.steps})", case, right
+        yield f"({_batches_in_words(right.batches)}, steps={right.steps})", case, right
 
 
-def _batches(count: int) -> str:
+def _batches_in_words(count: int) -> str:
     return "1 batch" if count == 1 else f"{count} batches"
 
 
@@ -239,7 +266,7 @@ def _why_weights_differ(
         _something_left_out(where, found, right, steps_anywhere)
         or _wrong_groups(where, found, right)
         or _wrong_scales(where, found, right)
-        or _wrongly_zeroed(where, found, right)
+        or _zeroed_at_wrong_time(where, found, right)
         or _other_weights(where)
     )
 
@@ -257,8 +284,7 @@ def _something_left_out(
         expected = "a backward pass for every batch"
         return Failed(happened, expected, misconception="missing-backward")
     if found.batches < right.batches:
-        happened = f"{where} only {found.batches} of {right.batches} batches were used"
-        return Failed(happened, "all of them", None, "loop-left-early", ("continue", "for"))
+        return batches_left_out(found.batches, right.batches, f"{where} ")
     if found.taken != right.taken:
         happened = f"{where} the optimizer never stepped"
         if found.taken:
@@ -267,9 +293,7 @@ def _something_left_out(
         key = None if steps_anywhere else "missing-step"
         return Failed(happened, count_in_words(right.taken), line, key)
     if not found.own:
-        stepped = "another optimizer than the one passed in stepped, without its momentum"
-        expected = "the optimizer that was passed in"
-        return Failed(f"{where} {stepped}", expected, None, "another-optimizer")
+        return step_of_another_optimizer(f"{where} ")
     if found.emptied and all(found.per_step):
         happened = f"{where} the gradients were zeroed between backward() and step()"
         expected = "backward(), step(), zero_grad()"
@@ -288,7 +312,7 @@ def _wrong_groups(where: str, found: Accumulated, right: Accumulated) -> Failed 
     if found.per_step == right.per_step or _has_joined_losses(found):
         return None
     early = found.unused and found.ahead and found.batches == right.batches
-    groups = " and ".join(_batches(count) for count in found.per_step)
+    groups = " and ".join(_batches_in_words(count) for count in found.per_step)
     expected = "a step after every batch"
     if right.steps > 1:
         expected = f"a step after every {right.steps} batches"
@@ -310,7 +334,7 @@ def _wrong_scales(where: str, found: Accumulated, right: Accumulated) -> Failed 
     return None
 
 
-def _wrongly_zeroed(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
+def _zeroed_at_wrong_time(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
     """The failure of gradients that were not zeroed after a step, or in the middle of a group."""
     clean = list(zip(found.clean, right.clean, strict=False))
     if (False, True) in clean:
@@ -330,7 +354,7 @@ def _other_weights(where: str) -> Failed:
     scaled = "every loss was scaled as it should be"
     happened = f"{where} {scaled}, but the weights differ from the reference's"
     expected = "steps with the mean of the gradients, not changed otherwise"
-    at = (".grad =", "div_(", "mul_(", "clip_grad_norm_(", "clip_grad_value_(")
+    at = (".grad =", "div_(", "mul_(", *CLIPPING)
     return Failed(happened, expected, at=at)
 
 
@@ -364,17 +388,15 @@ def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
 def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
     """Training or evaluation mode is the caller's choice and is not changed."""
     for _, found, right in _passes_over(seen, wanted, *TRAINED, "in_evaluation_mode"):
-        mode = "training" if right.training else "evaluation"
-        other = "evaluation" if right.training else "training"
+        mode = mode_in_words(right.training)
+        other = mode_in_words(not right.training)
         if not found.calls:
             raise Failed("the model was never called", f"a pass over the loader in {mode} mode")
-        if any(training is not right.training for training in found.whole):
-            happened = f"a model in {mode} mode was put into {other} mode"
-            raise Failed(happened, f"{mode} mode throughout")
-        if any(training is right.training for training in found.part):
-            part = f"a part in {other} mode, of a model in {mode} mode"
-            happened = f"{part}, was put into {mode} mode"
-            raise Failed(happened, "the mode of each part unchanged")
+        for training in found.whole:
+            expect_mode_kept(f"a model in {mode} mode", right.training, training)
+        part = f"a part in {other} mode, of a model in {mode} mode,"
+        for training in found.part:
+            expect_mode_kept(part, not right.training, training)
 
 
 @accumulate.check(points=0.25)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -69,6 +70,7 @@ def _runs_of(block: Any) -> int:
 
 
 def _plain_loop(blocks: Any, x: Any) -> Any:
+    """What `checkpointed` computes, with all activations stored."""
     for block in blocks:
         x = block(x)
     return x
@@ -120,47 +122,39 @@ def _go_through(
     `gradient`: whether x requires one. `drawn`: whether there is a curve of the memory in use.
     Raises StudentRaised.
     """
-    device = call.device
-    on_gpu = device.type == "cuda"
     x = x.detach().clone().requires_grad_(gradient)
     parameters = [p for block in blocks for p in block.parameters()]
     for block in blocks:
         state_of(block.key)[0] = 0
     for parameter in parameters:
         parameter.grad = None
-    with torch.random.fork_rng(devices=[device.index or 0] if on_gpu else []):
-        torch.manual_seed(call.seed)
-        base = 0
-        if on_gpu:
-            # The GPU's generator, which a student may restore for the second run.
-            torch.cuda.manual_seed(call.seed)
-            torch.cuda.reset_peak_memory_stats(device)
-            base = torch.cuda.memory_allocated(device)
+    ledger = call.bench.ledger
+    with _seeded(call):
+        meter = _PeakMeter(call.device)
         # Forward
-        ledger = call.bench.ledger
         mark = ledger.mark()
         out = (function or call)(blocks, x)
         forward_ledger = ledger.since(mark, ledger.mark())
         ran = sum(_runs_of(block) > 0 for block in blocks)
-        stored = torch.cuda.max_memory_allocated(device) - base if on_gpu else None
+        stored = meter.peak()
         # Backward
         is_tensor = isinstance(out, torch.Tensor)
         values = array_of(out) if is_tensor else None
         mark = ledger.mark()  # without reading the values
         error = _run_backward(out) if is_tensor and backward else ""
-        peak = torch.cuda.max_memory_allocated(device) - base if on_gpu else None
+        peak = meter.peak()
         curve = None
         if peak is not None and drawn:
-            curve = memory_curve(forward_ledger, ledger.since(mark), base, peak)
-    tensors = [*parameters, x] if gradient else parameters
+            curve = memory_curve(forward_ledger, ledger.since(mark), meter.base, peak)
     gradients = [t.grad.flatten() for t in [*parameters, x] if t.grad is not None]
+    needing = [*parameters, x] if gradient else parameters
     return Through(
         kind=type(out).__name__,
         out=values,
         device=str(out.device) if is_tensor else "",
         ran=ran,
         error=error,
-        missing=sum(tensor.grad is None for tensor in tensors),
+        missing=sum(tensor.grad is None for tensor in needing),
         gradients=array_of(torch.cat(gradients)) if gradients else None,
         switched=x.requires_grad is not gradient,
         recomputed=sum(_runs_of(block) > 1 for block in blocks),
@@ -168,6 +162,40 @@ def _go_through(
         peak=peak,
         curve=curve,
     )
+
+
+@contextlib.contextmanager
+def _seeded(call: Call) -> Iterator[None]:
+    """Seed torch's random numbers for a `with` block, and restore their state at its end.
+
+    That includes the GPU's generator, which a student may restore for the second run.
+    """
+    device = call.device
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(call.seed)
+        if devices:
+            torch.cuda.manual_seed(call.seed)
+        yield
+
+
+class _PeakMeter:
+    """Measures the peak memory of a device from now on, above what is allocated now."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.on_gpu = device.type == "cuda"
+        self.base = 0
+        if self.on_gpu:
+            torch.cuda.reset_peak_memory_stats(device)
+            self.base = torch.cuda.memory_allocated(device)
+
+    def peak(self) -> int | None:
+        """The peak so far, in bytes; None without a GPU."""
+        if not self.on_gpu:
+            return None
+        highest: int = torch.cuda.max_memory_allocated(self.device)
+        return highest - self.base
 
 
 def _run_backward(out: Any) -> str:
@@ -247,7 +275,7 @@ class Compared(NamedTuple):
     values: Through
 
 
-def _compared(name: str, seen: Seen, wanted: Seen) -> Compared:
+def _compare_scenario(name: str, seen: Seen, wanted: Seen) -> Compared:
     """A scenario beside the reference's. Raises ScenarioRaised after a student's error."""
     found = _pass_in(seen, name)
     right = _pass_in(wanted, name)
@@ -258,6 +286,7 @@ def _compared(name: str, seen: Seen, wanted: Seen) -> Compared:
 
 
 def _pass_in(seen: Seen, name: str) -> Through:
+    """What was seen in a scenario. Raises ScenarioRaised after a student's error."""
     if name in NAMES:
         named: Through = getattr(seen[passes], name)
         return named
@@ -266,7 +295,7 @@ def _pass_in(seen: Seen, name: str) -> Through:
 
 def _expect_same_output(name: str, seen: Seen, wanted: Seen) -> None:
     """Raises Failed unless the output is that of the plain loop, on its device."""
-    found, right, values = _compared(name, seen, wanted)
+    found, right, values = _compare_scenario(name, seen, wanted)
     where = f"({NAMES.get(name, name)})"
     if found.out is None:
         happened = f"{where} it returned {with_article(found.kind)}"
@@ -292,8 +321,8 @@ def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
 def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     """Every parameter and the input get the gradients of the plain loop, dropout included."""
-    _expect_same_gradients("(a list)", _compared("a_list", seen, wanted))
-    _expect_same_gradients("(two blocks on the CPU)", _compared("on the CPU", seen, wanted))
+    _expect_same_gradients("(a list)", _compare_scenario("a_list", seen, wanted))
+    _expect_same_gradients("(two blocks on the CPU)", _compare_scenario("on the CPU", seen, wanted))
 
 
 def _expect_same_gradients(where: str, case: Compared, key: str | None = None) -> None:
@@ -316,7 +345,7 @@ SAME = ("runs", "gives_the_same_output", "gives_the_same_gradients")
 @checkpointed.check(points=0.25, needs=SAME)
 def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
     """The blocks get their gradients even if `x` is data that requires none."""
-    case = _compared("two_blocks", seen, wanted)
+    case = _compare_scenario("two_blocks", seen, wanted)
     where = "(two blocks, x requires no gradient)"
     if case.found.switched:
         happened = f"{where} the `x` that was passed in requires one afterwards"
@@ -327,8 +356,9 @@ def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
 
 @checkpointed.check(points=0.25, needs=SAME)
 def needs_less_memory(seen: Seen, wanted: Seen) -> None:
-    """Activations are recomputed in backward instead of being stored, and the peak memory is lower."""
-    found, right, _ = _compared("a_list", seen, wanted)
+    """Activations are recomputed in backward instead of being stored, and the peak memory is
+    lower."""
+    found, right, _ = _compare_scenario("a_list", seen, wanted)
     # Some ways of cutting a list into segments leave the last one out.
     if found.recomputed < COUNT / 2:
         blocks = f"only {found.recomputed} of {COUNT} blocks" if found.recomputed else "no block"

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from gpudojo.days.day8.managing_memory.declaration import largest_batch
+from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
 from gpudojo.grading.checks import runs, scenario_pairs
@@ -51,14 +52,14 @@ class _Trial:
         if self.on_gpu:
             self.cached.append(torch.cuda.memory_reserved(device))
         try:
-            self._run(size)
+            self._use_memory(size)
         finally:
             if self.on_gpu:  # now, not before: an allocation that fails empties the cache by itself
                 scratch = torch.empty(48 * MIB, dtype=torch.uint8, device=device)
                 del scratch
         return "the result of try_batch is not used"
 
-    def _run(self, size: Any) -> None:
+    def _use_memory(self, size: Any) -> None:
         """Raises the bug or OutOfMemoryError, unless the batch fits."""
         if len(self.sizes) > ENOUGH or 1 <= size <= self.fits:
             return
@@ -104,7 +105,7 @@ class Search(Case, frozen=True):
         return self.error.line if self.error else None
 
 
-def _search(
+def _call_largest_batch(
     call: Call, start: int, fits: int, bug: Exception | None = None, bug_at: int = 0
 ) -> Search:
     """Call the student's function with a `_Trial` and describe what it did.
@@ -126,11 +127,10 @@ def _search(
         expected = bug is not None or not fits or raised.type == "OutOfMemoryError"
         if not (trial.sizes and expected):
             raise
-    is_int = isinstance(value, int) and not isinstance(value, bool)
     return Search(
         start=start,
         fits=fits,
-        value=int(value) if is_int else None,
+        value=int_or_none(value),
         shown=f"{value!r:.60}",
         error=raised,
         sizes=trial.sizes[: ENOUGH + 1],
@@ -195,15 +195,19 @@ def searches(call: Call) -> dict[str, Cases[Search]]:
     access = "CUDA error: an illegal memory access was encountered"
     fitting = {}
     for name, (begin, fits) in _starts_and_fits(call.seed).items():
-        fitting[name] = partial(_search, call, begin, fits)
+        fitting[name] = partial(_call_largest_batch, call, begin, fits)
     bugs = {
-        "ValueError": partial(_search, call, start, 1, value_error, start),
-        "RuntimeError": partial(_search, call, start, 1, RuntimeError(shapes), start // 2),
+        "ValueError": partial(_call_largest_batch, call, start, 1, value_error, start),
+        "RuntimeError": partial(
+            _call_largest_batch, call, start, 1, RuntimeError(shapes), start // 2
+        ),
         "RuntimeError about memory": partial(
-            _search, call, start, 1, RuntimeError(access), start // 4
+            _call_largest_batch, call, start, 1, RuntimeError(access), start // 4
         ),
     }
-    nothing = {f"nothing_fits_{n}": partial(_search, call, n, 0) for n in (draw(10, 12), 1)}
+    nothing = {
+        f"nothing_fits_{n}": partial(_call_largest_batch, call, n, 0) for n in (draw(10, 12), 1)
+    }
     return {
         "something_fits": try_scenarios(fitting),
         "nothing_fits": try_scenarios(nothing),
@@ -218,7 +222,7 @@ HALVING: tuple[str, ...] = ("start =", "//", "/", "-", "except", "for", "return"
 runs(largest_batch, scenarios=_starts_and_fits(0))
 
 
-def _searches(seen: Seen, wanted: Seen, kind: str) -> Iterator[tuple[Search, Search]]:
+def _compared_searches(seen: Seen, wanted: Seen, kind: str) -> Iterator[tuple[Search, Search]]:
     """What was seen and what the reference did, for one kind of searches."""
     for _, found, right in scenario_pairs(seen[searches][kind], wanted[searches][kind]):
         yield found, right
@@ -227,7 +231,7 @@ def _searches(seen: Seen, wanted: Seen, kind: str) -> Iterator[tuple[Search, Sea
 @largest_batch.check(points=0.5)
 def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
     """It tries start, start // 2, ... and returns the first that does not run out of memory."""
-    for found, right in _searches(seen, wanted, "something_fits"):
+    for found, right in _compared_searches(seen, wanted, "something_fits"):
         if found.sizes != right.sizes:
             raise _tried_other_sizes(found, right)
         if found.value != right.value:
@@ -268,7 +272,7 @@ def _returned_another_size(found: Search, right: Search) -> Failed:
 @largest_batch.check(points=0.25)
 def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
     """Cached memory is freed between two tries."""
-    for found, right in _searches(seen, wanted, "something_fits"):
+    for found, right in _compared_searches(seen, wanted, "something_fits"):
         if len(found.sizes) < min(2, len(right.sizes)):
             happened = f"(start={right.start}, {right.fits} fits) it tried {found.tried}"
             raise Failed(happened, right.tried)
@@ -282,7 +286,7 @@ def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
 def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
     """If not even 1 fits, the error of the last try is raised."""
     expected = "the OutOfMemoryError of the last try"
-    for found, right in _searches(seen, wanted, "nothing_fits"):
+    for found, right in _compared_searches(seen, wanted, "nothing_fits"):
         where = f"(start={right.start})"
         raised = found.error
         assert right.error is not None
@@ -300,7 +304,7 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
 @largest_batch.check(points=0.5)
 def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Any other error is raised at once, unchanged."""
-    for found, right in _searches(seen, wanted, "another_error"):
+    for found, right in _compared_searches(seen, wanted, "another_error"):
         raised = found.error
         bug = right.error
         assert bug is not None

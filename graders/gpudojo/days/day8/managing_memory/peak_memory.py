@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpudojo.days.day8.managing_memory.declaration import peak_memory
+from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, torch, try_scenarios
 from gpudojo.grading.checks import count_in_words, runs, scenario_pairs
@@ -48,7 +49,7 @@ def _draw_sizes(seed: int) -> Sizes:
     )
 
 
-def _measure(call: Call, device: Any) -> Measured:
+def _call_peak_memory(call: Call, device: Any) -> Measured:
     """Call the student's function once and describe its answer. Raises StudentRaised.
 
     `fn` has its peak in its middle. Something is allocated before, and an earlier, higher peak is
@@ -79,10 +80,10 @@ def _measure(call: Call, device: Any) -> Measured:
     # The call
     value = call(Sealed(fn), device)
     del before
-    is_int = isinstance(value, int) and not isinstance(value, bool)
+    number = int_or_none(value)
     return Measured(
         kind=type(value).__name__,
-        value=value - base if is_int else None,
+        value=None if number is None else number - base,
         shown=repr(value)[:60],
         calls=len(calls),
         sizes=sizes,
@@ -91,7 +92,9 @@ def _measure(call: Call, device: Any) -> Measured:
 
 def _measure_on(call: Call, *devices: Any) -> Cases[Measured]:
     """One call for each way of naming a device."""
-    return try_scenarios({repr(device): partial(_measure, call, device) for device in devices})
+    return try_scenarios(
+        {repr(device): partial(_call_peak_memory, call, device) for device in devices}
+    )
 
 
 @peak_memory.probe
@@ -133,7 +136,7 @@ def without_a_gpu(call: Call) -> Cases[Measured]:
 EARLIER = "a peak that was over before `fn` was called"
 
 
-def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error about CUDA where the device is the CPU; None for other errors.
 
     It counts only if there is an error on a machine without a GPU, too.
@@ -145,10 +148,10 @@ def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
     return None
 
 
-runs(peak_memory, diagnose=_why_it_raised)
+runs(peak_memory, diagnose=_why_it_raises)
 
 
-def _what_was_measured(found: Measured, right: Measured) -> str | None:
+def _meaning_of_answer(found: Measured, right: Measured) -> str | None:
     """What an answer is, in words, if it is another number that the allocator knows.
 
     Empty for the right answer, None for any other number.
@@ -164,7 +167,7 @@ def _what_was_measured(found: Measured, right: Measured) -> str | None:
     return meanings.get(found.value)
 
 
-def _answers(
+def _compared_answers(
     seen: Cases[Measured], wanted: Cases[Measured]
 ) -> Iterator[tuple[str, Measured, Measured]]:
     """Yield name, answer and right answer of each scenario.
@@ -191,9 +194,10 @@ def _in_kib(size: int | None) -> str:
 
 @peak_memory.check(points=0.5)
 def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
-    """It calls `fn` once and returns the most bytes that were allocated meanwhile, earlier ones included."""
-    for name, found, right in _answers(seen[peaks], wanted[peaks]):
-        meaning = _what_was_measured(found, right)
+    """It calls `fn` once and returns the most bytes that were allocated meanwhile, earlier ones
+    included."""
+    for name, found, right in _compared_answers(seen[peaks], wanted[peaks]):
+        meaning = _meaning_of_answer(found, right)
         if meaning not in ("", EARLIER):  # the second is another check's
             note = f": {meaning}" if meaning else ""
             happened = f"device={name} gave {_in_kib(found.value)}{note}"
@@ -203,8 +207,8 @@ def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
 @peak_memory.check(points=0.25, needs=("runs", "finds_the_highest_moment"))
 def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
     """A peak from before the call does not count."""
-    for name, found, right in _answers(seen[peaks], wanted[peaks]):
-        if _what_was_measured(found, right) == EARLIER:
+    for name, found, right in _compared_answers(seen[peaks], wanted[peaks]):
+        if _meaning_of_answer(found, right) == EARLIER:
             happened = f"device={name} gave {_in_kib(found.value)}, {EARLIER}"
             raise Failed(happened, f"{_in_kib(right.value)}, the peak while `fn` ran")
 
@@ -214,10 +218,10 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
     """It measures the device passed in, even if another one is current."""
     # What is mistaken in the same way on one GPU is another check's.
     elsewhere = set()
-    for _, found, right in _answers(seen[peaks], wanted[peaks]):
-        elsewhere.add(_what_was_measured(found, right))
-    for name, found, right in _answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
-        meaning = _what_was_measured(found, right)
+    for _, found, right in _compared_answers(seen[peaks], wanted[peaks]):
+        elsewhere.add(_meaning_of_answer(found, right))
+    for name, found, right in _compared_answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
+        meaning = _meaning_of_answer(found, right)
         if meaning is None or (meaning and meaning not in elsewhere):
             note = f": {meaning}" if meaning else ""
             happened = f"with two GPUs, device={name} gave {_in_kib(found.value)}{note}"
@@ -231,6 +235,6 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
 def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
     """On the CPU `fn` is also called once, and the answer is 0."""
     for probe in (on_the_cpu, without_a_gpu):
-        for name, found, _ in _answers(seen[probe], wanted[probe]):
+        for name, found, _ in _compared_answers(seen[probe], wanted[probe]):
             if found.value != 0:
                 raise Failed(f"device={name} gave {found.value}", "0")

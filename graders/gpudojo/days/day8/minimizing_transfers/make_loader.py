@@ -106,17 +106,20 @@ def loaders(call: Call) -> Loaders:
     epochs = run_scenarios(
         {"samples": lambda: _in_orders(call), "devices": lambda: _for_devices(call)}
     )
-    made = run_scenarios(
-        {"workers": lambda: call(_numbered_dataset(3), 2, call.device, num_workers=2)}
-    )
-    with_workers = made["workers"]
-    workers = getattr(with_workers, "num_workers", None)
+    made = run_scenarios({"workers": lambda: _make_with_workers(call)})
+    loader = made["workers"]
+    workers = getattr(loader, "num_workers", None)
     return Loaders(
         samples=epochs["samples"],
         devices=epochs["devices"],
         workers=workers if isinstance(workers, int) else None,
-        pins_with_workers=getattr(with_workers, "pin_memory", None) is True,
+        pins_with_workers=getattr(loader, "pin_memory", None) is True,
     )
+
+
+def _make_with_workers(call: Call) -> Any:
+    """What the student's function returns for two workers. Raises StudentRaised."""
+    return call(_numbered_dataset(3), 2, call.device, num_workers=2)
 
 
 # ---- claims ------------------------------------------------------------------------------------
@@ -124,13 +127,13 @@ def loaders(call: Call) -> Loaders:
 runs(make_loader)
 
 
-def _epochs(seen: Seen, wanted: Seen) -> Iterator[tuple[str, LoaderEpoch, LoaderEpoch]]:
+def _compared_epochs(seen: Seen, wanted: Seen) -> Iterator[tuple[str, LoaderEpoch, LoaderEpoch]]:
     """Every epoch: how the loader was asked for, what it yielded and what it should yield."""
     yield from scenario_pairs(seen[loaders].devices, wanted[loaders].devices)
     yield from scenario_pairs(seen[loaders].samples, wanted[loaders].samples)
 
 
-def _how_asked(name: str) -> str:
+def _arguments_in_words(name: str) -> str:
     """How a loader was asked for: with an argument, for a device in quotes, or in words."""
     if "'" in name:
         return f"with device={name} "
@@ -140,8 +143,8 @@ def _how_asked(name: str) -> str:
 @make_loader.check(points=0.5)
 def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
     """It returns a DataLoader that yields every sample once, in batches of `batch_size`."""
-    for name, epoch, right in _epochs(seen, wanted):
-        asked = _how_asked(name)
+    for name, epoch, right in _compared_epochs(seen, wanted):
+        asked = _arguments_in_words(name)
         if not epoch.is_loader:
             raise returned_other_type(epoch.kind, "a DataLoader")
         count = len(right.order)
@@ -158,11 +161,11 @@ def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
 @make_loader.check(points=0.25, needs=("runs", "yields_every_sample_once"))
 def shuffles_when_asked(seen: Seen, wanted: Seen) -> None:
     """The order is shuffled with `shuffle=True`, and kept without it."""
-    for name, epoch, _ in _epochs(seen, wanted):
+    for name, epoch, _ in _compared_epochs(seen, wanted):
         in_order = epoch.order == sorted(epoch.order)
         if in_order is (name == "shuffle=True"):
             order = "in order" if in_order else "in another order"
-            happened = f"{_how_asked(name)}the samples came {order}"
+            happened = f"{_arguments_in_words(name)}the samples came {order}"
             raise Failed(happened, "shuffled with shuffle=True only")
     changed = seen[loaders].samples["shuffle=True"].settings
     if changed:
@@ -191,6 +194,6 @@ def passes_the_workers_on(seen: Seen, wanted: Seen) -> None:
     workers = seen[loaders].workers
     if workers != wanted[loaders].workers:
         raise Failed(f"num_workers=2 made a loader with {workers}", "2")
-    for name, epoch, _ in _epochs(seen, wanted):
+    for name, epoch, _ in _compared_epochs(seen, wanted):
         if epoch.workers != 0:
-            raise Failed(f"{_how_asked(name)}the loader has {epoch.workers} workers", "0")
+            raise Failed(f"{_arguments_in_words(name)}the loader has {epoch.workers} workers", "0")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpudojo.days.day8.loops_over_batches import expect_ran_on, why_a_loop_raised
+from gpudojo.days.day8.loops_over_batches import (
+    expect_no_graph,
+    expect_ran_on,
+    why_a_loop_raises,
+)
 from gpudojo.days.day8.minimizing_transfers.declaration import predict
 from gpudojo.days.day8.sprites import make_sprites
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
@@ -47,7 +51,7 @@ def _make_model(seed: int, log: WatchLog) -> Any:
         return log.make_model(nn.Conv2d(3, 2, 1), nn.Dropout(0.5))
 
 
-def _predict(call: Call, device: Any, count: int, moved: bool = False) -> Predicted:
+def _call_predict(call: Call, device: Any, count: int, moved: bool = False) -> Predicted:
     """Call the student's function for so many sprites and describe it. Raises StudentRaised.
 
     With `moved` the model is on the device before.
@@ -99,24 +103,24 @@ def loops(call: Call) -> Cases[Predicted]:
     device = call.device
     return try_scenarios(
         {
-            "model_on_the_cpu": lambda: _predict(call, device, count=10),
-            "model_already_there": lambda: _predict(call, str(device), count=5, moved=True),
-            "told_to_use_the_cpu": lambda: _predict(call, "cpu", count=3),
+            "model_on_the_cpu": lambda: _call_predict(call, device, count=10),
+            "model_already_there": lambda: _call_predict(call, str(device), count=5, moved=True),
+            "told_to_use_the_cpu": lambda: _call_predict(call, "cpu", count=3),
         }
     )
 
 
 @predict.probe(machine="two gpus", edge=True)
 def loops_on_the_second_gpu(call: Call) -> Cases[Predicted]:
-    return try_scenarios({"on_the_second_gpu": lambda: _predict(call, "cuda:1", count=5)})
+    return try_scenarios({"on_the_second_gpu": lambda: _call_predict(call, "cuda:1", count=5)})
 
 
 # ---- claims ------------------------------------------------------------------------------------
 
-runs(predict, diagnose=why_a_loop_raised)
+runs(predict, diagnose=why_a_loop_raises)
 
 
-def _predictions(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
+def _compared_predictions(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
     """Yield what was seen and what the reference did, for each scenario.
 
     Raises Failed if the model was not called for every sample.
@@ -143,33 +147,23 @@ def works_on_the_device(seen: Seen, wanted: Seen) -> None:
 @predict.check(points=0.25)
 def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in evaluation mode."""
-    for found, _ in _predictions(seen, wanted):
-        count = len(found.forwards)
+    for found, _ in _compared_predictions(seen, wanted):
         training = [forward for forward in found.forwards if MODEL in forward.training]
         if training:
+            ran = f"{len(training)} of {len(found.forwards)} forward passes ran"
+            happened = f"{ran} in training mode, with dropout"
+            expected = "model.eval() before the loop"
             graph = any(forward.graph for forward in found.forwards)
-            raise Failed(
-                f"{len(training)} of {count} forward passes ran in training mode, with dropout",
-                "model.eval() before the loop",
-                found.forward_line,
-                None if graph else "no-grad-without-eval",
-                ("eval not called",),
-            )
+            key = None if graph else "no-grad-without-eval"
+            raise Failed(happened, expected, found.forward_line, key, ("eval not called",))
 
 
 @predict.check(points=0.25)
 def builds_no_graph(seen: Seen, wanted: Seen) -> None:
     """No forward pass builds an autograd graph, and the model can still be trained afterwards."""
-    for found, _ in _predictions(seen, wanted):
-        building = [forward for forward in found.forwards if forward.graph]
-        if building:
-            training = any(MODEL in forward.training for forward in found.forwards)
-            raise Failed(
-                f"{len(building)} of {len(found.forwards)} forward passes built a graph",
-                "none: torch.no_grad() or torch.inference_mode() around the loop",
-                found.graph_line,
-                None if training else "eval-without-no-grad",
-            )
+    for found, _ in _compared_predictions(seen, wanted):
+        in_training = any(MODEL in forward.training for forward in found.forwards)
+        expect_no_graph(found.forwards, found.graph_line, in_training)
         if not found.trainable:
             happened = "parameters of the model no longer require a gradient"
             key = "requires-grad-left-off"
@@ -182,7 +176,7 @@ def builds_no_graph(seen: Seen, wanted: Seen) -> None:
 @predict.check(points=0.5, needs=("runs", "predicts_in_evaluation_mode"))
 def returns_every_output(seen: Seen, wanted: Seen) -> None:
     """It returns the outputs of all batches in one tensor, in order, on the CPU."""
-    for found, right in _predictions(seen, wanted):
+    for found, right in _compared_predictions(seen, wanted):
         assert right.value is not None
         if found.value is None:
             raise returned_other_type(found.kind, "one tensor")
@@ -203,29 +197,24 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
 @predict.check(points=0.5, needs=("runs", "works_on_the_device"))
 def copies_back_once(seen: Seen, wanted: Seen) -> None:
     """There is one copy back to the host, however many batches there are."""
-    for found, right in _predictions(seen, wanted):
+    for found, right in _compared_predictions(seen, wanted):
         if found.copies_back > right.copies_back:
+            happened = f"{found.batches} batches made {found.copies_back} copies back to the host"
+            expected = "one, of all outputs together, after the loop"
             of_each = found.copies_back >= found.batches
-            raise Failed(
-                f"{found.batches} batches made {found.copies_back} copies back to the host",
-                "one, of all outputs together, after the loop",
-                found.copy_line,
-                "copied-every-batch-back" if of_each else None,
-            )
+            key = "copied-every-batch-back" if of_each else None
+            raise Failed(happened, expected, found.copy_line, key)
         if found.reads > right.reads:
             read = f"the host read a value from the device {found.reads} times"
-            raise Failed(
-                f"{read} and waited for it each time",
-                "no reading before the one copy",
-                found.read_line,
-                "sync-in-hot-loop",
-            )
+            happened = f"{read} and waited for it each time"
+            expected = "no reading before the one copy"
+            raise Failed(happened, expected, found.read_line, "sync-in-hot-loop")
 
 
 @predict.check(points=0.5)
 def leaves_the_targets(seen: Seen, wanted: Seen) -> None:
     """The targets are never moved."""
-    for found, _ in _predictions(seen, wanted):
+    for found, _ in _compared_predictions(seen, wanted):
         if found.targets_moved:
             copied = f"the targets of {found.targets_moved} batches were copied to the device"
             happened = f"{copied}, and nothing used them"

@@ -13,7 +13,7 @@ from gpudojo.grading.call import (
     torch,
     try_scenarios,
 )
-from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.grading.checks import expect_device_used, runs, scenario_pairs
 from gpudojo.grading.comparing import numpy_values
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
@@ -45,7 +45,7 @@ class Draws(Case, frozen=True):
     wanted_device: str
 
 
-def _draw(call: Call, device: Any, **options: Any) -> Draw:
+def _call_random_sprites(call: Call, device: Any, **options: Any) -> Draw:
     """Call the student's function and describe the result. Raises StudentRaised."""
     value = call(COUNT, SIZE, device, **options)
     default_device = torch.get_default_device().type
@@ -71,30 +71,44 @@ def _draw_on(call: Call, device: Any, spelled: str) -> Draws:
     The draws are from torch's own random state, which is seeded here, from generators of the
     device, and one with the device as a string.
     """
-    draws = {}
-    with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
-        for name, offset in (("first", 0), ("next", None), ("again", 0), ("other", 1)):
-            if offset is not None:
-                torch.manual_seed(call.seed + offset)
-            draws[name] = _draw(call, device)
+    found = _draw_from_default_state(call, device)
     refused = None
-    first = torch.Generator(device=device).manual_seed(call.seed)
-    generators = {
-        "first": first,
-        "next": first,
-        "again": torch.Generator(device=device).manual_seed(call.seed),
-        "other": torch.Generator(device=device).manual_seed(call.seed + 1),
-    }
     try:
-        for name, generator in generators.items():
-            draws[GENERATOR + name] = _draw(call, device, generator=generator)
+        for name, generator in _make_generators(call.seed, device).items():
+            found[GENERATOR + name] = _call_random_sprites(call, device, generator=generator)
     except StudentRaised as error:
         # torch refuses a generator of another device than the one on which the values are made.
         if "device type for generator" not in error.evidence.message:
             raise
         refused = error.evidence
-    draws[f"device={spelled!r}"] = _draw(call, spelled)
-    return Draws(draws, refused, device_name(device))
+    found[f"device={spelled!r}"] = _call_random_sprites(call, spelled)
+    return Draws(found, refused, device_name(device))
+
+
+def _draw_from_default_state(call: Call, device: Any) -> dict[str, Draw]:
+    """Draws from torch's own random state, which is seeded here. Raises StudentRaised."""
+    found = {}
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(call.seed)
+        found["first"] = _call_random_sprites(call, device)
+        found["next"] = _call_random_sprites(call, device)
+        torch.manual_seed(call.seed)
+        found["again"] = _call_random_sprites(call, device)
+        torch.manual_seed(call.seed + 1)
+        found["other"] = _call_random_sprites(call, device)
+    return found
+
+
+def _make_generators(seed: int, device: Any) -> dict[str, Any]:
+    """Generators of a device; the first two are one, the third has the same seed."""
+    first = torch.Generator(device=device).manual_seed(seed)
+    return {
+        "first": first,
+        "next": first,
+        "again": torch.Generator(device=device).manual_seed(seed),
+        "other": torch.Generator(device=device).manual_seed(seed + 1),
+    }
 
 
 @random_sprites.probe
@@ -110,17 +124,18 @@ def draws(call: Call) -> Cases[Draws]:
 
 @random_sprites.probe(machine="two gpus", edge=True)
 def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
-    """The second GPU, given as a device, and as a string with a generator."""
+    """The second GPU, while the first one is current."""
+    return try_scenarios({"on_the_second_gpu": lambda: _draw_on_the_second_gpu(call)})
 
-    def draw() -> Draws:
-        generator = torch.Generator(device="cuda:1").manual_seed(call.seed)
-        found = {
-            "a device": _draw(call, torch.device("cuda:1")),
-            "a string": _draw(call, "cuda:1", generator=generator),
-        }
-        return Draws(found, None, "cuda:1")
 
-    return try_scenarios({"on_the_second_gpu": draw})
+def _draw_on_the_second_gpu(call: Call) -> Draws:
+    """Draw with a device, and with a string and a generator. Raises StudentRaised."""
+    generator = torch.Generator(device="cuda:1").manual_seed(call.seed)
+    found = {
+        "a device": _call_random_sprites(call, torch.device("cuda:1")),
+        "a string": _call_random_sprites(call, "cuda:1", generator=generator),
+    }
+    return Draws(found, None, "cuda:1")
 
 
 # ---- claims ------------------------------------------------------------------------------------
@@ -135,19 +150,17 @@ def made_on_the_device(seen: Seen, wanted: Seen) -> None:
         device = right.wanted_device
         for draw in found.draws.values():
             if draw.moved:
+                happened = f"{draw.moved} bytes were copied between host and device"
+                expected = "none: values made where they are needed"
                 stayed = device != "cpu" and draw.device == "cpu"
-                raise Failed(
-                    f"{draw.moved} bytes were copied between host and device",
-                    "none: values made where they are needed",
-                    draw.line,
-                    "result-thrown-away" if stayed else "made-on-cpu-then-moved",
-                )
+                key = "result-thrown-away" if stayed else "made-on-cpu-then-moved"
+                raise Failed(happened, expected, draw.line, key)
         if found.refused is not None:
-            raise _generator_refused(found, found.refused, device)
+            raise _failure_with_generator(found, found.refused, device)
         _expect_made_on(found, device)
 
 
-def _generator_refused(found: Draws, refused: Raised, device: str) -> Failed:
+def _failure_with_generator(found: Draws, refused: Raised, device: str) -> Failed:
     """The failure where torch refused a generator of the device."""
     key = None
     if device == "cpu":
@@ -166,14 +179,7 @@ def _expect_made_on(found: Draws, device: str) -> None:
             note = "" if draw.value is None else " without values"
             happened = f"it returned {with_article(draw.kind)}{note}"
             raise Failed(happened, "sprites", at=("return",))
-        if draw.device != device:
-            key = None
-            if device == "cpu":
-                key = "hard-coded-cuda"
-            elif device == "cuda:1" and draw.device == "cuda:0":
-                key = "device-index-dropped"
-            happened = f"with device={device!r}, they were made on {draw.device}"
-            raise Failed(happened, device, misconception=key)
+        expect_device_used(device, [str(draw.device)], "they were made on")
 
 
 @random_sprites.check(points=0.25)
@@ -186,7 +192,8 @@ def finds_the_second_gpu(seen: Seen, wanted: Seen) -> None:
 
 @random_sprites.check(points=0.25)
 def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
-    """It returns float32 of shape (count, 3, size, size), and leaves torch's default device alone."""
+    """It returns float32 of shape (count, 3, size, size), and leaves torch's default device
+    alone."""
     for _, found, expected in scenario_pairs(seen[draws], wanted[draws]):
         for name, right in expected.draws.items():
             draw = found.draws.get(name)
@@ -245,14 +252,15 @@ def _expect_uniform(values: Any) -> None:
 
 @random_sprites.check(points=0.25)
 def follows_its_seed(seen: Seen, wanted: Seen) -> None:
-    """The same seed gives the same sprites, another seed others, and a second draw is not the first again."""
+    """The same seed gives the same sprites, another seed others, and a second draw is not the first
+    again."""
     for scenario in wanted[draws]:
         found = seen[draws][scenario]
-        _expect_seed_followed(found, "", "torch's own random state")
-        _expect_seed_followed(found, GENERATOR, "a generator")
+        _expect_draws_by_seed(found, "", "torch's own random state")
+        _expect_draws_by_seed(found, GENERATOR, "a generator")
 
 
-def _expect_seed_followed(found: Draws, prefix: str, what: str) -> None:
+def _expect_draws_by_seed(found: Draws, prefix: str, what: str) -> None:
     """Raises Failed unless draws are equal exactly where their seeds are.
 
     Judged are the draws whose names have this prefix. `what` says in the failure where they are

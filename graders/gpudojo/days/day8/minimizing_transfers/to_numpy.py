@@ -8,8 +8,8 @@ from typing import Any
 from gpudojo.days.day8.minimizing_transfers.declaration import to_numpy
 from gpudojo.days.day8.sprites import make_sprites
 from gpudojo.grading.call import Call, StudentRaised, array_of, nn, torch, try_scenarios
-from gpudojo.grading.checks import device_mistake, runs, scenario_pairs
-from gpudojo.model.evidence import Array, Case, Cases
+from gpudojo.grading.checks import device_mistake, runs
+from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
 
 DTYPES = ("float32", "float16", "float64", "int64", "uint8", "bool")
@@ -35,23 +35,28 @@ def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
 
     Those of a dtype have numbers that do not fit into a smaller one.
     """
-    numbers = make_sprites(2, seed)[0] * 200
-    tensors = {dtype: numbers.to(getattr(torch, dtype)).to(device) for dtype in DTYPES}
-    tensors["bool"] = (numbers > 100).to(device)
+    pictures, _ = make_sprites(2, seed)
+    numbers = pictures * 200
+    tensors = {}
+    for dtype in DTYPES:
+        values = numbers > 100 if dtype == "bool" else numbers.to(getattr(torch, dtype))
+        tensors[dtype] = values.to(device)
     if torch.device(device).type == "mps":
         del tensors["float64"]  # which it does not have
-    base = make_sprites(2, seed)[0].to(device)
-    tensors["transposed"] = base.clone().transpose(1, 3)
+    base = pictures.to(device)
     weight = base.clone().requires_grad_()
-    graded = (nn.Parameter(base.clone()), weight, weight * 2)
-    tensors.update(zip(GRADED, graded, strict=True))
+    tensors["transposed"] = base.clone().transpose(1, 3)
+    tensors["that is a parameter"] = nn.Parameter(base.clone())
+    tensors["that requires grad"] = weight
+    tensors["with a graph behind it"] = weight * 2
     # The largest number and not the mean, which differs between devices.
-    small = (base.amax(), base[:0], base[:1, :, :1, :1].clone())
-    tensors.update(zip(SMALL, small, strict=True))
+    tensors["without a dimension"] = base.amax()
+    tensors["without elements"] = base[:0]
+    tensors["of one pixel"] = base[:1, :, :1, :1].clone()
     return tensors
 
 
-def _convert(call: Call, tensor: Any) -> Converted:
+def _call_to_numpy(call: Call, tensor: Any) -> Converted:
     """Call the student's function and describe the result. Raises StudentRaised."""
     import numpy as np
 
@@ -60,8 +65,10 @@ def _convert(call: Call, tensor: Any) -> Converted:
     try:
         value = call(tensor)
     except StudentRaised as error:
-        copies = [t for t in call.ledger.transfers_to_host() if t.bytes == tensor.nbytes]
-        lines = {"tensor": call.line_of(copies[0])} if copies else {}
+        lines: dict[str, int | None] = {}
+        for copy in call.ledger.transfers_to_host():
+            if copy.bytes == tensor.nbytes:
+                lines.setdefault("tensor", call.line_of(copy))
         raise error.with_facts(copied=lines) from None
     array = None
     if isinstance(value, np.ndarray):
@@ -81,13 +88,19 @@ def arrays(call: Call) -> Cases[Converted]:
     scenarios = {}
     for device, end in ((call.device, ""), ("cpu", ON_THE_CPU)):
         for name, tensor in _make_tensors(call.seed, device).items():
-            scenarios[name + end] = partial(_convert, call, tensor)
+            scenarios[name + end] = partial(_call_to_numpy, call, tensor)
     return try_scenarios(scenarios)
 
 
 # ---- claims ------------------------------------------------------------------------------------
 
-runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: device_mistake(raised))
+
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
+    """The misconception behind an error about devices; None for other errors."""
+    return device_mistake(raised)
+
+
+runs(to_numpy, scenarios=("float32", "int64"), diagnose=_why_it_raises)
 
 
 def _expect_same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
@@ -95,22 +108,26 @@ def _expect_same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
 
     That is judged on the device and on the CPU.
     """
-    scenarios = []
     for name in names:
-        scenarios += [each for each in (name, name + ON_THE_CPU) if each in wanted[arrays]]
-    for name, found, right in scenario_pairs(seen[arrays], wanted[arrays], *scenarios):
-        value = found.value
-        correct = right.value
-        shown = _name_of_tensor(name)
-        assert correct is not None
-        if value is None:
-            raise Failed(f"{shown} gave {with_article(found.kind)}", "a numpy.ndarray")
-        if value.dtype != correct.dtype:
-            raise Failed(f"{shown} gave an array of {value.dtype}", correct.dtype)
-        if value.shape != correct.shape:
-            raise Failed(f"{shown} gave shape {value.shape}", f"{correct.shape}")
-        if value.data != correct.data:
-            raise Failed(f"{shown} gave other values", "the values of the tensor")
+        for scenario in (name, name + ON_THE_CPU):
+            if scenario in wanted[arrays]:
+                right = wanted[arrays][scenario]
+                _expect_same_array(_name_of_tensor(scenario), seen[arrays][scenario], right)
+
+
+def _expect_same_array(tensor: str, found: Converted, right: Converted) -> None:
+    """Raises Failed unless a tensor gave the reference's array; `tensor` names it in words."""
+    value = found.value
+    correct = right.value
+    assert correct is not None
+    if value is None:
+        raise Failed(f"{tensor} gave {with_article(found.kind)}", "a numpy.ndarray")
+    if value.dtype != correct.dtype:
+        raise Failed(f"{tensor} gave an array of {value.dtype}", correct.dtype)
+    if value.shape != correct.shape:
+        raise Failed(f"{tensor} gave shape {value.shape}", f"{correct.shape}")
+    if value.data != correct.data:
+        raise Failed(f"{tensor} gave other values", "the values of the tensor")
 
 
 def _name_of_tensor(scenario: str) -> str:
@@ -129,7 +146,8 @@ def keeps_values_and_dtype(seen: Seen, wanted: Seen) -> None:
 
 @to_numpy.check(points=0.5)
 def converts_what_requires_grad(seen: Seen, wanted: Seen) -> None:
-    """It also works for parameters, for tensors that require a gradient, and for results computed from them."""
+    """It also works for parameters, for tensors that require a gradient, and for results computed
+    from them."""
     _expect_same_arrays(seen, wanted, *GRADED)
 
 

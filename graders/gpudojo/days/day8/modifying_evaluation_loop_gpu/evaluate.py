@@ -1,4 +1,4 @@
-"""05: evaluation on the device."""
+"""`evaluate`: mean loss and accuracy of a classifier, on the device."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ import linecache
 import math
 import re
 from collections import OrderedDict
-from functools import lru_cache
-from itertools import permutations
-from operator import eq
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
+from gpudojo.days.day8.loops_over_batches import (
+    batches_left_out,
+    expect_no_graph,
+    loss_of_other_outputs,
+    missing_loss,
+)
+from gpudojo.days.day8.modifying_evaluation_loop_gpu.declaration import evaluate
+from gpudojo.days.day8.modifying_evaluation_loop_gpu.numbers import (
+    BATCH,
+    CLOSE,
+    FEW,
+    HIDDEN,
+    MOST,
+    SMOOTHING,
+    Numbers,
+    batch_means,
+    classes_of,
+    draw_telling_numbers,
+)
+from gpudojo.days.day8.sprites import linear_layer
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
 from gpudojo.grading.call import (
     COPIED_BACK,
@@ -25,6 +42,7 @@ from gpudojo.grading.call import (
 )
 from gpudojo.grading.checks import (
     device_mistake,
+    expect_device_used,
     expect_float,
     expect_settings_kept,
     is_between_gpus,
@@ -32,217 +50,7 @@ from gpudojo.grading.checks import (
     scenario_pairs,
 )
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, with_article
-
-exercise = Exercise(
-    "05_modifying_evaluation_loop_gpu",
-    "An evaluation loop that runs on the GPU",
-    points=14,
-    reading=("notes/cuda.html", "generated/torch.no_grad.html", "generated/torch.nn.Module.html"),
-)
-evaluate = exercise.function("evaluate")
-
-BATCH: Final = 3
-FEW: Final = 4  # sprites, so that the last batch has one
-MOST: Final = 5
-CLOSE: Final = 5e-5  # how far a number may be from the right one
-HIDDEN: Final = 12
-SMOOTHING: Final = 0.1  # of the loss: not the default, so the given loss has to be used
-DRAWS: Final = 32  # at a time
-
-# ---- numbers -----------------------------------------------------------------------------------
-
-Outputs = list[list[float]]  # of a model, one row for each sprite
-
-
-class Numbers(NamedTuple):
-    """The parameters and statistics of the model."""
-
-    first: Any
-    first_bias: Any
-    last: Any
-    last_bias: Any
-    mean: Any
-    variance: Any
-
-
-class Drawn(NamedTuple):
-    """A model's numbers, sprites, and the model's outputs for them."""
-
-    numbers: Numbers
-    pictures: Any
-    outputs: Outputs
-
-
-# How many numbers each part of the model has, and from which range they are drawn. They are large
-# enough that wrong answers cost visibly more than right ones.
-SHAPES: Final = Numbers(
-    first=(HIDDEN * 3 * SIZE * SIZE, -0.15, 0.15),
-    first_bias=(HIDDEN, -0.15, 0.15),
-    last=(CLASSES * HIDDEN, -2.4, 2.4),
-    last_bias=(CLASSES, -0.3, 0.3),
-    mean=(3, -0.5, 0.5),
-    variance=(3, 0.1, 0.3),
-)
-
-
-@lru_cache(maxsize=1)
-def _lows_and_widths() -> tuple[Any, Any]:
-    """For each number of a model, where its range begins and how wide it is."""
-    lows = [torch.full((size,), low) for size, low, _ in SHAPES]
-    widths = [torch.full((size,), high - low) for size, low, high in SHAPES]
-    return torch.cat(lows), torch.cat(widths)
-
-
-@evaluate.draws
-def _drawn(seed: int) -> Drawn:
-    """The first numbers and sprites with which wrong formulas show.
-
-    One draw in forty will do: their outputs are computed many at a time, from the numbers alone,
-    and judged as Python's numbers.
-    """
-    while True:
-        models, pictures = _draw_models(seed)
-        for draw, outputs in enumerate(_outputs_in_evaluation_mode(models, pictures).tolist()):
-            if not _is_telling_for_all_sizes(outputs):
-                continue
-            # In another order, two classes may show as one.
-            for order in map(list, permutations(range(CLASSES))):
-                reordered = [[row[place] for place in order] for row in outputs]
-                if _is_telling_in_this_order(reordered):
-                    numbers = Numbers(*(each[draw] for each in models))
-                    last = numbers.last[order]
-                    last_bias = numbers.last_bias[order]
-                    numbers = numbers._replace(last=last, last_bias=last_bias)
-                    return Drawn(numbers, pictures[draw], reordered)
-        seed += 100_003
-
-
-def _draw_models(seed: int) -> tuple[Numbers, Any]:
-    """The numbers of DRAWS models, and MOST sprites for each."""
-    lows, widths = _lows_and_widths()
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(DRAWS, len(lows), generator=generator).mul_(widths).add_(lows)
-    numbers = Numbers(*drawn.split([size for size, _, _ in SHAPES], dim=1))
-    first = numbers.first.unflatten(1, (HIDDEN, -1))
-    last = numbers.last.unflatten(1, (CLASSES, -1))
-    pictures = make_sprites(DRAWS * MOST, seed + 1)[0].unflatten(0, (DRAWS, MOST))
-    return numbers._replace(first=first, last=last), pictures
-
-
-def _outputs_in_evaluation_mode(models: Numbers, pictures: Any) -> Any:
-    """What each of several models gives for its sprites."""
-    hidden = torch.baddbmm(models.first_bias[:, None], pictures.flatten(2), models.first.mT)
-    channels = hidden.unflatten(2, (3, -1))
-    deviation = (models.variance[:, None, :, None] + 1e-5).sqrt()
-    normed = (channels - models.mean[:, None, :, None]) / deviation
-    return torch.baddbmm(models.last_bias[:, None], normed.relu().flatten(2), models.last.mT)
-
-
-def _is_telling_for_all_sizes(outputs: Outputs) -> bool:
-    return all(_is_telling(outputs[:samples]) for samples in (FEW, MOST))
-
-
-def _is_telling_in_this_order(outputs: Outputs) -> bool:
-    if any(_one_output_is_enough(outputs[:samples]) for samples in (FEW, MOST)):
-        return False
-    return _is_telling_for_all_sizes(outputs)
-
-
-def _is_telling(outputs: Outputs) -> bool:
-    """True if wrong formulas give other numbers.
-
-    These are: averaging the means of batches, rounding, comparing each with each, or the largest
-    output of a whole batch or of a class. The largest output is the largest by so much that half
-    precision does not change which one it is.
-    """
-    classes = classes_of(outputs)
-    largest = [row.index(max(row)) for row in outputs[:BATCH]]
-    compared_with_each = sum(map(largest.count, classes[:BATCH]))
-    if compared_with_each == BATCH * sum(map(eq, largest, classes)):
-        return False
-    size = max(abs(value) for row in outputs for value in row)
-    closest = min(max(row) - sorted(row)[-2] for row in outputs)
-    if closest < 0.03 * size + 0.02:
-        return False
-    loss, accuracy = _loss_and_accuracy(outputs, classes)
-    if abs(loss - _batch_means(outputs)[0]) <= 0.01:
-        return False
-    if abs(loss - round(loss, 3)) <= 2 * CLOSE * (1 + loss):
-        return False
-    return round(accuracy * len(outputs)) not in _hits_elsewhere(outputs, classes)
-
-
-def _one_output_is_enough(outputs: Outputs) -> bool:
-    """True if comparing one output with a threshold is right as often as the largest output.
-
-    That is how a model for two classes is judged.
-    """
-    pairs = list(zip(outputs, classes_of(outputs), strict=True))
-    hits = sum(row.index(max(row)) == wanted for row, wanted in pairs)
-    for threshold in (0.0, 0.5):
-        if hits == sum((row[1] > threshold) == wanted for row, wanted in pairs):
-            return True
-    return False
-
-
-def _hits_elsewhere(outputs: Outputs, classes: list[int]) -> tuple[int, int]:
-    """How many classes two wrong formulas find.
-
-    The first takes the place of the largest output of a whole batch, the second its place in each
-    column of the batch.
-    """
-    whole = 0
-    columns = 0
-    for start in range(0, len(outputs), BATCH):
-        rows = outputs[start : start + BATCH]
-        wanted = classes[start : start + BATCH]
-        flat = [value for row in rows for value in row]
-        whole += wanted.count(flat.index(max(flat)))
-        places = [column.index(max(column)) for column in zip(*rows, strict=True)]
-        columns += sum(map(eq, places, wanted))
-    return whole, columns
-
-
-def classes_of(outputs: Outputs) -> list[int]:
-    """The targets, of which most are what the model finds.
-
-    They are wrong for the second sprite, and for all of the last batch. The second one's class has
-    the second largest output.
-    """
-    last_batch = (len(outputs) - 1) // BATCH * BATCH
-    classes = []
-    for place, row in enumerate(outputs):
-        ranked = sorted(row)
-        wanted = ranked[-1]
-        if place == 1:
-            wanted = ranked[-2]
-        if place >= last_batch:
-            wanted = ranked[0]
-        classes.append(row.index(wanted))
-    return classes
-
-
-def _batch_means(outputs: Outputs) -> list[float]:
-    """The means over the batches of loss and accuracy."""
-    classes = classes_of(outputs)
-    each = []
-    for start in range(0, len(outputs), BATCH):
-        stop = start + BATCH
-        each.append(_loss_and_accuracy(outputs[start:stop], classes[start:stop]))
-    return [sum(column) / len(each) for column in zip(*each, strict=True)] or [0.0, 0.0]
-
-
-def _loss_and_accuracy(outputs: Outputs, classes: list[int]) -> tuple[float, float]:
-    """The mean loss, as `loss_fn` computes it, and the accuracy."""
-    loss = 0.0
-    hits = 0.0
-    for row, wanted in zip(outputs, classes, strict=True):
-        logarithm = math.log(sum(map(math.exp, row)))
-        loss += logarithm - (1 - SMOOTHING) * row[wanted] - SMOOTHING * sum(row) / CLASSES
-        hits += row.index(max(row)) == wanted
-    return loss / len(classes), hits / len(classes)
-
+from gpudojo.model.exercise import Failed, Seen, with_article
 
 # ---- scenarios ---------------------------------------------------------------------------------
 
@@ -252,7 +60,7 @@ COMPARING: Final = "(comparing outputs with targets)"  # the end of an error's m
 PARTS: Final = {"": "model", "norm": "batch norm", "dropout": "dropout"}
 
 
-def layers(numbers: Numbers) -> OrderedDict[str, Any]:
+def make_layers(numbers: Numbers) -> OrderedDict[str, Any]:
     """The layers of a classifier with batch norm and dropout."""
     numbers = Numbers(*(each.clone() for each in numbers))
     # Over four values per channel: in training mode a batch of one changes it, but does not raise.
@@ -312,18 +120,19 @@ class Evaluated(Case, frozen=True):
         return any(part in names for names in self.training_parts())
 
 
-def _evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = False) -> Evaluated:
+def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = False) -> Evaluated:
     """Call the student's function and describe what it did. Raises StudentRaised.
 
     With `moved` the model is on the device before.
     """
-    numbers, pictures, outputs = _drawn(call.seed)
-    outputs = outputs[:samples]
+    # Watched objects, in the state that the scenario asks for
+    drawn = draw_telling_numbers(call.seed)
+    outputs = drawn.outputs[:samples]
     classes = torch.tensor(classes_of(outputs), dtype=torch.int64)
     log = WatchLog(call)
     # A copy of the sprites: a solution may write into them.
-    loader = log.make_loader(pictures[:samples].clone(), classes, BATCH)
-    model = log.make_model(layers(numbers))
+    loader = log.make_loader(drawn.pictures[:samples].clone(), classes, BATCH)
+    model = log.make_model(make_layers(drawn.numbers))
     _prepare_gradients(model)
     before = _state_of(model)
     if moved:
@@ -346,16 +155,16 @@ def _evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = False) 
         forward_line=call.first_line(forwards),
         wanted_device=device_name(device),
         changed={
-            "weights": _names_of_changed(before.weights, after.weights),
-            "gradients": _names_of_changed(before.gradients, after.gradients),
-            "statistics": _names_of_changed(before.statistics, after.statistics),
+            "weights": _changed_names(before.weights, after.weights),
+            "gradients": _changed_names(before.gradients, after.gradients),
+            "statistics": _changed_names(before.statistics, after.statistics),
         },
         flags_before=before.flags,
         flags_after=after.flags,
         settings=settings,
         losses=len(log.losses),
         as_they_are=all(loss.got_outputs for loss in log.losses),
-        batch_means=_batch_means(outputs),
+        batch_means=list(batch_means(outputs)),
         sizes=[min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     )
 
@@ -420,7 +229,7 @@ def _copy_to_cpu(tensor: Any) -> Any:
     return host.clone() if tensor.device.type == "cpu" else host
 
 
-def _names_of_changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def _changed_names(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [name for name, old in before.items() if not _is_same(old, after.get(name))]
 
 
@@ -436,10 +245,10 @@ def evaluated(call: Call) -> Cases[Evaluated]:
     device = call.device
     return try_scenarios(
         {
-            "model_starts_on_the_cpu": lambda: _evaluate(call, device),
-            "already_there": lambda: _evaluate(call, str(device), samples=MOST, moved=True),
-            "nothing_to_evaluate": lambda: _evaluate(call, device, samples=0),
-            "on_the_cpu": lambda: _evaluate(call, "cpu"),
+            "model_starts_on_the_cpu": lambda: _call_evaluate(call, device),
+            "already_there": lambda: _call_evaluate(call, str(device), samples=MOST, moved=True),
+            "nothing_to_evaluate": lambda: _call_evaluate(call, device, samples=0),
+            "on_the_cpu": lambda: _call_evaluate(call, "cpu"),
         }
     )
 
@@ -451,7 +260,7 @@ def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
     A batch that goes to "cuda" goes to the first GPU.
     """
     return try_scenarios(
-        {"on_the_second_gpu": lambda: _evaluate(call, "cuda:1", samples=2, moved=True)}
+        {"on_the_second_gpu": lambda: _call_evaluate(call, "cuda:1", samples=2, moved=True)}
     )
 
 
@@ -459,8 +268,6 @@ def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
 
 ON_THE_DEVICE = ("model_starts_on_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu", "on_the_second_gpu")
-# Where `loss_fn` is not called.
-OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")
 HALF: Final = ("torch.float16", "torch.bfloat16")
 ROUGH: Final = ("autocast(", "half(")  # where outputs become so
 CHANGING_OUTPUTS: Final = ("softmax(", "sigmoid(", *ROUGH)
@@ -470,7 +277,14 @@ def _all_cases(seen: Seen) -> Cases[Evaluated]:
     return seen.cases(evaluated, evaluated_on_the_second_gpu)
 
 
-def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
+def _full_cases(seen: Seen) -> Iterator[tuple[str, Evaluated]]:
+    """Name and case of each scenario with sprites."""
+    cases = _all_cases(seen)
+    for name in FULL:
+        yield name, cases[name]
+
+
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error; None if none is known.
 
     It is found from torch's message and from what had been copied before.
@@ -494,14 +308,14 @@ def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
     return key
 
 
-runs(evaluate, scenarios=FULL, diagnose=_why_it_raised)
+runs(evaluate, scenarios=FULL, diagnose=_why_it_raises)
 
 
 @evaluate.check(points=1)
 def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
-    for name in FULL:
-        if not _all_cases(seen)[name].passes:
+    for name, case in _full_cases(seen):
+        if not case.passes:
             happened = f"the model was never called (scenario `{name}`)"
             raise Failed(happened, "a forward pass for every batch")
 
@@ -531,25 +345,17 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Evaluation happens on the device passed in, whatever this machine has."""
     for name in ("on_the_cpu", "on_the_second_gpu"):
         case = _all_cases(seen)[name]
-        device = case.wanted_device
-        used = {each_device for each in case.passes for each_device in each.devices}
-        elsewhere = sorted(used - {device})
-        if not elsewhere:
-            continue
-        key = None
-        if device == "cpu":
-            key = "hard-coded-cuda"
-        elif elsewhere == ["cuda:0"]:
-            key = "device-index-dropped"
-        happened = f'with device="{device}" the forward passes ran on {", ".join(elsewhere)}'
-        raise Failed(happened, f"{device}, as asked", case.forward_line, key)
+        used: set[str] = set()
+        for each in case.passes:
+            used.update(each.devices)
+        what = "the forward passes ran on"
+        expect_device_used(case.wanted_device, used, what, case.forward_line)
 
 
 @evaluate.check(points=2, needs=CALLED)
 def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in evaluation mode, including dropout and batch norm."""
-    for name in FULL:
-        case = _all_cases(seen)[name]
+    for _, case in _full_cases(seen):
         training = case.training_parts()
         if not training:
             continue
@@ -589,35 +395,26 @@ def _failure_in_training_mode(case: Evaluated, happened: str, expected: str) -> 
 @evaluate.check(points=2, needs=CALLED)
 def builds_no_graph(seen: Seen, wanted: Seen) -> None:
     """No forward pass builds an autograd graph."""
-    for name in FULL:
-        case = _all_cases(seen)[name]
-        building = [each for each in case.passes if each.graph]
-        if building:
-            raise Failed(
-                f"{len(building)} of {len(case.passes)} forward passes built an autograd graph",
-                "forward passes under torch.no_grad() or torch.inference_mode()",
-                case.graph_line,
-                None if case.training_parts() else "eval-without-no-grad",
-            )
+    for _, case in _full_cases(seen):
+        expect_no_graph(case.passes, case.graph_line, bool(case.training_parts()))
 
 
 @evaluate.check(points=1, needs=CALLED)
 def leaves_weights_and_gradients_as_they_were(seen: Seen, wanted: Seen) -> None:
     """Weights and gradients are the same afterwards."""
-    _expect_unchanged(seen, "weights")
-    _expect_unchanged(seen, "gradients")
+    _expect_same_tensors(seen, "weights")
+    _expect_same_tensors(seen, "gradients")
 
 
 @evaluate.check(points=1, needs=CALLED)
 def leaves_batch_norm_as_it_was(seen: Seen, wanted: Seen) -> None:
     """The running statistics of batch norm are the same afterwards."""
-    _expect_unchanged(seen, "statistics")
+    _expect_same_tensors(seen, "statistics")
 
 
-def _expect_unchanged(seen: Seen, kind: str) -> None:
+def _expect_same_tensors(seen: Seen, kind: str) -> None:
     """Raises Failed if tensors of this kind were changed: weights, gradients or statistics."""
-    for name in FULL:
-        case = _all_cases(seen)[name]
+    for name, case in _full_cases(seen):
         changed = case.changed[kind]
         if changed:
             happened = f"scenario `{name}` changed the {kind} of {', '.join(changed[:3])}"
@@ -629,7 +426,8 @@ def _expect_unchanged(seen: Seen, kind: str) -> None:
 
 @evaluate.check(points=1, needs=CALLED)
 def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
-    """Training can continue: requires_grad of every parameter, grad mode and torch's settings are unchanged."""
+    """Training can continue: requires_grad of every parameter, grad mode and torch's settings are
+    unchanged."""
     for name, case, right in scenario_pairs(_all_cases(seen), _all_cases(wanted), *FULL):
         trainable = [parameter for parameter, flag in right.flags_before.items() if flag]
         frozen = [parameter for parameter, flag in right.flags_before.items() if not flag]
@@ -652,8 +450,7 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
 @evaluate.check(points=1, needs=CALLED)
 def returns_two_floats(seen: Seen, wanted: Seen) -> None:
     """It returns a tuple of two Python floats: loss and accuracy."""
-    for name in FULL:
-        case = _all_cases(seen)[name]
+    for _, case in _full_cases(seen):
         if not case.is_tuple or len(case.parts) != 2:
             count = f" of {len(case.parts)}" if case.parts else ""
             happened = f"it returned {with_article(case.kind)}{count}"
@@ -693,7 +490,7 @@ def _expect_number(which: int, seen: Seen, wanted: Seen) -> None:
             what = NUMBERS[which]
             happened = f"scenario `{name}`: {changed[0]} was changed, so that {what} may be another"
             raise Failed(happened, f"the {what} of the model as it was passed in")
-        if _is_close(case.parts[which].value, _number(right, which)):
+        if _is_close(case.parts[which].value, _returned_number(right, which)):
             if which == LOSS:
                 _expect_full_precision(name, case, seen)
             continue
@@ -701,7 +498,7 @@ def _expect_number(which: int, seen: Seen, wanted: Seen) -> None:
         raise _wrong_number(which, name, case, right, is_mean_of_means)
 
 
-def _number(case: Evaluated, which: int) -> float:
+def _returned_number(case: Evaluated, which: int) -> float:
     """The loss or the accuracy that was returned, which is known to be a number."""
     value = case.parts[which].value
     assert value is not None
@@ -725,12 +522,12 @@ def _wrong_number(
 
     It says what number it is, where that can be told.
     """
-    structural = _missing_or_swapped(which, name, case, reference)
+    structural = _left_out_or_in_wrong_order(which, name, case, reference)
     if structural is not None:
         return structural
     what = NUMBERS[which]
-    found = _number(case, which)
-    right = _number(reference, which)
+    found = _returned_number(case, which)
+    right = _returned_number(reference, which)
     batches = len(reference.sizes)
     samples = sum(reference.sizes)
     happened = f"scenario `{name}`: {what} {found:.4f}"
@@ -755,27 +552,22 @@ def _wrong_number(
         expected = f"{right:.4f} (weight each batch by its number of samples)"
         return _failure_of_number(happened, expected, is_mean_of_means, which, at, about)
     if which == LOSS and not is_mean_of_means and not case.as_they_are:
-        happened = "`loss_fn` got something other than the model's outputs"
-        expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
-        return Failed(happened, expected, at=(*CHANGING_OUTPUTS, "loss_fn("))
+        return loss_of_other_outputs(*CHANGING_OUTPUTS)
     return _failure_of_number(happened, f"{right:.4f}", is_mean_of_means, which, at)
 
 
-def _missing_or_swapped(
+def _left_out_or_in_wrong_order(
     which: int, name: str, case: Evaluated, reference: Evaluated
 ) -> Failed | None:
     """The failure of a loss that was not computed, of batches left out, and of swapped numbers."""
     if which == LOSS and not case.losses:
-        expected = "`loss_fn(outputs, targets)` for every batch"
-        return Failed("`loss_fn` was never called", expected, at=OWN_LOSSES)
+        return missing_loss()
     batches = len(case.sizes)
     if len(case.passes) < batches:
-        happened = f"only {len(case.passes)} of {batches} batches were used (scenario `{name}`)"
-        expected = "all of them, also a smaller one"
-        return Failed(happened, expected, None, "loop-left-early", ("continue", "for"))
+        return batches_left_out(len(case.passes), batches, f"scenario `{name}`: ")
     other = 1 - which
-    is_other = _is_close(_number(case, which), _number(reference, other))
-    if is_other and _is_close(case.parts[other].value, _number(reference, which)):
+    is_other = _is_close(_returned_number(case, which), _returned_number(reference, other))
+    if is_other and _is_close(case.parts[other].value, _returned_number(reference, which)):
         happened = f"scenario `{name}`: loss and accuracy are swapped"
         return Failed(happened, "loss first, then accuracy")
     return None

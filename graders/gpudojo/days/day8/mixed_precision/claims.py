@@ -1,0 +1,429 @@
+"""The checks of `mixed_precision_step`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gpudojo.days.day8.loops_over_batches import CLIPPING, step_of_another_optimizer
+from gpudojo.days.day8.mixed_precision.declaration import step
+from gpudojo.days.day8.mixed_precision.steps import (
+    HARD,
+    LESS,
+    SCALE,
+    SOFTLY,
+    Stepped,
+    on_the_cpu,
+    on_the_device,
+    on_the_second_gpu,
+)
+from gpudojo.days.day8.mixed_precision.updates import (
+    compare_updates,
+    flat_values,
+    have_same_shapes,
+)
+from gpudojo.grading.checks import device_mistake, expect_float, is_between_gpus, runs
+from gpudojo.model.evidence import Raised, ScenarioRaised
+from gpudojo.model.exercise import Failed, Seen
+
+SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
+UNSCALED: Final = ("scaler_disabled", "on_the_cpu_disabled")
+ON_THE_CPU: Final = ("on_the_cpu", "on_the_cpu_disabled")
+OTHERS: Final = ("after_a_clipped_step", "overflow", "scaler_disabled", "on_the_second_gpu")
+WHERE: Final = {
+    "on_the_device": "",
+    "clipped": f"with max_norm={HARD:g}, ",
+    "clipped_softly": f"with max_norm={SOFTLY:g}, ",
+    "after_a_clipped_step": "in the step after a clipped one, ",
+    "overflow": "with infinite gradients, ",
+    "scaler_disabled": "with a disabled scaler, ",
+    "on_the_second_gpu": 'with device="cuda:1", ',
+    "on_the_cpu": "on the CPU, ",
+    "on_the_cpu_disabled": "on the CPU with a disabled scaler, ",
+}
+WITHOUT = ("if is_enabled", "if get_scale")  # what is done without a scaler only
+ENOUGH: Final = 0.15  # the distance of two updates that counts as none
+
+
+def _size_in_words(ratio: float) -> str:
+    """How large an update is beside the right one."""
+    if ratio < 0.01 / SCALE:
+        return "zero"
+    if ratio < 0.85:
+        return f"{1 / ratio:.4g} times too small"
+    return f"{ratio:.4g} times what it should be"
+
+
+def _case_of(seen: Seen, name: str) -> Stepped:
+    """What was seen in a scenario. Raises ScenarioRaised after a student's error."""
+    if name == "on_the_second_gpu":
+        return seen[on_the_second_gpu][name]
+    probe = on_the_cpu if name in ON_THE_CPU else on_the_device
+    return seen[probe][name]
+
+
+def _compared_cases(
+    seen: Seen, wanted: Seen, *names: str
+) -> Iterator[tuple[str, Stepped, Stepped]]:
+    """Name, what was seen and what the reference did, without scenarios that raised.
+
+    An error costs the points of the check for its scenario.
+    """
+    for name in names:
+        with contextlib.suppress(ScenarioRaised):
+            yield name, _case_of(seen, name), _case_of(wanted, name)
+
+
+def _clipped_case(name: str, seen: Seen) -> Stepped | None:
+    """The clipped step, beside the step without `max_norm`; None for other scenarios.
+
+    The line that a failure shows is still one of the scenario `name`.
+    """
+    if name != "on_the_device":
+        seen.about(None, name)
+        return None
+    clipped = dict.get(seen[on_the_device], "clipped")  # `get` of Cases raises after an error
+    seen.about(on_the_device.name, name)
+    return clipped
+
+
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
+    """The misconception behind an error, from torch's message and from the calls named in it."""
+    if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
+        return "device-index-dropped"
+    key = device_mistake(raised)
+    if key == "model-not-moved" or (key is not None and raised.scenario in ON_THE_CPU):
+        # The model is where it should be: what met it from a GPU was sent there by name.
+        return "hard-coded-cuda"
+    if key is not None:
+        return key
+    calls = re.search(r"\(its calls: (.*?)\)", raised.message)
+    if calls is None:
+        return None
+    order = calls[1].split(", ")
+    if "backward" not in order:
+        return "missing-backward"
+    if "scaler.step" not in order:
+        return "optimizer-step-instead-of-scaler-step" if "step" in order else "missing-step"
+    at_step = order.index("scaler.step")
+    if "scaler.update" in order[:at_step]:
+        return "update-before-step"
+    return "step-before-backward" if order.index("backward") > at_step else None
+
+
+runs(step, scenarios=("on_the_device",), diagnose=_why_it_raises)
+
+
+@step.check(points=2)
+def runs_under_autocast(seen: Seen, wanted: Seen) -> None:
+    """Forward pass and loss run under autocast for the device's type, with a disabled scaler
+    too."""
+    names = (*SCALED, "overflow", "on_the_cpu", *UNSCALED)
+    for name, case, _ in _compared_cases(seen, wanted, *names):
+        _expect_autocast(name, case, "the forward pass", case.forward, case.forward_line)
+        _expect_autocast(name, case, "the loss", case.loss, case.loss_line)
+
+
+def _expect_autocast(
+    name: str, case: Stepped, what: str, passes: list[list[str]], line: int | None
+) -> None:
+    """Raises Failed unless there were passes, all under autocast for the type of the device."""
+    outside = [regions for regions in passes if case.device not in regions]
+    if passes and not outside:
+        return
+    key = None
+    if not passes:
+        happened = f"{what} was never called"
+    elif outside[0]:
+        other = outside[0][0]
+        happened = f"on the device {case.device}, {what} ran under autocast for {other}"
+        key = "hard-coded-cuda" if other == "cuda" else "no-autocast"
+    else:
+        happened = f"{what} ran outside autocast"
+        key = None if what == "the loss" else "no-autocast"
+    expected = f"{what} under torch.autocast for {case.device}"
+    raise Failed(f"{WHERE[name]}{happened}", expected, line, key)
+
+
+@step.check(points=1)
+def backward_outside_autocast(seen: Seen, wanted: Seen) -> None:
+    """The backward pass runs outside autocast."""
+    for _, case, _ in _compared_cases(seen, wanted, *SCALED, "on_the_cpu"):
+        _expect_backward(case)
+        if case.backward_under_autocast:
+            happened = "the backward pass ran under autocast"
+            expected = "an autocast region that ends after the loss"
+            raise Failed(happened, expected, case.backward_line, "backward-under-autocast")
+
+
+def _expect_backward(case: Stepped) -> None:
+    """Raises Failed unless there was a backward pass."""
+    if not case.backward:
+        happened = "there was no backward pass from the loss"
+        expected = "a backward pass, from the scaled loss"
+        raise Failed(happened, expected, misconception="missing-backward")
+
+
+@step.check(points=1)
+def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
+    """The backward pass starts from the scaled loss."""
+    for _, case, _ in _compared_cases(seen, wanted, *SCALED):
+        _expect_backward(case)
+        line = case.backward_line
+        if len(case.backward) > 1:
+            raise Failed(f"{len(case.backward)} backward passes ran", "one", line)
+        factor = case.backward[0].gradient
+        if math.isclose(factor, SCALE, rel_tol=1e-2):
+            continue
+        started = f"backward started from the loss times {factor:g}"
+        happened = f"{started}, while the scale of `scaler` is {SCALE:g}"
+        if math.isclose(factor, 1.0, rel_tol=1e-2):
+            raise Failed(happened, "scaler.scale(loss).backward()", line, "unscaled-backward")
+        expected = "the loss scaled once, by the `scaler` that is given"
+        raise Failed(happened, expected, line, at=("GradScaler(",))
+
+
+@step.check(points=1)
+def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
+    """The scaler steps the optimizer, once."""
+    for name, case, _ in _compared_cases(seen, wanted, *SCALED):
+        if case.steps_outside:
+            raise _stepped_without_scaler(case)
+        if "step" not in case.order:
+            clipped = _clipped_case(name, seen)
+            if clipped and "step" in clipped.order:
+                happened = "without `max_norm` the optimizer never stepped"
+                expected = "scaler.step(optimizer) in every case"
+                raise Failed(happened, expected, at=("skipped step(",))
+            happened = "the optimizer never stepped"
+            raise Failed(happened, "scaler.step(optimizer)", misconception="missing-step")
+        if case.order.index("step") < case.order.index("backward"):
+            happened = "the step came before backward"
+            raise Failed(happened, "backward, then step", misconception="step-before-backward")
+
+
+def _stepped_without_scaler(case: Stepped) -> Failed:
+    """The failure of a step of the optimizer that the scaler did not make."""
+    happened = "optimizer.step() was called without the scaler"
+    expected = "scaler.step(optimizer), and no other step"
+    if "scaler.step" in case.order:
+        happened = f"{happened}, and scaler.step(optimizer) as well: two steps"
+        return Failed(happened, expected, case.outside_line)
+    key = "optimizer-step-instead-of-scaler-step"
+    return Failed(happened, expected, case.outside_line, key)
+
+
+@step.check(points=1)
+def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
+    """The scaler is updated once, after its step."""
+    expected = "scaler.update() after the step"
+    for name, case, right in _compared_cases(seen, wanted, *SCALED, "overflow"):
+        if case.steps_without_update:
+            raise _update_left_out(case, _clipped_case(name, seen), expected)
+        updates = case.order.count("scaler.update")
+        if updates > 1:
+            happened = f"scaler.update was called {updates} times"
+            raise Failed(happened, "once, after the step", case.update_line)
+        if name == "overflow" or case.scale == right.scale:
+            continue
+        if not updates:
+            raise Failed("scaler.update was never called", expected, at=("step(", "backward("))
+        went = f"went from {SCALE:g} to {case.scale:g}"
+        happened = f"the scale of the scaler that was passed in {went}"
+        raise Failed(happened, f"{right.scale:g}: it doubles with each update here")
+
+
+def _update_left_out(case: Stepped, clipped: Stepped | None, expected: str) -> Failed:
+    """The failure of a scaler's step without an update.
+
+    `clipped` is the clipped step, where there is one: the update may be left out only without
+    `max_norm`.
+    """
+    happened = "scaler.step was not followed by scaler.update"
+    key = "scaler-without-update"
+    line = case.unsettled_line
+    if not clipped or clipped.steps_without_update:
+        return Failed(happened, expected, line, key)
+    happened = f"without `max_norm` {happened}"
+    if clipped.step_line != line:
+        return Failed(happened, expected, line, key)
+    # The step is made in both cases, and only the update left out.
+    return Failed(happened, expected, None, key, ("skipped update(",))
+
+
+@step.check(points=1)
+def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
+    """The weights are those of one step of the optimizer with this batch's gradients, whatever
+    those were before."""
+    _expect_right_update("on_the_device", seen, wanted)
+    name = "after_a_clipped_step"
+    later = _case_of(seen, name)
+    _expect_own_optimizer(name, later)
+    from_first = compare_updates(later.update, _case_of(wanted, "on_the_device").update)
+    from_right = compare_updates(later.update, _case_of(wanted, name).update)
+    if from_first.distance < 0.05 and from_right.distance > ENOUGH:
+        update = "the update is that of a first step"
+        happened = f"{WHERE[name]}{update}: the optimizer's momentum from before is gone"
+        at = (".state", "load_state_dict(", "step(")
+        raise Failed(happened, "the optimizer's state kept", at=at)
+
+
+def _expect_right_update(name: str, seen: Seen, wanted: Seen) -> None:
+    """Raises Failed unless the weights have changed as the reference's."""
+    case = _case_of(seen, name)
+    right = _case_of(wanted, name)
+    difference = compare_updates(case.update, right.update)
+    if difference.distance < ENOUGH:
+        return
+    where = WHERE[name]
+    if "step" not in case.order:
+        early = () if name in SCALED else WITHOUT
+        happened = f"{where}the optimizer never stepped"
+        raise Failed(happened, "one step", None, "missing-step", early)
+    _expect_own_optimizer(name, case)
+    _expect_clean_gradients(name, case, seen)
+    happened = f"{where}the update of the weights is {_size_in_words(difference.ratio)}"
+    if name == "on_the_cpu_disabled":
+        unclipped = _case_of(wanted, "on_the_cpu").update
+        if compare_updates(case.update, unclipped).distance < ENOUGH:
+            happened = f"{where}max_norm={HARD:g} changed nothing"
+    key = _mistake_of_another_check(name, case)
+    at = () if key else _where_an_update_went_wrong(name, difference.ratio)
+    raise Failed(happened, "the update of one step with this batch", None, key, at)
+
+
+def _where_an_update_went_wrong(name: str, ratio: float) -> tuple[str, ...]:
+    """Patterns for the line to show."""
+    at: tuple[str, ...] = (*CLIPPING, "step(")
+    if ratio < 0.01 / SCALE:
+        at = ("last zero_grad(", "zero_grad(")
+    if name in UNSCALED:
+        return (*WITHOUT, *at)
+    if name == "after_a_clipped_step":
+        return (".state", *at)
+    return at
+
+
+def _expect_own_optimizer(name: str, case: Stepped) -> None:
+    """Raises Failed if only another optimizer stepped."""
+    if not case.own and "step" in case.order:
+        raise step_of_another_optimizer(WHERE[name])
+
+
+def _mistake_of_another_check(name: str, case: Stepped) -> str | None:
+    """A mistake that another check reports, if it shows here too."""
+    if name not in SCALED:
+        return None
+    if case.steps_outside:
+        return "optimizer-step-instead-of-scaler-step"
+    if case.backward and math.isclose(case.backward[0].gradient, 1.0, rel_tol=1e-2):
+        return "unscaled-backward"
+    return None
+
+
+def _has_stale_gradients(case: Stepped) -> bool:
+    return any(backward.stale for backward in case.backward)
+
+
+def _expect_clean_gradients(name: str, case: Stepped, seen: Seen) -> None:
+    """Raises Failed if a backward pass added to gradients from before."""
+    if not _has_stale_gradients(case):
+        return
+    happened = "backward added to the gradients from before"
+    expected = "gradients of this batch only"
+    clipped = _clipped_case(name, seen)
+    if clipped and clipped.backward and not _has_stale_gradients(clipped):
+        happened = f"without `max_norm`, {happened}; with it they are zeroed"
+        at = ("skipped zero_grad(", "zero_grad(")
+        raise Failed(happened, f"{expected}, in every case", at=at)
+    raise Failed(
+        f"{WHERE[name]}{happened}",
+        f"{expected}: zeroed before backward",
+        case.backward_line,
+        "stale-gradients" if case.zeroed_after else "missing-zero-grad",
+        () if case.zeroed_after else ("zero_grad(",),
+    )
+
+
+@step.check(points=1, needs=("runs", "learns_from_this_batch_alone"))
+def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
+    """With `max_norm` the gradients are unscaled before they are clipped, and a step without it is
+    not clipped."""
+    unclipped = wanted[on_the_device]["on_the_device"].update
+    for name, max_norm in (("clipped", HARD), ("clipped_softly", SOFTLY)):
+        case = seen[on_the_device][name]
+        difference = compare_updates(case.update, wanted[on_the_device][name].update)
+        if difference.distance < ENOUGH:
+            continue
+        _expect_clean_gradients(name, case, seen)
+        ignored = compare_updates(case.update, unclipped).distance < ENOUGH
+        raise _clipped_wrongly(case, max_norm, difference.ratio, ignored)
+    _expect_right_update("after_a_clipped_step", seen, wanted)
+
+
+def _clipped_wrongly(case: Stepped, max_norm: float, ratio: float, ignored: bool) -> Failed:
+    """The failure of a clipped step.
+
+    With `ignored` its update is that of a step without clipping.
+    """
+    expected = "the gradients unscaled, then all of them together clipped to the norm max_norm"
+    line = case.norm_line
+    if ignored:
+        happened = f"max_norm={max_norm:g} changed nothing"
+        at: tuple[str, ...] = (*CLIPPING, "if max_norm", "step(")
+        return Failed(happened, expected, line, "values-clipped", at)
+    happened = f"with max_norm={max_norm:g} the update is {_size_in_words(ratio)}"
+    by_hand = ("mul_(", "*") if ratio > 1 else ("norm(", ".grad")
+    scaled = case.norms_before_unscale or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
+    key = "clipped-before-unscale" if scaled else "values-clipped"
+    return Failed(happened, expected, line, key, (*CLIPPING, *by_hand))
+
+
+@step.check(points=1)
+def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
+    """If gradients overflow, the weights stay unchanged and the scale falls."""
+    case = seen[on_the_device]["overflow"]
+    right = wanted[on_the_device]["overflow"]
+    moved = any(bool((flat_values(update) != 0).any()) for update in case.update)
+    if moved or not have_same_shapes(case.update, right.update):
+        key = "optimizer-step-instead-of-scaler-step" if case.steps_outside else None
+        happened = "infinite gradients changed the weights"
+        raise Failed(happened, "a skipped step, as scaler.step does it", None, key)
+    if case.scale != right.scale:
+        key = "scaler-without-update" if case.steps_without_update else None
+        happened = f"after an overflow the scale is {case.scale:g}"
+        raise Failed(happened, f"{right.scale:g}", None, key)
+
+
+@step.check(points=1)
+def works_without_scaling(seen: Seen, wanted: Seen) -> None:
+    """It learns the same with a disabled scaler, and on the CPU."""
+    for name in ("scaler_disabled", *ON_THE_CPU):
+        _expect_right_update(name, seen, wanted)
+
+
+@step.check(points=1)
+def works_on_another_gpu(seen: Seen, wanted: Seen) -> None:
+    """It learns the same on a second GPU while the first one is current."""
+    _expect_right_update("on_the_second_gpu", seen, wanted)
+
+
+@step.check(points=1)
+def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
+    """It returns the unscaled loss as a Python float."""
+    for name, case, reference in _compared_cases(seen, wanted, *SCALED, *OTHERS, *ON_THE_CPU):
+        expect_float(case.kind, case.is_float)
+        found = case.value
+        right = reference.value
+        assert found is not None
+        assert right is not None
+        if math.isclose(found, right, rel_tol=0.03, abs_tol=0.16 / LESS):
+            continue
+        key = None
+        for scale in (SCALE, 2 * SCALE):
+            if math.isclose(found, right * scale, rel_tol=0.03):
+                key = "returned-scaled-loss"
+        raise Failed(f"{WHERE[name]}it returned {found:.4g}", f"{right:.4g}", misconception=key)

@@ -1,0 +1,418 @@
+"""Calls `mixed_precision_step` in scenarios and describes the steps."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import warnings
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+from gpudojo.days.day8.mixed_precision.declaration import step
+from gpudojo.days.day8.returned_numbers import float_or_none
+from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
+from gpudojo.days.day8.watched_objects import WatchLog
+from gpudojo.grading.call import (
+    Call,
+    StudentRaised,
+    array_of,
+    lines_of_copies,
+    nn,
+    torch,
+    try_scenarios,
+)
+from gpudojo.model.evidence import Array, Case, Cases
+
+SCALE: Final = 1024.0
+STALE: Final = 4096.0  # in the gradients before: large enough to be seen after unscaling, too
+# Divides the loss: gradients scaled twice are far from the largest float16 under every seed.
+LESS: Final = 512.0
+SOFTLY: Final = 0.5  # above the norm of the gradients, below that of the scaled ones
+HARD: Final = 0.002
+NORMS: Final = (0.005, 0.03)  # of the gradients of a step, between HARD and SOFTLY
+HIDDEN: Final = 8
+SPRITES: Final = 8
+
+# ---- scenarios ---------------------------------------------------------------------------------
+
+
+class ScaledBackward(Case, frozen=True):
+    """One backward pass from the loss."""
+
+    regions: list[str]  # the device types for which autocast was on
+    gradient: float  # that it started from: the scale, if the loss was scaled
+    stale: float  # the largest gradient from before
+
+
+class PrecisionLog(WatchLog):
+    """Records for which device types autocast was on.
+
+    It does so in forward passes, losses and backward passes. With `overflow` the model's gradients
+    are infinite, whatever the dtype.
+    """
+
+    def __init__(self, call: Call, overflow: bool = False) -> None:
+        super().__init__(call)
+        self.overflow = overflow
+        self.forward_regions: list[list[str]] = []
+        self.loss_regions: list[list[str]] = []
+        self.backwards: list[ScaledBackward] = []
+
+    def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
+        super().record_forward(model, inputs, outputs)
+        # What autocast makes of the outputs counts, and not only that it says it is on.
+        not_used = outputs.device.type if outputs.element_size() == 4 else None
+        regions = [kind for kind in autocast_regions() if kind != not_used]
+        self.forward_regions.append(regions)
+        if self.overflow and outputs.requires_grad:
+            outputs.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
+
+    def record_loss(self, outputs: Any, targets: Any, value: Any) -> Any:
+        self.loss_regions.append(autocast_regions())
+        return super().record_loss(outputs, targets, value) / LESS
+
+    def record_backward(self, gradient: Any) -> None:
+        largest = 0.0
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                largest = max(largest, parameter.grad.detach().abs().max().item())
+        self.backwards.append(ScaledBackward(autocast_regions(), gradient.item(), largest))
+
+
+def autocast_regions() -> list[str]:
+    """The device types for which autocast is on."""
+    return [kind for kind in ("cuda", "cpu", "mps") if torch.is_autocast_enabled(kind)]
+
+
+class StepNumbers(NamedTuple):
+    """What a step is made of: the parameters before it, and a batch."""
+
+    first: Any
+    bias: Any
+    last: Any
+    pictures: Any
+    classes: Any
+
+    @property
+    def parameters(self) -> tuple[Any, Any, Any]:
+        return self.first, self.bias, self.last
+
+
+@step.draws
+def draw_numbers(seed: int) -> StepNumbers:
+    """Numbers with which there is much to learn, and the norm of the gradients is known.
+
+    The classes are those that the model finds least likely. Drawn until the norm lies between the
+    two NORMS, and without torch's own initialisation, which uses the caller's generator.
+    """
+    while True:
+        generator = torch.Generator().manual_seed(seed)
+        first = _draw_around_zero(0.3, generator, HIDDEN, 3 * SIZE * SIZE)
+        bias = _draw_around_zero(0.5, generator, HIDDEN)
+        last = _draw_around_zero(2.0, generator, CLASSES, HIDDEN)
+        pictures, _ = make_sprites(SPRITES, seed + 1)
+        hidden = (pictures.flatten(1) @ first.T + bias).relu()
+        classes = (hidden @ last.T).argmin(dim=1)
+        numbers = StepNumbers(first, bias, last, pictures, classes)
+        if NORMS[0] < _norm_of_gradients(numbers) < NORMS[1]:
+            return numbers
+        seed += 100_003
+
+
+def _draw_around_zero(size: float, generator: Any, *shape: int) -> Any:
+    """Numbers between -size and size."""
+    return (torch.rand(shape, generator=generator) * 2 - 1) * size
+
+
+def _norm_of_gradients(numbers: StepNumbers) -> float:
+    """The norm of all gradients of a step, computed without autograd."""
+    flat = numbers.pictures.flatten(1)
+    hidden = (flat @ numbers.first.T + numbers.bias).relu()
+    outputs = hidden @ numbers.last.T
+    wanted = nn.functional.one_hot(numbers.classes, CLASSES)
+    error = (outputs.softmax(dim=1) - wanted) / (SPRITES * LESS)
+    inner = (error @ numbers.last) * (hidden > 0)
+    gradients = (inner.T @ flat, inner.sum(dim=0), error.T @ hidden)
+    return math.hypot(*(gradient.norm().item() for gradient in gradients))
+
+
+def make_batch(seed: int) -> tuple[Any, Any]:
+    """Copies of the sprites and classes.
+
+    A solution may write into them.
+    """
+    numbers = draw_numbers(seed)
+    return numbers.pictures.clone(), numbers.classes.clone()
+
+
+def make_layers(seed: int) -> list[Any]:
+    """The layers of the classifier, on the CPU."""
+    first, bias, last = (values.clone() for values in draw_numbers(seed).parameters)
+    return [nn.Flatten(), linear_layer(first, bias), nn.ReLU(), linear_layer(last)]
+
+
+class StepSetting(NamedTuple):
+    """One scenario."""
+
+    device: Any
+    enabled: bool = True  # whether the scaler is
+    overflow: bool = False  # whether the gradients are infinite
+    max_norm: float | None = None
+    momentum: float = 0.0  # from long before, about as large as the gradients
+    earlier_norm: float | None = None  # the `max_norm` of a step before
+
+
+class Stepped(Case, frozen=True):
+    """One training step."""
+
+    kind: str
+    is_float: bool
+    value: float | None
+    device: str  # its type
+    scale: float
+    update: list[Array]  # the change of each parameter
+    own: bool  # whether the optimizer passed in stepped
+    forward: list[list[str]]  # for each pass, the device types with autocast
+    loss: list[list[str]]
+    backward: list[ScaledBackward]
+    order: list[str]
+    backward_under_autocast: bool
+    steps_outside: int  # steps without the scaler
+    steps_without_update: int
+    norms_before_unscale: int
+    zeroed_after: bool  # whether no gradient was left
+    forward_line: int | None
+    loss_line: int | None
+    backward_line: int | None
+    outside_line: int | None
+    unsettled_line: int | None  # of a step of the scaler without an update
+    step_line: int | None
+    update_line: int | None
+    norm_line: int | None
+
+
+@step.probe
+def on_the_device(call: Call) -> Cases[Stepped]:
+    """Steps on the device, with and without clipping, overflow and scaling.
+
+    In "clipped_softly" the norm is below `max_norm`: only clipping scaled gradients changes
+    anything. In "overflow" there is a `max_norm` too: without one nothing happens between backward
+    and the scaler's step.
+    """
+    device = call.device
+    return _try_settings(
+        call,
+        {
+            "on_the_device": StepSetting(device),
+            "clipped": StepSetting(str(device), max_norm=HARD),
+            "clipped_softly": StepSetting(device, max_norm=SOFTLY),
+            "after_a_clipped_step": StepSetting(device, momentum=0.0006, earlier_norm=HARD),
+            "overflow": StepSetting(device, overflow=True, max_norm=HARD),
+            "scaler_disabled": StepSetting(device, enabled=False),
+        },
+    )
+
+
+@step.probe(machine="two gpus", edge=True)
+def on_the_second_gpu(call: Call) -> Cases[Stepped]:
+    """A step on the second GPU.
+
+    Autocast needs the type of the device, and a solution may send the batch to that type.
+    """
+    return _try_settings(call, {"on_the_second_gpu": StepSetting("cuda:1")})
+
+
+@step.probe(edge=True)
+def on_the_cpu(call: Call) -> Cases[Stepped]:
+    """Steps on the CPU, with a scaler and with a disabled one."""
+    disabled = StepSetting(torch.device("cpu"), enabled=False, max_norm=HARD)
+    settings = {"on_the_cpu": StepSetting("cpu"), "on_the_cpu_disabled": disabled}
+    return _try_settings(call, settings)
+
+
+def _try_settings(call: Call, settings: dict[str, StepSetting]) -> Cases[Stepped]:
+    """One step in each of these settings."""
+    scenarios = {}
+    for name, setting in settings.items():
+        scenarios[name] = partial(_call_step, call, setting)
+    return try_scenarios(scenarios)
+
+
+def _call_step(call: Call, setting: StepSetting) -> Stepped:
+    """Call the student's function for one step and describe it. Raises StudentRaised."""
+    device = setting.device
+    kind = torch.device(device).type
+    if kind == "cpu":
+        _provoke_warnings()
+    log = PrecisionLog(call, setting.overflow)
+    model = log.make_model(*make_layers(call.seed)).to(device)
+    optimizer = _make_optimizer(model, setting.momentum)
+    scaler = _make_scaler(setting)
+    try:
+        value = _call_once_or_twice(call, setting, model, log.make_loss(), optimizer, scaler)
+    except StudentRaised as error:
+        raise _explain_error(error, call, device, model) from None
+    ledger = call.ledger
+    outside = ledger.steps_outside_scaler()
+    norms = ledger.norms_before_unscale()
+    unsettled = ledger.scaler_steps_without_update()
+    under_autocast = any(kind in backward.regions for backward in log.backwards)
+    return Stepped(
+        kind=type(value).__name__,
+        is_float=isinstance(value, float),
+        value=float_or_none(value),
+        device=kind,
+        scale=scaler.get_scale(),
+        update=_update_of(model, call.seed),
+        own=_has_new_momentum(optimizer, setting.momentum),
+        forward=log.forward_regions,
+        loss=log.loss_regions,
+        backward=log.backwards,
+        order=list(ledger.training_order()),
+        backward_under_autocast=under_autocast or bool(ledger.backwards_under_autocast()),
+        steps_outside=len(outside),
+        steps_without_update=len(unsettled),
+        norms_before_unscale=len(norms),
+        zeroed_after=not _has_gradients(model),
+        forward_line=call.first_line(ledger.forwards()),
+        loss_line=call.first_line(ledger.forwards("CrossEntropyLoss")),
+        backward_line=call.first_line(ledger.backward_passes()),
+        outside_line=call.first_line(outside),
+        unsettled_line=call.first_line(unsettled),
+        step_line=call.first_line(ledger.scaler_calls("step")),
+        update_line=call.first_line(ledger.scaler_calls("update")[1:]),
+        norm_line=call.first_line(norms),
+    )
+
+
+def _make_scaler(setting: StepSetting) -> Any:
+    """A scaler as after a first step: a new one would raise where it is forgotten.
+
+    It grows after every good step, so that one update is seen as one doubling.
+    """
+    kind = torch.device(setting.device).type
+    scaler = torch.amp.GradScaler(
+        kind, init_scale=SCALE, growth_interval=1, enabled=setting.enabled
+    )
+    scaler.scale(torch.ones((), device=setting.device))
+    return scaler
+
+
+def _call_once_or_twice(
+    call: Call, setting: StepSetting, model: Any, loss_fn: Any, optimizer: Any, scaler: Any
+) -> Any:
+    """What the student's function returns, after an earlier step where the setting has one.
+
+    Raises StudentRaised.
+    """
+    device = setting.device
+    if setting.earlier_norm is not None:
+        batch = make_batch(call.seed)
+        call(model, batch, loss_fn, optimizer, scaler, device, max_norm=setting.earlier_norm)
+        _restore_weights(model, call.seed)  # from there on, there would be little to learn
+    options = {} if setting.max_norm is None else {"max_norm": setting.max_norm}
+    return call(model, make_batch(call.seed), loss_fn, optimizer, scaler, device, **options)
+
+
+def _make_optimizer(model: Any, momentum: float) -> Any:
+    """An optimizer with this momentum from before.
+
+    Gives every parameter a gradient that must not leak into the step.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * LESS, momentum=0.9)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, STALE)
+        if momentum:
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
+    return optimizer
+
+
+def _restore_weights(model: Any, seed: int) -> None:
+    """Give the model's parameters their values from before the step."""
+    with torch.no_grad():
+        for parameter, before in zip(
+            model.parameters(), draw_numbers(seed).parameters, strict=True
+        ):
+            parameter.copy_(before)
+
+
+def _update_of(model: Any, seed: int) -> list[Array]:
+    """The change of each parameter."""
+    pairs = zip(model.parameters(), draw_numbers(seed).parameters, strict=True)
+    return [array_of(parameter.detach().cpu() - before) for parameter, before in pairs]
+
+
+def _has_new_momentum(optimizer: Any, momentum: float) -> bool:
+    """True if the optimizer has a momentum that it did not have before."""
+    for state in optimizer.state.values():
+        if not momentum or bool((state["momentum_buffer"].cpu() != momentum).any()):
+            return True
+    return False
+
+
+def _has_gradients(model: Any) -> bool:
+    """True if any parameter has a gradient other than zero."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return any(bool(gradient.cpu().any()) for gradient in gradients)
+
+
+@lru_cache(maxsize=1)
+def _provoke_warnings() -> None:
+    """Use half precision once, without warnings.
+
+    A CPU without it warns once, with a page of C++ frames, which students need not see.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for dtype in (torch.bfloat16, torch.float16):
+            square = torch.ones(8, 8, dtype=dtype)
+            nn.functional.linear(square, square, torch.ones(8, dtype=dtype))
+
+
+def _explain_error(error: StudentRaised, call: Call, device: Any, model: Any) -> StudentRaised:
+    """The error with the calls made so far in its message, and what had been copied.
+
+    A scaler's errors have more than one cause. For an error about missing inf checks, the student's
+    function is called once more.
+    """
+    inputs, targets = make_batch(call.seed)
+    copied = lines_of_copies(call, inputs=inputs, targets=targets)
+    line = error.evidence.line
+    title = "done so far"
+    note = ""
+    order = call.ledger.training_order()
+    until = order.index("scaler.step") if "scaler.step" in order else 0
+    before_step = order[:until]
+    zeroed = all(parameter.grad is None for parameter in model.parameters())
+    if zeroed and "backward" in before_step and "step" not in before_step:
+        order = order[: until + 1]  # not those that scaler.step made itself
+        note = "; no parameter had a gradient any more"
+    elif "inf checks were recorded" in error.evidence.message:
+        # A disabled scaler does not raise: with it the function shows all of its calls, and which
+        # one was wrong.
+        title = "its calls"
+        order = _order_to_the_end(call, device)
+        wrong: tuple[Any, ...] = call.ledger.steps_outside_scaler()
+        if "backward" not in order:
+            wrong = call.ledger.scaler_calls("scale")
+        line = call.first_line(wrong) or line
+    # The loss is a module too: its forward after the model's says nothing new.
+    calls = ", ".join(name for name, _ in itertools.groupby(order)) or "nothing"
+    first, newline, rest = error.evidence.message.partition("\n")
+    message = f"{first} ({title}: {calls}{note}){newline}{rest}"
+    return error.with_facts(message=message, copied=copied, line=line)
+
+
+def _order_to_the_end(call: Call, device: Any) -> tuple[str, ...]:
+    """The calls that the student's function makes with a disabled scaler.
+
+    It is called once more for this. Where it raises again, they are those up to there.
+    """
+    log = PrecisionLog(call)
+    model = log.make_model(*make_layers(call.seed)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler(torch.device(device).type, enabled=False)
+    with contextlib.suppress(StudentRaised):
+        call(model, make_batch(call.seed), log.make_loss(), optimizer, scaler, device)
+    return call.ledger.training_order()
