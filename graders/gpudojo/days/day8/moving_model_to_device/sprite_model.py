@@ -1,0 +1,78 @@
+"""The model that is moved, and its tensors."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any, NamedTuple
+
+from gpudojo.days.day8.sprites import linear_layer
+from gpudojo.grading.call import nn, torch
+from gpudojo.grading.watching import find_classes, make_picklable
+
+# Names for the parts of a model, of which some are drawn
+NAMES = "encoder decoder body head trunk neck embedding scale gain mixer".split()
+
+
+@functools.cache
+def _model_class() -> tuple[Any, ...]:
+    """The class of the model, in a tuple. Made once, and only where torch is needed."""
+
+    class SpriteModel(nn.Module):
+        """Two layers that share a weight, a frozen scale, batch norm, and a palette.
+
+        The palette is not in `state_dict()`. It has another dtype: `model.to(tensor)` would change
+        it. The other names are drawn from the seed.
+        """
+
+        palette: Any
+
+        def __init__(self, numbers: Any, drawn: random.Random) -> None:
+            super().__init__()
+            weight = nn.Parameter(numbers[:4].reshape(2, 2).clone())
+            first, second, scale = drawn.sample(NAMES, 3)
+            self.add_module(first, nn.Sequential(linear_layer(weight), nn.BatchNorm1d(2)))
+            self.add_module(second, linear_layer(weight, numbers[4:6].clone()))
+            frozen = nn.Parameter(numbers[6:9].clone(), requires_grad=False)
+            self.register_parameter(scale, frozen)
+            palette = numbers[9:].reshape(2, 3) + 1
+            self.register_buffer("palette", palette.half(), persistent=False)
+            self.register_buffer("mask", None)  # as batch norm without statistics has them
+
+    return make_picklable(SpriteModel)
+
+
+__getattr__ = find_classes(_model_class)
+
+
+@functools.cache
+def _draw_numbers(seed: int) -> Any:
+    """The numbers of which a model's tensors are made, for this seed."""
+    return torch.rand(15, generator=torch.Generator().manual_seed(seed))
+
+
+def make_model(seed: int) -> Any:
+    """A new model on the CPU, for this seed."""
+    return _model_class()[0](_draw_numbers(seed), random.Random(seed))
+
+
+class ModelTensors(NamedTuple):
+    """Every parameter and every buffer of a model, by each of its names."""
+
+    parameters: dict[str, Any]
+    buffers: dict[str, Any]
+
+    @property
+    def all(self) -> dict[str, Any]:
+        return self.parameters | self.buffers
+
+    def devices(self) -> dict[str, str]:
+        """The device of every tensor, by its names."""
+        return {name: str(tensor.device) for name, tensor in self.all.items()}
+
+
+def tensors_of(model: Any) -> ModelTensors:
+    """The parameters and buffers that a model has now."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    return ModelTensors(parameters, buffers)
