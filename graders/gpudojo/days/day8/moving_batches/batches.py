@@ -24,12 +24,12 @@ def make_pair(seed: int) -> tuple[Any, Any]:
 
     A student's function may write into them.
     """
-    pictures, classes = _drawn(seed)
+    pictures, classes = _draw_pair(seed)
     return pictures.clone(), classes.clone()
 
 
 @functools.cache
-def _drawn(seed: int) -> tuple[Any, Any]:
+def _draw_pair(seed: int) -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(seed)
     pictures = torch.rand(2, 3, 2, 2, generator=generator)
     return pictures, torch.randint(0, 3, (2,), generator=generator)

@@ -12,7 +12,7 @@ from gpudojo.days.day8.moving_batches.declaration import move_batch
 from gpudojo.days.day8.moving_batches.structures import (
     BatchPlace,
     compare_batches,
-    first_changed,
+    first_changed_path,
     state_of_parts,
 )
 from gpudojo.grading.call import (
@@ -22,11 +22,18 @@ from gpudojo.grading.call import (
     torch,
     try_scenarios,
 )
-from gpudojo.grading.checks import expect_settings_kept, runs
+from gpudojo.grading.checks import (
+    expect_settings_kept,
+    other_device_used,
+    raised_instead,
+    runs,
+)
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen
 
-TENSOR = ("if Tensor", "if is_tensor", "to(")
+TENSOR = ("if Tensor", "if is_tensor", "to(")  # patterns for the code that moves a tensor
+
+# ---- scenarios ---------------------------------------------------------------------------------
 
 
 class Moved(Case, frozen=True):
@@ -41,7 +48,7 @@ class Moved(Case, frozen=True):
     settings: list[str]
 
 
-def _move(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
+def _call_move_batch(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
     """Call the student's function and describe what became of the batch. Raises StudentRaised."""
     before = state_of_parts(batch)
     value, settings = call_and_restore_settings(call, batch, device, **options)
@@ -49,7 +56,7 @@ def _move(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
     return Moved(
         places=list(compare_batches(batch, value)),
         device=device_name(device),
-        changed=first_changed(before, state_of_parts(batch)),
+        changed=first_changed_path(before, state_of_parts(batch)),
         copies=len(copies),
         # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
         waits=[not copy.non_blocking for copy in call.ledger.transfers_to_device()],
@@ -66,13 +73,13 @@ def _move_group(
     The group that an error is in decides which check it belongs to.
     """
     moving = {
-        name: functools.partial(_move, call, batch, device, **options)
+        name: functools.partial(_call_move_batch, call, batch, device, **options)
         for name, batch in batches.items()
     }
     return try_scenarios(moving)
 
 
-def _nested(seed: int) -> Any:
+def _nested_batch(seed: int) -> Any:
     sprites, classes = make_pair(seed)
     return {
         "images": [sprites, (sprites > 0.5, classes.to(torch.uint8))],
@@ -84,61 +91,95 @@ def _nested(seed: int) -> Any:
 @move_batch.probe
 def moved(call: Call) -> dict[str, Cases[Moved]]:
     """Moves of all kinds of batches to the device, and back, by group."""
-    seed = call.seed
     device = call.device
+    groups = {"a_pair": _move_pairs(call)}
+    for name, batches in _make_batches(call.seed).items():
+        groups[name] = _move_group(call, device, batches)
+    groups["already_there"] = _move_what_is_there(call)
+    groups["back_to_the_cpu"] = _move_back(call)
+    groups["without_waiting"] = _without_waiting(call)
+    return groups
+
+
+def _move_pairs(call: Call) -> Cases[Moved]:
+    """Moves of a list, a tensor and a tuple; for the last one the device is a string."""
+    seed = call.seed
+    batches = {"a list": list(make_pair(seed)), "a tensor": make_pair(seed)[1]}
+    found = _move_group(call, call.device, batches)
+    return found.add(_move_group(call, str(call.device), {"a tuple": make_pair(seed)}))
+
+
+def _make_batches(seed: int) -> dict[str, dict[str, Any]]:
+    """Batches on the CPU, by group and name."""
     sprites, classes = make_pair(seed)
-    empty: dict[str, Any] = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
-    inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
-    named = {
-        "images": sprites,
-        "title": "mushroom",
-        "count": 2,
-        "score": 0.5,
-        "mask": None,
-        "new": True,
-    }
-    listed = [classes, "mushroom", 7, None, b"png", object(), ("", "m", -1.5, 1j)]
-    there, there_too = (tensor.to(device) for tensor in make_pair(seed))
-    batches: dict[str, dict[str, Any]] = {
-        "nested": {"a nested batch": _nested(seed), "empty containers": empty}
-        | {"an empty list": [], "an empty tuple": (), "an empty dict": {}},
+    return {
+        "nested": {
+            "a nested batch": _nested_batch(seed),
+            "empty containers": {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]},
+            "an empty list": [],
+            "an empty tuple": (),
+            "an empty dict": {},
+        },
         "named_tuples": {
             "a named tuple": Masked(sprites, sprites > 0.5),
             "a named tuple of one field": Alone(make_pair(seed)[0]),
-            "named tuples inside": inside,
+            "named tuples inside": [
+                Masked({"a": Alone(sprites)}, (classes,)),
+                {"s": Masked(classes, [])},
+            ],
         },
-        "other_things": {"a dict with other things": named, "a list with other things": listed}
-        | {"a string": "mushroom", "a number": 3, "None": None},
+        "other_things": {
+            "a dict with other things": {
+                "images": sprites,
+                "title": "mushroom",
+                "count": 2,
+                "score": 0.5,
+                "mask": None,
+                "new": True,
+            },
+            "a list with other things": [
+                classes,
+                "mushroom",
+                7,
+                None,
+                b"png",
+                object(),
+                ("", "m", -1.5, 1j),
+            ],
+            "a string": "mushroom",
+            "a number": 3,
+            "None": None,
+        },
         "a_sprite_with_title": {
             "a named tuple with a string": Sprite(*make_pair(seed), "mushroom")
         },
     }
-    pairs = _move_group(
-        call, device, {"a list": list(make_pair(seed)), "a tensor": make_pair(seed)[1]}
+
+
+def _move_what_is_there(call: Call) -> Cases[Moved]:
+    """Moves of tensors that are already there, by either name of the device (`cuda:0`, `cuda`)."""
+    device = call.device
+    there = make_pair(call.seed)[0].to(device)
+    found = _move_group(call, device, {"a tensor that is there": there})
+    views = [there, there[:1], there.mT]
+    found.add(_move_group(call, device.type, {"by its type": views}))
+    half = [there, make_pair(call.seed)[1]]
+    found.add(_move_group(call, str(device), {"half of the pair": half}))
+    return found.add(_move_group(call, "cpu", {"on the CPU": list(make_pair(call.seed))}))
+
+
+def _move_back(call: Call) -> Cases[Moved]:
+    """Moves from the device to the CPU, in containers of all kinds.
+
+    The code for one kind may have another device than that for the others.
+    """
+    there, there_too = (tensor.to(call.device) for tensor in make_pair(call.seed))
+    found = _move_group(call, torch.device("cpu"), {"from the device": (there, there_too)})
+    named = {"to the CPU, non_blocking=True": {"a": there, "b": there_too}}
+    found.add(_move_group(call, "cpu", named, non_blocking=True))
+    return found.add(
+        _move_group(call, "cpu", {"a named tuple to the CPU": Masked(there, there_too)})
     )
-    # Tensors that are already there, by either name of the device (`cuda` and `cuda:0`).
-    already = _move_group(call, device, {"a tensor that is there": there})
-    already.add(_move_group(call, device.type, {"by its type": [there, there[:1], there.mT]}))
-    already.add(_move_group(call, str(device), {"half of the pair": [there, make_pair(seed)[1]]}))
-    already.add(_move_group(call, "cpu", {"on the CPU": list(make_pair(seed))}))
-    # Containers of all kinds: the code for one may have another device than that for the others.
-    back = _move_group(call, torch.device("cpu"), {"from the device": (there, there_too)})
-    back.add(
-        _move_group(
-            call,
-            "cpu",
-            {"to the CPU, non_blocking=True": {"a": there, "b": there_too}},
-            non_blocking=True,
-        )
-    )
-    back.add(_move_group(call, "cpu", {"a named tuple to the CPU": Masked(there, there_too)}))
-    return {
-        "a_pair": pairs.add(_move_group(call, str(device), {"a tuple": make_pair(seed)})),
-        **{name: _move_group(call, device, group) for name, group in batches.items()},
-        "already_there": already,
-        "back_to_the_cpu": back,
-        "without_waiting": _without_waiting(call),
-    }
 
 
 def _without_waiting(call: Call) -> Cases[Moved]:
@@ -156,27 +197,27 @@ def _without_waiting(call: Call) -> Cases[Moved]:
     asked = {"a pair, non_blocking=True": both, "nested, non_blocking=True": nested}
     found = _move_group(call, call.device, asked, non_blocking=True)
     found.add(_move_group(call, call.device, {"a pair, by default": both}))
-    return found.add(
-        _move_group(call, call.device, {"nested, non_blocking=False": nested}, non_blocking=False)
-    )
+    refused = {"nested, non_blocking=False": nested}
+    return found.add(_move_group(call, call.device, refused, non_blocking=False))
 
 
 @move_batch.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
     """To the second GPU, from the CPU and from the first one."""
-    here = make_pair(call.seed)
+    sprites, classes = make_pair(call.seed)
+    named = {"from the CPU": {"a": sprites, "b": classes}}
+    found = _move_group(call, "cuda:1", named, non_blocking=True)
     first = [tensor.to("cuda:0") for tensor in make_pair(call.seed)]
-    found = _move_group(
-        call, "cuda:1", {"from the CPU": {"a": here[0], "b": here[1]}}, non_blocking=True
-    )
-    return {
-        "to_the_second_gpu": found.add(
-            _move_group(call, torch.device("cuda", 1), {"from the first": Masked(*first)})
-        )
-    }
+    masked = {"from the first": Masked(*first)}
+    found.add(_move_group(call, torch.device("cuda", 1), masked))
+    return {"to_the_second_gpu": found}
 
+
+# ---- claims ------------------------------------------------------------------------------------
 
 PAIRS = ("a list", "a tuple")
+# Scenarios in which something on a GPU shows that it is named in the code
+TO_THE_CPU = ("on the CPU", "a named tuple to the CPU", "to the CPU, non_blocking=True")
 BASIC = (
     "a list",
     "a tuple",
@@ -203,25 +244,27 @@ def _patterns_of_kind(was: str) -> tuple[str, ...]:
 
     Kinds are "a tuple", "a named tuple Masked", ….
     """
-    kind = "named tuple" if "named tuple" in was else was.rpartition(" ")[2]
-    lists = ("if list", "if tuple", "for", "return")
-    return {
-        "named tuple": ("if _fields", "_make(", "if tuple", *lists),
-        "tuple": ("if tuple", *lists),
-        "list": lists,
-        "dict": ("if dict", "if Mapping", "items(", *lists),
-    }.get(kind, lists)
+    sequences = ("if list", "if tuple", "for", "return")
+    if "named tuple" in was:
+        return ("if _fields", "_make(", "if tuple", *sequences)
+    kind = was.rpartition(" ")[2]
+    if kind == "tuple":
+        return ("if tuple", *sequences)
+    if kind == "dict":
+        return ("if dict", "if Mapping", "items(", *sequences)
+    return sequences
 
 
 def _patterns_of_holder(case: Moved, path: str) -> tuple[str, ...]:
     """Source patterns for the container that a part of the batch is in."""
     outside = re.sub(r"(\[[^\[\]]*\]|\.\w+)$", "", path)
-    return _patterns_of_kind(
-        next((place.was for place in case.places if place.path == outside), "")
-    )
+    for place in case.places:
+        if place.path == outside:
+            return _patterns_of_kind(place.was)
+    return _patterns_of_kind("")
 
 
-def _depth(path: str) -> int:
+def _depth_of(path: str) -> int:
     return path.count("[") + path.count(".")
 
 
@@ -229,70 +272,69 @@ def _expect_no_errors(seen: Seen, group: str, expected: str) -> None:
     """Raises Failed for the first error in a group of calls."""
     for name, raised in _cases_in(seen, group).errors.items():
         seen.about(None, name)
-        # Something that is no tensor was moved, turned into one, or searched for tensors without
-        # end.
-        made = "invalid data type" in raised.message or "infer dtype" in raised.message
-        taken = made or raised.type in ("AttributeError", "RecursionError")
-        key = (
-            "everything-a-tensor"
-            if taken and group in ("other_things", "a_sprite_with_title")
-            else None
-        )
-        raise Failed(f"{name} raised {raised.short}", expected, raised.line, key)
+        key = None
+        if group in ("other_things", "a_sprite_with_title") and _took_for_tensor(raised):
+            key = "everything-a-tensor"
+        raise raised_instead(raised, name, expected, key)
+
+
+def _took_for_tensor(raised: Raised) -> bool:
+    """True for an error about something that is no tensor.
+
+    It was moved, turned into one, or searched for tensors without end.
+    """
+    if raised.type in ("AttributeError", "RecursionError"):
+        return True
+    return "invalid data type" in raised.message or "infer dtype" in raised.message
 
 
 @move_batch.check(points=1.5)
 def moves_a_pair(seen: Seen, wanted: Seen) -> None:
     """Inputs and targets of a plain pair are on the device, with their values and dtypes."""
     for name in PAIRS:
-        _expect_all_moved(name, seen[moved]["a_pair"][name], wanted[moved]["a_pair"][name])
+        _expect_tensors_on_device(name, seen[moved]["a_pair"][name], wanted[moved]["a_pair"][name])
 
 
 MOVED = ("runs", "moves_a_pair")
 
 
-def _built_from_one_sequence(seen: Seen) -> list[tuple[str, Raised]]:
-    """The named tuples that were built from one sequence."""
-    errors = _cases_in(seen, "named_tuples").errors.items()
-    return [
-        each
-        for each in errors
-        if each[1].type == "TypeError" and "positional argument" in each[1].message
-    ]
+def _built_from_one_sequence(seen: Seen) -> dict[str, Raised]:
+    """The errors of named tuples that were built from one sequence, by scenario."""
+    found = {}
+    for name, raised in _cases_in(seen, "named_tuples").errors.items():
+        if raised.type == "TypeError" and "positional argument" in raised.message:
+            found[name] = raised
+    return found
 
 
 @move_batch.check(points=1, needs=MOVED)
 def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
-    """Lists stay lists, tuples tuples, named tuples named tuples, dicts dicts with the same keys."""
-    for name, raised in _built_from_one_sequence(seen):
+    """Lists stay lists, tuples tuples, named tuples named tuples, dicts dicts with the same
+    keys."""
+    for name, raised in _built_from_one_sequence(seen).items():
         expected = "the same named tuple, built from its fields"
-        raise Failed(
-            f"{name} raised {raised.short}", expected, raised.line, "named-tuple-constructor"
-        )
+        raise raised_instead(raised, name, expected, "named-tuple-constructor")
     right = _cases_in(wanted)
     for name, case in _cases_in(seen).items():
         for place in case.places:
-            if place.role == "other" or (place.fits and place.alike):
-                continue
-            happened = f"{name}: `{place.path}` was {place.was} and became {place.found}"
-            if place.was == place.found:
-                happened = f"{name}: the keys or the number of items of `{place.path}` changed"
-            made = place.found.rpartition(" ")[2]
-            at = (
-                f"{made}(",
-                *(("_asdict(",) if made == "dict" else ()),
-                *_patterns_of_kind(place.was),
-            )
-            raise Failed(happened, "the same structure", None, "structure-changed", at)
+            if place.role != "other" and not (place.fits and place.alike):
+                raise _other_structure(name, place)
         if [place.path for place in case.places] != [place.path for place in right[name].places]:
-            raise Failed(
-                f"{name}: not all of the batch came back",
-                "the same structure",
-                None,
-                "structure-changed",
-            )
+            happened = f"{name}: not all of the batch came back"
+            raise Failed(happened, "the same structure", None, "structure-changed")
     if not _cases_in(seen, "nested").errors:  # those are the next check's
         _expect_no_errors(seen, "named_tuples", "the same named tuple")
+
+
+def _other_structure(name: str, place: BatchPlace) -> Failed:
+    """The failure of a container that became another one."""
+    happened = f"{name}: `{place.path}` was {place.was} and became {place.found}"
+    if place.was == place.found:
+        happened = f"{name}: the keys or the number of items of `{place.path}` changed"
+    kind = place.found.rpartition(" ")[2]
+    making = ("dict(", "_asdict(") if kind == "dict" else (f"{kind}(",)
+    at = (*making, *_patterns_of_kind(place.was))
+    return Failed(happened, "the same structure", None, "structure-changed", at)
 
 
 @move_batch.check(points=1, needs=MOVED)
@@ -302,17 +344,15 @@ def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
     groups = ["a_pair", "nested", "without_waiting"]
     if not _cases_in(seen, "named_tuples").errors:  # those are another check's
         groups.append("named_tuples")
+    instead = "named-tuple-constructor" if _built_from_one_sequence(seen) else None
     for group in groups:
         for name, case in seen[moved][group].items():
-            _expect_all_moved(
-                name,
-                case,
-                wanted[moved][group][name],
-                "named-tuple-constructor" if _built_from_one_sequence(seen) else None,
-            )
+            _expect_tensors_on_device(name, case, wanted[moved][group][name], instead)
 
 
-def _expect_all_moved(name: str, case: Moved, reference: Moved, instead: str | None = None) -> None:
+def _expect_tensors_on_device(
+    name: str, case: Moved, reference: Moved, instead: str | None = None
+) -> None:
     """Raises Failed for a tensor that is missing, was not moved, or has changed.
 
     `instead` is the mistake to name if something other than a tensor is in its place.
@@ -327,7 +367,7 @@ def _expect_all_moved(name: str, case: Moved, reference: Moved, instead: str | N
         if not place.fits:
             raise _no_tensor(name, case, place, instead)
         if place.device != right.device:
-            raise _not_moved(name, case, place, right)
+            raise _tensor_elsewhere(name, case, place, right)
         if place.value != right.value:
             happened = f"{name}: the values or the dtype of `{place.path}` changed"
             raise Failed(happened, "only the device changed", at=TENSOR)
@@ -356,7 +396,7 @@ def _no_tensor(name: str, case: Moved, place: BatchPlace, instead: str | None) -
     return Failed(happened, "a tensor, moved", None, instead, at)
 
 
-def _not_moved(name: str, case: Moved, place: BatchPlace, right: BatchPlace) -> Failed:
+def _tensor_elsewhere(name: str, case: Moved, place: BatchPlace, right: BatchPlace) -> Failed:
     """The failure of a tensor on another device."""
     happened = f"{name}: `{place.path}` is on {place.device}"
     expected = str(right.device)
@@ -367,8 +407,8 @@ def _not_moved(name: str, case: Moved, place: BatchPlace, right: BatchPlace) -> 
     if name in PAIRS and right.path == "batch[1]":
         return Failed(happened, expected, None, "targets-on-cpu", holder)
     # Where others inside a container were moved, it is how this tensor is treated.
-    depth = _depth(right.path)
-    as_deep = [each for each in case.places if _depth(each.path) >= depth]
+    depth = _depth_of(right.path)
+    as_deep = [each for each in case.places if _depth_of(each.path) >= depth]
     moved_as_deep = any(each.device == case.device for each in as_deep)
     return Failed(happened, expected, at=TENSOR if moved_as_deep else holder)
 
@@ -381,16 +421,22 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
     for name, case in _cases_in(seen).items():
         for place in case.places:
             if place.role == "other" and not place.fits:
-                key = "everything-a-tensor" if place.found == "a tensor" else None
-                copied = place.text == place.wanted
-                became, wished = (
-                    ("a copy of it", "the same object") if copied else (place.text, place.wanted)
-                )
-                at = ("end",) if became == "None" else ()
-                raise Failed(f"{name}: `{place.path}` became {became}", wished, None, key, at)
+                raise _change_of_other_thing(name, place)
     # A named tuple with a string needs both; errors with named tuples have been reported already.
     if not _cases_in(seen, "named_tuples").errors:
         _expect_no_errors(seen, "a_sprite_with_title", expected)
+
+
+def _change_of_other_thing(name: str, place: BatchPlace) -> Failed:
+    """The failure of something that is no tensor and came back otherwise."""
+    became = place.text
+    expected = place.wanted
+    if place.text == place.wanted:
+        became = "a copy of it"
+        expected = "the same object"
+    key = "everything-a-tensor" if place.found == "a tensor" else None
+    at = ("end",) if became == "None" else ()
+    return Failed(f"{name}: `{place.path}` became {became}", expected, None, key, at)
 
 
 @move_batch.check(points=0.5, needs=MOVED)
@@ -399,9 +445,8 @@ def leaves_the_input_alone(seen: Seen, wanted: Seen) -> None:
     for name, case in _cases_in(seen).items():
         if case.changed is not None:
             happened = f"{name}: the call changed `{case.changed}` of the batch passed in"
-            raise Failed(
-                happened, "a new structure, the old one unchanged", misconception="input-modified"
-            )
+            expected = "a new structure, the old one unchanged"
+            raise Failed(happened, expected, misconception="input-modified")
         expect_settings_kept(case.settings, name)
 
 
@@ -424,20 +469,18 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     elsewhere = _cases_in(seen, "already_there", "back_to_the_cpu", "to_the_second_gpu")
     for name, raised in elsewhere.errors.items():
         if not _cases_in(seen, "nested", "named_tuples").errors:  # those are another check's
-            raise Failed(f"{name} raised {raised.short}", "no error", raised.line)
+            raise raised_instead(raised, name)
     for name, case in elsewhere.items():
         for place in case.places:
             if place.device in (None, case.device):
                 continue
             key = None
-            if place.device.startswith("cuda") and name.endswith(
-                ("on the CPU", "to the CPU", "to the CPU, non_blocking=True")
-            ):
-                key = "hard-coded-cuda"
-            elif name in second and place.device == "cuda:0":
+            if name in second and place.device == "cuda:0":
                 key = "device-index-dropped"
-            happened = f"with device={case.device!r}, `{place.path}` ended up on {place.device}"
-            raise Failed(happened, f"{case.device}, as asked", case.line if key else None, key)
+            elif name in TO_THE_CPU and place.device.startswith("cuda"):
+                key = "hard-coded-cuda"
+            where = f"`{place.path}` ended up on {place.device}"
+            raise other_device_used(case.device, where, case.line if key else None, key)
 
 
 @move_batch.check(points=0.5, needs=MOVED)
@@ -445,7 +488,8 @@ def passes_non_blocking_on(seen: Seen, wanted: Seen) -> None:
     """Every copy uses the `non_blocking` value you were given."""
     for name, case in seen[moved]["without_waiting"].items():
         asked = "non_blocking=True" in name
-        if wrong := case.waits.count(asked):
+        wrong = case.waits.count(asked)
+        if wrong:
             happened = f"{name}: {wrong} of {len(case.waits)} copies had non_blocking={not asked}"
             key = "non-blocking-dropped" if asked else "always-non-blocking"
             raise Failed(happened, f"non_blocking={asked} for all of them", case.line, key)

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from gpudojo.days.day8.moving_batches.batches import Masked, Sprite, make_pair
 from gpudojo.days.day8.moving_batches.declaration import on_same_device
 from gpudojo.days.day8.sprites import linear_layer
 from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_scenarios
-from gpudojo.grading.checks import expect_settings_kept, runs
+from gpudojo.grading.checks import (
+    declare_check,
+    expect_settings_kept,
+    raised_instead,
+    runs,
+)
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, with_article
 
+# ---- scenarios ---------------------------------------------------------------------------------
 
-def _make_model(
-    first: Any, last: Any = None, mean: Any = None, palette: Any = None, frozen: bool = False
-) -> Any:
-    """A model made of these tensors, wherever they are.
 
-    `first` is used for all parts that are not given. It has a running mean, and a palette that is
-    not in `state_dict()`.
+class Parts(NamedTuple):
+    """The tensors that a model is made of, wherever they are.
+
+    It has a running mean, and a palette that is not in `state_dict()`.
     """
-    made = nn.Sequential(
-        linear_layer(first), linear_layer(first), linear_layer(first if last is None else last)
-    )
-    made[1].register_buffer("running_mean", first if mean is None else mean)
-    made[1].register_buffer("palette", first if palette is None else palette, persistent=False)
-    made[2].requires_grad_(not frozen)
-    return made
+
+    first: Any
+    last: Any
+    mean: Any
+    palette: Any
+
+
+def _all_parts(tensor: Any) -> Parts:
+    return Parts(tensor, tensor, tensor, tensor)
+
+
+def _make_model(parts: Parts, frozen: bool = False) -> Any:
+    """A model made of these tensors; with `frozen` its last layer is not trained."""
+    first = linear_layer(parts.first)
+    middle = linear_layer(parts.first)
+    last = linear_layer(parts.last)
+    middle.register_buffer("running_mean", parts.mean)
+    middle.register_buffer("palette", parts.palette, persistent=False)
+    last.requires_grad_(not frozen)
+    return nn.Sequential(first, middle, last)
 
 
 class Answer(Case, frozen=True):
@@ -40,30 +57,31 @@ class Answer(Case, frozen=True):
     settings: list[str]
 
 
-def _ask(call: Call, *things: Any) -> Answer:
+Questions = Mapping[str, tuple[Any, ...]]  # the arguments of each call, by its title
+
+
+def _call_on_same_device(call: Call, *things: Any) -> Answer:
     """Call the student's function and describe its answer. Raises StudentRaised."""
     value, settings = call_and_restore_settings(call, *things)
-    return Answer(
-        type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings
-    )
+    answer = bool(value) if isinstance(value, (bool, int)) else None
+    return Answer(type(value).__name__, answer, settings)
 
 
-def _ask_all(
-    call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]
-) -> dict[str, Cases[Answer]]:
+def _ask_all(call: Call, groups: Mapping[str, Questions]) -> dict[str, Cases[Answer]]:
     """The answers to some groups of questions, asked in an order drawn from the seed."""
-    every = {title: things for questions in groups.values() for title, things in questions.items()}
-    found = try_scenarios(
-        {title: functools.partial(_ask, call, *things) for title, things in every.items()},
-        call.seed,
-    )
-    return {
-        group: Cases(
-            {title: found[title] for title in questions if title in found},
-            {title: found.errors[title] for title in questions if title in found.errors},
-        )
-        for group, questions in groups.items()
-    }
+    scenarios = {}
+    for questions in groups.values():
+        for title, things in questions.items():
+            scenarios[title] = functools.partial(_call_on_same_device, call, *things)
+    found = try_scenarios(scenarios, call.seed)
+    return {group: _cases_of(questions, found) for group, questions in groups.items()}
+
+
+def _cases_of(titles: Iterable[str], found: Cases[Answer]) -> Cases[Answer]:
+    """The answers and errors with these titles."""
+    answers = {title: found[title] for title in titles if title in found}
+    errors = {title: found.errors[title] for title in titles if title in found.errors}
+    return Cases(answers, errors)
 
 
 BETWEEN = "a string between two tensors on different devices"  # no structure to search
@@ -78,9 +96,15 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
     # Structures and models; "here" is the CPU, "there" the device.
     deep = {"a": there, "b": [{"c": (there, [Masked(there, here)])}]}
     alike = {"a": there, "b": [{"c": (there, [Masked(there, there)])}]}
-    on_device = _make_model(there)
-    on_cpu = _make_model(here)
-    questions: dict[str, dict[str, tuple[Any, ...]]] = {
+    listed = [here, {"a": here}]
+    with_others = [there, "cpu", None, 3]
+    named = {"device": "cpu", "t": there}
+    on_device = _make_model(_all_parts(there))
+    on_cpu = _make_model(_all_parts(here))
+    last_here = _all_parts(there)._replace(last=here)
+    mean_here = _all_parts(there)._replace(mean=here)
+    palette_here = _all_parts(there)._replace(palette=here)
+    questions: dict[str, Questions] = {
         "tensors": {
             "one tensor": (there,),
             "two on the CPU": (here, here + 1),
@@ -97,25 +121,19 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a named tuple on both": (Sprite(there, here, "mushroom"),),
             "a nested batch with one tensor on the CPU": (deep,),
             "a nested batch on the device": (alike,),
-            'a list on the CPU and {"b": a tensor on the device}': (
-                [here, {"a": here}],
-                {"b": there},
-            ),
+            'a list on the CPU and {"b": a tensor on the device}': (listed, {"b": there}),
             BETWEEN: (there, "mushroom", here),
-            "strings between tensors on the device": (
-                *("mushroom", [there, "cpu", None, 3]),
-                {"device": "cpu", "t": there},
-            ),
+            "strings between tensors on the device": ("mushroom", with_others, named),
         },
         "modules": {
             "a model and its batch": (on_device, [there, there]),
             "a model alone": (on_cpu,),
             "a model on the CPU, a batch on the device": (on_cpu, there),
             "two models on different devices": (on_device, on_cpu),
-            "a model with one layer elsewhere": (_make_model(there, last=here),),
-            "a model with a frozen layer elsewhere": (_make_model(there, last=here, frozen=True),),
-            "a model with a buffer elsewhere": (_make_model(there, mean=here), there),
-            "a model with an unsaved buffer elsewhere": (_make_model(there, palette=here),),
+            "a model with one layer elsewhere": (_make_model(last_here),),
+            "a model with a frozen layer elsewhere": (_make_model(last_here, frozen=True),),
+            "a model with a buffer elsewhere": (_make_model(mean_here), there),
+            "a model with an unsaved buffer elsewhere": (_make_model(palette_here),),
             "a model without parameters, a batch": (nn.ReLU(), there),
         },
         "no_tensors": {
@@ -133,15 +151,18 @@ def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
     """The answers for tensors and a model on one or both of two GPUs."""
     first = torch.zeros(2, device="cuda:0")
     second = torch.zeros(2, device="cuda:1")
-    questions: dict[str, tuple[Any, ...]] = {
+    over_both = _all_parts(first)._replace(last=second)
+    questions = {
         "cuda and cuda:0": (torch.zeros(2, device="cuda"), first),
         "two on the second GPU": (second, second + 1),
         "one on each GPU": (first, second),
         "one on each GPU, in a list": ([first, second],),
-        "a model over two GPUs": (_make_model(first, last=second),),
+        "a model over two GPUs": (_make_model(over_both),),
     }
     return _ask_all(call, {"gpus": questions})
 
+
+# ---- claims ------------------------------------------------------------------------------------
 
 LAST = "three on the device, the last one on the CPU"
 TENSORS = (
@@ -155,41 +176,41 @@ runs(on_same_device, scenarios=TENSORS)
 
 
 def _declare_check(
-    group: str, points: float, name: str, claim: str, keys: Mapping[str, str] = {}
+    group: str, points: float, name: str, claim: str, mistakes: Mapping[str, str] = {}
 ) -> None:
     """Declare the check that every answer of a group is the reference's.
 
-    `claim` is the line that students read. `keys` has, by question, the mistake that a wrong answer
-    shows.
+    `claim` is the line that students read. `mistakes` has, by question, what a wrong answer shows.
     """
+    probe = answered_with_two_gpus if group == "gpus" else answered
 
     def judge(seen: Seen, wanted: Seen) -> None:
-        probe = answered_with_two_gpus if group == "gpus" else answered
         found = seen[probe][group]
         for title, right in wanted[probe][group].items():
-            if (raised := found.errors.get(title)) is not None:
+            raised = found.errors.get(title)
+            if raised is not None:
                 seen.about(None, title)
-                raise Failed(f"{title} raised {raised.short}", str(right.value), raised.line)
-            answer = found[title]
-            if answer.kind != "bool":
-                raise Failed(
-                    f"{title}: it returned {with_article(answer.kind)}",
-                    f"{right.value}, a bool",
-                    at=("return",),
-                )
-            if answer.value != right.value:
-                at = ("return",) if title == BETWEEN else ()
-                key = keys.get(title) or ("loop-left-early" if answer.value else None)
-                raise Failed(
-                    f"{title}: it returned {answer.value}", str(right.value), None, key, at
-                )
-            expect_settings_kept(answer.settings, title)
+                raise raised_instead(raised, title, str(right.value))
+            _expect_same_answer(title, found[title], right, mistakes.get(title))
 
-    judge.__name__ = name
-    judge.__doc__ = claim
-    on_same_device.check(
-        points, needs=("runs",) if group == "tensors" else ("runs", "compares_tensors")
-    )(judge)
+    needs = ("runs",) if group == "tensors" else ("runs", "compares_tensors")
+    declare_check(on_same_device, name, claim, judge, points, needs)
+
+
+def _expect_same_answer(title: str, answer: Answer, right: Answer, mistake: str | None) -> None:
+    """Raises Failed for an answer other than the reference's.
+
+    `mistake` is what a wrong one shows; another wrong True shows a search that ended early.
+    """
+    if answer.kind != "bool":
+        happened = f"{title}: it returned {with_article(answer.kind)}"
+        raise Failed(happened, f"{right.value}, a bool", at=("return",))
+    if answer.value != right.value:
+        if mistake is None and answer.value:
+            mistake = "loop-left-early"
+        at = ("return",) if title == BETWEEN else ()
+        raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, mistake, at)
+    expect_settings_kept(answer.settings, title)
 
 
 _declare_check(
@@ -203,7 +224,8 @@ _declare_check(
     "structures",
     0.5,
     "searches_structures",
-    "Tensors in lists, tuples, named tuples and dicts count, at any depth; strings and numbers do not.",
+    "Tensors in lists, tuples, named tuples and dicts count, at any depth; "
+    "strings and numbers do not.",
 )
 _declare_check(
     "modules",
@@ -221,9 +243,8 @@ _declare_check(
     0.5,
     "tells_gpus_apart",
     "cuda:0 and cuda:1 are different devices, cuda and cuda:0 are the same.",
-    {
-        "one on each GPU": "device-index-dropped"
-    },  # in a list or a model alone, it is that these are not searched
+    # In a list or a model alone, it is that these are not searched.
+    {"one on each GPU": "device-index-dropped"},
 )
 _declare_check(
     "no_tensors", 0.5, "is_true_of_nothing", "If there is no tensor at all, the answer is True."

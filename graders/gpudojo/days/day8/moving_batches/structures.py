@@ -59,16 +59,21 @@ def compare_batches(before: Any, after: Any, path: str = "batch") -> Iterator[Ba
     elif isinstance(before, (list, tuple, dict)):
         yield from _compare_containers(before, after, path)
     else:
-        equal = type(before) is type(after) and bool(before == after)
-        yield BatchPlace(
-            path=path,
-            role="other",
-            was=kind_of(before),
-            found=kind_of(after),
-            fits=before is after or equal,
-            text=_shown(after),
-            wanted=_shown(before),
-        )
+        yield _compare_others(before, after, path)
+
+
+def _compare_others(before: Any, after: Any, path: str) -> BatchPlace:
+    """Something that is no tensor and no container, beside what it became."""
+    equal = type(before) is type(after) and bool(before == after)
+    return BatchPlace(
+        path=path,
+        role="other",
+        was=kind_of(before),
+        found=kind_of(after),
+        fits=before is after or equal,
+        text=_in_words(after),
+        wanted=_in_words(before),
+    )
 
 
 def _compare_tensors(before: Any, after: Any, path: str) -> BatchPlace:
@@ -114,7 +119,7 @@ def _compare_containers(before: Any, after: Any, path: str) -> Iterator[BatchPla
         yield from compare_batches(part, parts_after.get(at, in_order), at)
 
 
-def _shown(thing: Any) -> str:
+def _in_words(thing: Any) -> str:
     """A thing in words for people.
 
     Only basic types are printed as they print themselves: other code may be the student's.
@@ -151,7 +156,7 @@ def state_of_parts(thing: Any, path: str = "batch") -> list[PartState]:
     return states
 
 
-def first_changed(before: list[PartState], now: list[PartState]) -> str | None:
+def first_changed_path(before: list[PartState], now: list[PartState]) -> str | None:
     """The path of the first part that is not as it was; None where all are."""
     for old, new in zip(before, now, strict=False):
         same = old.path == new.path and old.thing is new.thing
