@@ -49,7 +49,7 @@ class Children(NamedTuple):
     used: float  # by those that have ended: a number that grows with each
 
 
-def _children() -> Children:
+def _child_processes() -> Children:
     """The processes that this one has started.
 
     On systems other than Linux it is not known, and the answer is none.
@@ -74,46 +74,61 @@ def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
     that is executed, count under the number 0. In the sandbox lines of all threads count. Raises
     StudentRaised.
     """
-    from virtual_cuda.hooks import from_library  # and torch with it
-
-    lines = ExecutedLines()
-
-    def here(frame: FrameType, event: str, value: Any) -> Any:
-        if event == "line":
-            lines[frame.f_lineno] += 1
-        return here
-
-    def elsewhere(frame: FrameType, event: str, value: Any) -> Any:
-        if event == "line":
-            lines[0] += 1
-        return elsewhere
-
-    counting: dict[str, Any] = {str(call.path): here}  # by file
-
-    def enter(frame: FrameType, event: str, value: Any) -> Any:
-        name = frame.f_code.co_filename
-        if name not in counting:
-            counting[name] = None if from_library(name) else elsewhere
-        count = counting[name]
-        if count is here:
-            lines.codes.add(frame.f_code)
-        return None if count is None else count(frame, "line", value)
-
-    def in_thread(frame: FrameType) -> None:
-        own = counting.get(frame.f_code.co_filename) is here
-        lines[frame.f_lineno if own else 0] += 1
-
+    counter = _LineCounter(str(call.path))
+    lines = counter.lines
     if sys.gettrace() is not None:  # a debugger's or coverage's
         return call(*args), lines
-    before = _children()
-    sys.settrace(enter)
-    tracing.append(in_thread)
+    before = _child_processes()
+    trace = counter.enter_frame
+    sys.settrace(trace)
+    tracing.append(counter.count_line_of_thread)
     try:
         return call(*args), lines
     finally:
-        tracing.remove(in_thread)
+        tracing.remove(counter.count_line_of_thread)
         # In the sandbox all processes are the submission's. A notebook or a test runner may have
         # others.
-        lines.elsewhere = _children() != before or (before.running and in_sandbox())
-        if sys.gettrace() is enter:  # a `breakpoint()` in the student's code sets its own
+        lines.elsewhere = _child_processes() != before or (before.running and in_sandbox())
+        if sys.gettrace() is trace:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)
+
+
+class _LineCounter:
+    """Trace functions for `sys.settrace`, which count lines of the student's file and of others."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.lines = ExecutedLines()
+        self._is_library: dict[str, bool] = {}  # by file
+
+    def enter_frame(self, frame: FrameType, event: str, value: Any) -> Any:
+        """Count the first line of a function; returns what counts the others."""
+        name = frame.f_code.co_filename
+        if name == self.path:
+            self.lines.codes.add(frame.f_code)
+            return self._count_own_line(frame, "line", value)
+        if self._is_in_library(name):
+            return None
+        return self._count_other_line(frame, "line", value)
+
+    def _is_in_library(self, name: str) -> bool:
+        from virtual_cuda.hooks import from_library  # and torch with it
+
+        if name not in self._is_library:
+            self._is_library[name] = from_library(name)
+        return self._is_library[name]
+
+    def _count_own_line(self, frame: FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            self.lines[frame.f_lineno] += 1
+        return self._count_own_line
+
+    def _count_other_line(self, frame: FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            self.lines[0] += 1
+        return self._count_other_line
+
+    def count_line_of_thread(self, frame: FrameType) -> None:
+        """Count a line that another thread has executed."""
+        is_own = frame.f_code.co_filename == self.path
+        self.lines[frame.f_lineno if is_own else 0] += 1

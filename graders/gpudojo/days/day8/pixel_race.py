@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpudojo.days.day8.line_counting import call_counting_lines
 from gpudojo.grading.call import (
@@ -57,12 +57,12 @@ def race(call: Call, loop: Callable[..., Any], make: Callable[[int], Inputs]) ->
         # The student
         inputs = make(number)
         call.lines_under = timed_call(number + 1)
-        seconds, output = _time(call, inputs)
+        seconds, output = _time_call(call, inputs)
         student_seconds = min(student_seconds, seconds - call.aside)
         student_outputs.append(output)
         # The loop
         if loop_in_every_round or (number == 0 and not in_sandbox()):
-            seconds, output = _time(loop, inputs)
+            seconds, output = _time_call(loop, inputs)
             loop_seconds = min(loop_seconds, seconds)
             loop_outputs.append(output)
     call.lines_under = ""
@@ -70,7 +70,7 @@ def race(call: Call, loop: Callable[..., Any], make: Callable[[int], Inputs]) ->
     return Race(student_seconds, measured, ROUNDS, student_outputs, loop_outputs)
 
 
-def _time(function: Callable[..., Any], inputs: Inputs) -> tuple[float, Array | None]:
+def _time_call(function: Callable[..., Any], inputs: Inputs) -> tuple[float, Array | None]:
     """Seconds and result of a call, with inputs of its own memory. Raises StudentRaised."""
     copies = tuple(tensor.clone() for tensor in inputs)
     start = perf_counter()
@@ -202,37 +202,47 @@ def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Ra
     slow down a loop that runs beside it. The speedup that was measured on this machine is only
     shown; where the reference ran on a real GPU, it is judged.
     """
-    from virtual_cuda.hooks import USUAL_GPU
-
     for seconds in (found.student, found.loop, measured.student, measured.loop):
         if not math.isfinite(seconds):
             raise Failed(f"a time is {seconds}", "a number of seconds")
-    # The times to compare, and by which clock.
-    student = found.student
-    loop = wanted.loop
-    right = wanted.student
-    clock = f"modelled on a {USUAL_GPU}"
-    if not wanted.loop:
-        student = measured.student
-        loop = min(measured.loop, SLOWED * reference.loop)
-        right = loop * reference.student / reference.loop
-        clock = "measured on this machine"
-    elif math.isfinite(measured.speedup):
-        clock += f"; measured on this machine's CPU: {measured.speedup:.1f} ×"
-    # The speedups
-    best = _speedup(loop, right)
-    speedup = _speedup(loop, student)
+    times = _times_to_compare(found, wanted, measured, reference)
+    best = _speedup_over(times.loop, times.reference)
+    speedup = _speedup_over(times.loop, times.student)
     needed = min(BAR, best / 3)  # where the reference itself gains little, less is enough
-    bars = f"{draw_bars(loop, student, right)}\n{clock}"
+    bars = f"{draw_bars(times.loop, times.student, times.reference)}\n{times.clock}"
     if speedup < needed:
         happened = f"{speedup:.1f} times as fast as the loop\n{bars}"
         at_least = f"at least {needed:.1f} times as fast"
         raise Failed(happened, f"{at_least}; the reference is {best:.0f} times as fast")
-    if min(student, loop) <= 0 or speedup > TOO_GOOD * best:
-        times = f"{speedup:.0f} times as fast as the loop"
-        happened = f"{times}, which is too good to be true\n{bars}"
+    if min(times.student, times.loop) <= 0 or speedup > TOO_GOOD * best:
+        too_good = f"{speedup:.0f} times as fast as the loop, which is too good to be true"
         expected = f"about as fast as the reference, {best:.0f} times as fast as the loop"
-        raise Failed(happened, expected)
+        raise Failed(f"{too_good}\n{bars}", expected)
+
+
+class RaceTimes(NamedTuple):
+    """Seconds to compare, and in words by which clock."""
+
+    student: float
+    loop: float
+    reference: float
+    clock: str
+
+
+def _times_to_compare(
+    found: Modelled, wanted: Modelled, measured: Race, reference: Race
+) -> RaceTimes:
+    """The modelled times or, where the reference ran on a real GPU, those of this machine."""
+    from virtual_cuda.hooks import USUAL_GPU
+
+    if wanted.loop:
+        clock = f"modelled on a {USUAL_GPU}"
+        if math.isfinite(measured.speedup):
+            clock = f"{clock}; measured on this machine's CPU: {measured.speedup:.1f} ×"
+        return RaceTimes(found.student, wanted.loop, wanted.student, clock)
+    loop = min(measured.loop, SLOWED * reference.loop)
+    best = loop * reference.student / reference.loop
+    return RaceTimes(measured.student, loop, best, "measured on this machine")
 
 
 def draw_bars(loop: float, student: float, reference: float) -> str:
@@ -241,10 +251,10 @@ def draw_bars(loop: float, student: float, reference: float) -> str:
     lines = []
     for name, seconds in (("the loop", loop), ("yours", student), ("reference", reference)):
         filled = "█" * round(WIDTH * min(seconds / longest, 1.0)) or "▏"
-        times = f"{seconds * 1000:8.2f} ms  {_speedup(loop, seconds):6.1f} ×"
+        times = f"{seconds * 1000:8.2f} ms  {_speedup_over(loop, seconds):6.1f} ×"
         lines.append(f"{name:9}  {filled:{WIDTH}}  {times}")
     return "\n".join(lines)
 
 
-def _speedup(loop: float, seconds: float) -> float:
+def _speedup_over(loop: float, seconds: float) -> float:
     return loop / seconds if seconds > 0 else math.inf

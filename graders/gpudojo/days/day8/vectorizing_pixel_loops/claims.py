@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -22,9 +23,10 @@ from gpudojo.days.day8.vectorizing_pixel_loops.pictures import (
     Growth,
     Picture,
     Pictures,
+    PictureWork,
     Probes,
     declare_probes,
-    grows,
+    is_growing,
     usual_pictures,
 )
 from gpudojo.days.day8.vectorizing_pixel_loops.wrong_values import (
@@ -47,7 +49,7 @@ LOOP: Final = "python-loop-over-elements"
 TRIP: Final = "trip-through-numpy"
 
 
-def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error; None if none is known.
 
     Unlike in a training loop, nothing has to be moved here, and the input determines the device.
@@ -67,7 +69,7 @@ def _why_it_raised(raised: Raised, seen: Seen) -> str | None:
 def declare_checks(function: Function, points: float, explain: Explain, probes: Probes) -> None:
     """Declare the checks that all three functions have; `points` are those for right values."""
     pictures, timed = probes
-    runs(function, diagnose=_why_it_raised)
+    runs(function, diagnose=_why_it_raises)
 
     @function.check(points=points)
     def right_values(seen: Seen, wanted: Seen) -> None:
@@ -79,9 +81,10 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
 
     @function.check(points=0.25, needs=VALUES)
     def right_on_the_smallest(seen: Seen, wanted: Seen) -> None:
-        """It gives them for a single sprite, a single pixel, a single row and a palette of one colour, too."""
-        smallest = wanted[pictures].edge("smallest")
-        expect_same_pictures(seen[pictures].edge("smallest"), smallest, explain)
+        """It gives them for a single sprite, a single pixel, a single row and a palette of one
+        colour, too."""
+        smallest = wanted[pictures].edge_pictures("smallest")
+        expect_same_pictures(seen[pictures].edge_pictures("smallest"), smallest, explain)
 
     @function.check(points=1.25, needs=VALUES)
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
@@ -97,8 +100,8 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
     def stays_on_the_device(seen: Seen, wanted: Seen) -> None:
         """The result is on the input's device, without a trip through NumPy or the host."""
         growth = seen[pictures].growth
-        _expect_nothing_read(growth)
-        _expect_nothing_uploaded(growth)
+        _expect_no_reading(growth)
+        _expect_no_upload(growth)
         for found in _all_calls(seen[pictures], wanted[pictures]):
             if found.device != found.input_device:
                 result = found.device or "no device"
@@ -166,10 +169,10 @@ def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: 
     `what` names the `counts`; `operations` is how many the reference takes.
     """
     growing = counts[: len(GROWING)]
-    if grows(growing):
-        small = f"{_sprites(GROWING[0])} took {growing[0]} {what}"
-        few, last = GROWING[-1].sprites, GROWING[-1]
-        large = f"{few} of {last.height} x {last.width} took {growing[-1]}"
+    if is_growing(growing):
+        small = f"{_sprites_in_words(GROWING[0])} took {growing[0]} {what}"
+        last = GROWING[-1]
+        large = f"{last.sprites} of {last.height} x {last.width} took {growing[-1]}"
         same = "the same number for more and larger sprites"
         expected = f"{same}; the reference takes {operations} operations"
         raise Failed(f"{small}, {large}", expected, growth.line, LOOP)
@@ -193,38 +196,41 @@ def _expect_no_single_pixels(growth: Growth, operations: int) -> None:
     if growth.single >= largest.pixels:
         took = f"{growth.single} operations on single pixels"
         expected = f"operations on all of them; the reference takes {operations}"
-        raise Failed(f"{_sprites(largest)} took {took}", expected, growth.single_line, LOOP)
+        raise Failed(
+            f"{_sprites_in_words(largest)} took {took}", expected, growth.single_line, LOOP
+        )
 
 
-def _sprites(size: Size) -> str:
+def _sprites_in_words(size: Size) -> str:
     return f"{size.sprites} sprites of {size.height} x {size.width} pixels"
 
 
-def _expect_nothing_read(growth: Growth) -> None:
+def _expect_no_reading(growth: Growth) -> None:
     """Raises Failed if values were copied to the host, or more read than an assertion needs."""
     growing = growth.trips[: len(GROWING)]
     # Pixels in a Python list are processed one by one, or only made a tensor again.
-    listed = all(trip.lists for trip in growing) and grows([trip.bytes for trip in growing])
-    loops = growth.mapped or grows(growth.steps[: len(GROWING)])
+    listed = all(trip.lists for trip in growing)
+    more_bytes = is_growing([trip.bytes for trip in growing])
+    loops = growth.mapped or is_growing(growth.steps[: len(GROWING)])
+    key = LOOP if listed and more_bytes and loops else TRIP
     for trip in growth.trips:
         if trip.transfers or trip.lists or trip.used or trip.reads > GUARD_READS:
             what = "a value was read back"
             if trip.transfers:
                 what = "copied from the device to the host"
             happened = f"{what} {count_in_words(trip.transfers or trip.reads)} in one call"
-            key = LOOP if listed and loops else TRIP
             raise Failed(happened, "never: every step on the device", trip.line, key)
 
 
-def _expect_nothing_uploaded(growth: Growth) -> None:
+def _expect_no_upload(growth: Growth) -> None:
     """Raises Failed if as many bytes as there are pixels were copied to the device, for every size.
 
     These are the result's: weights or a palette are no more.
     """
     pixels = [size.pixels for size in (*GROWING, *LONG)]
     uploaded = [trip.uploaded for trip in growth.trips]
-    pairs = zip(uploaded, pixels, strict=False)
-    if grows(uploaded[: len(GROWING)]) and all(count >= size for count, size in pairs):
+    for_every_pixel = all(map(operator.ge, uploaded, pixels))
+    if for_every_pixel and is_growing(uploaded[: len(GROWING)]):
         last = len(GROWING) - 1
         small = f"for {pixels[0]} pixels {uploaded[0]} bytes were copied to the device"
         happened = f"{small}, for {pixels[last]} {uploaded[last]}"
@@ -234,13 +240,31 @@ def _expect_nothing_uploaded(growth: Growth) -> None:
 
 # The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.
 GRAYSCALE = declare_probes(
-    grayscale, ("sprites",), for_grayscale, pixel_loops.grayscale_loop, Size(2, 4, 6, 2)
+    PictureWork(
+        function=grayscale,
+        names=("sprites",),
+        make=for_grayscale,
+        loop=pixel_loops.grayscale_loop,
+        clocked=Size(2, 4, 6, 2),
+    )
 )
 RECOLOR = declare_probes(
-    recolor, ("indices", "palette"), for_recolor, pixel_loops.recolor_loop, Size(2, 8, 8, 2)
+    PictureWork(
+        function=recolor,
+        names=("indices", "palette"),
+        make=for_recolor,
+        loop=pixel_loops.recolor_loop,
+        clocked=Size(2, 8, 8, 2),
+    )
 )
 NEAREST = declare_probes(
-    nearest, ("sprites", "palette"), for_nearest, pixel_loops.nearest_color_loop, Size(2, 4, 6, 2)
+    PictureWork(
+        function=nearest,
+        names=("sprites", "palette"),
+        make=for_nearest,
+        loop=pixel_loops.nearest_color_loop,
+        clocked=Size(2, 4, 6, 2),
+    )
 )
 declare_checks(grayscale, 1, explain_grayscale, GRAYSCALE)
 declare_checks(recolor, 1, explain_recolor, RECOLOR)
@@ -250,5 +274,5 @@ declare_checks(nearest, 0.75, explain_nearest, NEAREST)
 @nearest.check(points=0.25, needs=VALUES)
 def lowest_index_on_a_tie(seen: Seen, wanted: Seen) -> None:
     """If several colours are equally near, it gives the lowest index."""
-    tied = wanted[NEAREST.pictures].edge("tied")
-    expect_same_pictures(seen[NEAREST.pictures].edge("tied"), tied, explain_difference)
+    tied = wanted[NEAREST.pictures].edge_pictures("tied")
+    expect_same_pictures(seen[NEAREST.pictures].edge_pictures("tied"), tied, explain_difference)

@@ -26,6 +26,11 @@ class Size(NamedTuple):
         return str(tuple(self))
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one number for each pixel."""
+        return self.sprites, self.height, self.width
+
+    @property
     def pixels(self) -> int:
         return self.sprites * self.height * self.width
 
@@ -34,18 +39,35 @@ MakeInputs = Callable[..., tuple[Any, ...]]  # gets a seed and a size
 
 # Every dimension but the palette grows twice. torch may switch algorithms at some size, but not at
 # both steps.
-GROWING: Final = (Size(2, 4, 4, 4), Size(3, 5, 7, 4), Size(4, 6, 9, 4))
+GROWING: Final = (
+    Size(sprites=2, height=4, width=4, colors=4),
+    Size(sprites=3, height=5, width=7, colors=4),
+    Size(sprites=4, height=6, width=9, colors=4),
+)
 # One side much longer: a loop over it takes that much more, and one of constant length does not
 # reach the end.
 SIDE: Final = 40
-LONG: Final = (Size(SIDE, 2, 2, 4), Size(2, SIDE, 2, 4), Size(2, 2, SIDE, 4))
-SMALLEST: Final = (Size(1, 4, 3, 5), Size(2, 1, 1, 3), Size(3, 3, 2, 1), Size(1, 1, 1, 1))
-TIED: Final = (Size(2, 4, 4, 3), Size(3, 3, 5, 6))
-ON_THE_CPU: Final = (Size(2, 3, 4, 3),)
-MANY_COLORS: Final = (Size(2, 3, 4, 600),)  # more than fit in a byte
+LONG: Final = (
+    Size(sprites=SIDE, height=2, width=2, colors=4),
+    Size(sprites=2, height=SIDE, width=2, colors=4),
+    Size(sprites=2, height=2, width=SIDE, colors=4),
+)
+SMALLEST: Final = (
+    Size(sprites=1, height=4, width=3, colors=5),
+    Size(sprites=2, height=1, width=1, colors=3),
+    Size(sprites=3, height=3, width=2, colors=1),
+    Size(sprites=1, height=1, width=1, colors=1),
+)
+TIED: Final = (
+    Size(sprites=2, height=4, width=4, colors=3),
+    Size(sprites=3, height=3, width=5, colors=6),
+)
+ON_THE_CPU: Final = (Size(sprites=2, height=3, width=4, colors=3),)
+# More colours than fit in a byte
+MANY_COLORS: Final = (Size(sprites=2, height=3, width=4, colors=600),)
 
 
-def _generator(seed: int, size: Size) -> Any:
+def _make_generator(seed: int, size: Size) -> Any:
     """A generator with another seed for every size."""
     for number in size:
         seed = seed * 97 + number
@@ -54,31 +76,38 @@ def _generator(seed: int, size: Size) -> Any:
 
 def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
     """Sprites. In those of one size values are larger than 1: no range is promised."""
-    most = 4 if size == GROWING[1] else 1
-    shape = (size.sprites, 3, size.height, size.width)
-    return (torch.rand(shape, generator=_generator(seed, size)) * most,)
+    generator = _make_generator(seed, size)
+    sprites = torch.rand(size.sprites, 3, size.height, size.width, generator=generator)
+    if size == GROWING[1]:
+        sprites *= 4
+    return (sprites,)
 
 
 def for_recolor(seed: int, size: Size) -> tuple[Any, ...]:
     """Indices and a palette."""
-    generator = _generator(seed, size)
-    shape = (size.sprites, size.height, size.width)
-    indices = torch.randint(0, size.colors, shape, generator=generator)
-    return indices, torch.rand(size.colors, 3, generator=generator)
+    generator = _make_generator(seed, size)
+    indices = torch.randint(0, size.colors, size.shape, generator=generator)
+    palette = torch.rand(size.colors, 3, generator=generator)
+    return indices, palette
 
 
 def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
     """Sprites and a palette: every pixel has one nearest colour or, if `tied`, two."""
-    generator = _generator(seed, size)
-    every = _every_color()
-    palette = every[torch.randperm(len(every), generator=generator)[: size.colors]]
+    generator = _make_generator(seed, size)
+    every_color = _every_color()
+    order = torch.randperm(len(every_color), generator=generator)
+    palette = every_color[order[: size.colors]]
     if tied:
         palette[-1] = palette[0]  # a colour twice, beside the ties between different colours
-    distances = (every[:, None] - palette).square().sum(2)
-    count_of_nearest = (distances == distances.amin(1, keepdim=True)).sum(1)
-    candidates = every[count_of_nearest > 1 if tied else count_of_nearest == 1]
-    chosen = torch.randint(0, len(candidates), (size.pixels,), generator=generator)
-    pixels = candidates[chosen].reshape(size.sprites, size.height, size.width, 3)
+    # The colours with one nearest colour of the palette, or with several.
+    distances = (every_color[:, None] - palette).square().sum(2)
+    nearest = distances.amin(1, keepdim=True)
+    count_of_nearest = (distances == nearest).sum(1)
+    is_candidate = count_of_nearest > 1 if tied else count_of_nearest == 1
+    candidates = every_color[is_candidate]
+    # One of them for each pixel
+    chosen = torch.randint(0, len(candidates), size.shape, generator=generator)
+    pixels = candidates[chosen]
     return pixels.permute(0, 3, 1, 2).contiguous(), palette
 
 

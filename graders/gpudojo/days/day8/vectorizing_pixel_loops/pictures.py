@@ -35,7 +35,7 @@ from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
     Size,
 )
 from gpudojo.grading.call import Call, StudentRaised, array_of, torch, try_scenarios
-from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
+from gpudojo.model.evidence import Array, Case, Modelled, Race, Raised, ScenarioRaised
 from gpudojo.model.exercise import Function, Probe
 
 if TYPE_CHECKING:
@@ -112,23 +112,25 @@ class Pictures(Case, frozen=True):
     errors: dict[str, Raised]  # of the last two
     speed: Modelled
 
-    def edge(self, name: str) -> dict[str, Picture]:
+    def edge_pictures(self, name: str) -> dict[str, Picture]:
         """The smallest or the tied pictures.
 
         Raises ScenarioRaised where the student's function raised.
         """
+        if name in self.errors:
+            raise ScenarioRaised(self.errors[name])
         found: dict[str, Picture] = getattr(self, name)
-        return Cases({} if name in self.errors else {name: found}, self.errors)[name]
+        return found
 
 
-def grows(counts: Sequence[int]) -> bool:
+def is_growing(counts: Sequence[int]) -> bool:
     """True if every count is larger than the one before."""
     return all(a < b for a, b in pairwise(counts))
 
 
 def is_known_without_long_pictures(operations: list[int], steps: list[int]) -> bool:
     """True if the growing pictures tell that there is a loop, or that there can be none."""
-    if grows(steps[: len(GROWING)]):
+    if is_growing(steps[: len(GROWING)]):
         return True
     return max(operations) < FEW_OPERATIONS and max(steps) < FEW_LINES
 
@@ -188,7 +190,7 @@ class Painter:
             enough = size == LONG[0] and not self.call.reference
             if enough and is_known_without_long_pictures(self.operations, self.steps):
                 break
-            pictures[size.name] = self._paint(make(self.call.seed, size), counting=True)
+            pictures[size.name] = self._paint_picture(make(self.call.seed, size), counting=True)
             trips.append(self._describe_trip())
             self.ledgers.append(self.call.ledger)
         # What the largest of the growing pictures took
@@ -224,11 +226,8 @@ class Painter:
         chosen = operations or executions
         if any(count > 0 for count in executions.values()):
             loops = self.lines[largest].in_loops()
-            for counts in (operations, executions):
-                looping = {line: n for line, n in counts.items() if n > 0 and line in loops}
-                if looping:
-                    chosen = looping
-                    break
+            in_loops = _positive_counts(operations, loops) or _positive_counts(executions, loops)
+            chosen = in_loops or chosen
         return _most_frequent(chosen) or None  # 0 is another file
 
     def _lines_on_single_pixels(self, ledger: Ledger) -> Counter[int | None]:
@@ -245,10 +244,10 @@ class Painter:
         """One picture of each size. Raises StudentRaised."""
         pictures = {}
         for size in sizes:
-            pictures[size.name] = self._paint(make(self.call.seed, size), device)
+            pictures[size.name] = self._paint_picture(make(self.call.seed, size), device)
         return pictures
 
-    def _paint(
+    def _paint_picture(
         self, inputs: tuple[Any, ...], device: Any = None, counting: bool = False
     ) -> Picture:
         """Call the function and describe the result; with `counting`, count lines and allocations.
@@ -330,12 +329,11 @@ class Painter:
         to_device = ledger.transfers_to_device()
         reads = [sync for sync in ledger.syncs() if sync.what in ("item", "tolist")]
         # Reads that only refuse an input are allowed.
-        guards = (
-            _lines_that_refuse_input("".join(linecache.getlines(str(self.call.path))))
-            if reads
-            else ()
-        )
-        used = [read for read in reads if self.call.line_of(read) not in guards]
+        used = []
+        if reads:
+            source = "".join(linecache.getlines(str(self.call.path)))
+            guards = _lines_that_refuse_input(source)
+            used = [read for read in reads if self.call.line_of(read) not in guards]
         return Trip(
             transfers=len(to_host),
             bytes=sum(transfer.bytes for transfer in to_host),
@@ -346,6 +344,11 @@ class Painter:
             uploaded=sum(transfer.bytes for transfer in to_device),
             uploading_line=self.call.first_line(to_device),
         )
+
+
+def _positive_counts(counts: Mapping[int, int], lines: set[int]) -> dict[int, int]:
+    """The counts above zero of these lines."""
+    return {line: count for line, count in counts.items() if count > 0 and line in lines}
 
 
 def _most_frequent(counts: Mapping[Any, int]) -> Any:
@@ -379,63 +382,52 @@ def _one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-class Probes(NamedTuple):
-    """The probes of one function."""
-
-    pictures: Probe[Pictures]
-    timed: Probe[Race]
+def _make_tied_inputs(make: MakeInputs, seed: int, size: Size) -> tuple[Any, ...]:
+    """Inputs in which every pixel has several nearest colours."""
+    return make(seed, size, True)
 
 
-def declare_probes(
-    function: Function,
-    names: tuple[str, ...],
-    make: MakeInputs,
-    loop: Callable[..., Any],
-    clocked: Size,
-) -> Probes:
-    """Declare the probes of a function.
+class PictureWork(NamedTuple):
+    """What a function of 06 is tried with."""
 
-    Given are the names of its arguments, what makes its inputs, the loop to compare it with, and
-    the size that is timed. On the plain CPU no copy to the host could be seen, so the first probe
-    needs a GPU.
-    """
-    on_the_cpu: tuple[Size, ...] = ON_THE_CPU
-    if function is recolor:
-        on_the_cpu = (*ON_THE_CPU, *MANY_COLORS)
+    function: Function
+    names: tuple[str, ...]  # of its arguments
+    make: MakeInputs
+    loop: Callable[..., Any]  # to compare it with
+    clocked: Size  # that is timed
 
-    def every_input(seed: int) -> Iterator[tuple[Any, ...]]:
-        yield from ((seed, size) for size in (*GROWING, *SMALLEST, *on_the_cpu))
-        if function is nearest:
-            yield from ((seed, size, True) for size in TIED)
-        yield from ((seed + CLOCKED + number, clocked) for number in range(pixel_race.ROUNDS))
+    @property
+    def sizes_on_the_cpu(self) -> tuple[Size, ...]:
+        return (*ON_THE_CPU, *MANY_COLORS) if self.function is recolor else ON_THE_CPU
 
-    make = function.draws(make, every_input)
+    @property
+    def has_ties(self) -> bool:
+        return self.function is nearest
 
-    @function.probe(machine="a gpu")
-    def pictures(call: Call) -> Pictures:
+    def every_input(self, seed: int) -> Iterator[tuple[Any, ...]]:
+        """The arguments with which `make` is called for a seed."""
+        for size in (*GROWING, *SMALLEST, *self.sizes_on_the_cpu):
+            yield seed, size
+        if self.has_ties:
+            for size in TIED:
+                yield seed, size, True
+        for number in range(pixel_race.ROUNDS):
+            yield seed + CLOCKED + number, self.clocked
+
+    def paint_all(self, call: Call) -> Pictures:
         """Paint all sizes on GPU and CPU, and model the times. Raises StudentRaised."""
-        painter = Painter(call, names)
-        usual, growth = painter.paint_growing(make)
-        edges = {"smallest": partial(painter.paint_sizes, make, SMALLEST)}
-        if function is nearest:
-            make_tied: MakeInputs = lambda seed, size: make(seed, size, True)  # noqa: E731
+        painter = Painter(call, self.names)
+        usual, growth = painter.paint_growing(self.make)
+        edges = {"smallest": partial(painter.paint_sizes, self.make, SMALLEST)}
+        if self.has_ties:
+            make_tied = partial(_make_tied_inputs, self.make)
             edges["tied"] = partial(painter.paint_sizes, make_tied, TIED)
         found = try_scenarios(edges)
-        one_pixel = Size(1, 1, 1, clocked.colors)
-        two_pixels = Size(1, 1, 2, clocked.colors)
-        seed = call.seed + CLOCKED
-        speed = modelled_times(
-            call,
-            loop,
-            inputs=make(seed, clocked),
-            one_pixel=partial(make, seed, one_pixel),
-            two_pixels=partial(make, seed, two_pixels),
-            pixels=clocked.pixels,
-        )
+        speed = self._model_times(call)
         return Pictures(
             usual=usual,
             # After the GPU: what was made there and kept is of no use here.
-            on_the_cpu=painter.paint_sizes(make, on_the_cpu, "cpu"),
+            on_the_cpu=painter.paint_sizes(self.make, self.sizes_on_the_cpu, "cpu"),
             growth=growth,
             smallest=found.get("smallest", {}),
             tied=found.get("tied", {}),
@@ -443,18 +435,55 @@ def declare_probes(
             speed=speed,
         )
 
-    @function.probe(machine="unwatched")
-    def timed(call: Call) -> Race:
-        """The race with the loop, measured; a student's error is in its evidence."""
+    def _model_times(self, call: Call) -> Modelled:
+        """How long the function and the loop take by the modelled clock."""
+        seed = call.seed + CLOCKED
+        one_pixel = Size(1, 1, 1, self.clocked.colors)
+        two_pixels = Size(1, 1, 2, self.clocked.colors)
+        return modelled_times(
+            call,
+            self.loop,
+            inputs=self.make(seed, self.clocked),
+            one_pixel=partial(self.make, seed, one_pixel),
+            two_pixels=partial(self.make, seed, two_pixels),
+            pixels=self.clocked.pixels,
+        )
 
-        def inputs(number: int) -> tuple[Any, ...]:
-            made = make(call.seed + CLOCKED + number, clocked)
-            return tuple(tensor.to(call.device) for tensor in made)
+    def race_with_loop(self, call: Call) -> Race:
+        """The measured race; a student's error is in its evidence."""
+
+        def inputs_of_round(number: int) -> tuple[Any, ...]:
+            inputs = self.make(call.seed + CLOCKED + number, self.clocked)
+            return tuple(tensor.to(call.device) for tensor in inputs)
 
         try:
             with _one_thread():
-                return race(call, loop, inputs)
+                return race(call, self.loop, inputs_of_round)
         except StudentRaised as error:  # one check's matter: it ran on pictures before
             return Race(0.0, 0.0, raised=error.evidence)
+
+
+class Probes(NamedTuple):
+    """The probes of one function."""
+
+    pictures: Probe[Pictures]
+    timed: Probe[Race]
+
+
+def declare_probes(work: PictureWork) -> Probes:
+    """Declare the probes of a function, and that its inputs are drawn from the seed alone.
+
+    On the plain CPU no copy to the host could be seen, so the first probe needs a GPU.
+    """
+    function = work.function
+    work = work._replace(make=function.draws(work.make, work.every_input))
+
+    @function.probe(machine="a gpu")
+    def pictures(call: Call) -> Pictures:
+        return work.paint_all(call)
+
+    @function.probe(machine="unwatched")
+    def timed(call: Call) -> Race:
+        return work.race_with_loop(call)
 
     return Probes(pictures, timed)

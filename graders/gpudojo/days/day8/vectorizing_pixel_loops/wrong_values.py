@@ -5,7 +5,7 @@ Found are other weights, mixed channels, another distance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.vectorizing_pixel_loops.pictures import Picture
@@ -15,7 +15,10 @@ from gpudojo.model.exercise import Failed, returned_other_type
 
 WEIGHTS: Final = (0.299, 0.587, 0.114)
 COMPARED: Final = frozenset({"int64", "int32", "float64", "float32", "float16"})
+INDICES: Final = ("int64", "int32")  # the dtypes that indices may have
 NEAR: Final = 1e-4  # as close as another order of addition leaves floats
+
+# ---- comparing ---------------------------------------------------------------------------------
 
 
 class Explanation(NamedTuple):
@@ -27,9 +30,6 @@ class Explanation(NamedTuple):
 
 
 Explain = Callable[[Picture, Picture], Explanation]  # gets the student's and the reference's
-MIXED: Final = Explanation(
-    "red, green and blue of one pixel were taken from different pixels", "reshape-for-permute"
-)
 
 
 def have_same_values(found: Array | None, right: Array | None) -> bool:
@@ -38,15 +38,17 @@ def have_same_values(found: Array | None, right: Array | None) -> bool:
         return False
     if right.dtype in COMPARED and arrays_identical(found, right):
         return True
-    a = numpy_values(found)
-    b = numpy_values(right)
-    if b.dtype.kind in "iu":
-        return found.dtype in ("int64", "int32") and bool((a == b).all())
-    return a.dtype.kind == "f" and values_close(a, b, 0, NEAR)
+    found_values = numpy_values(found)
+    right_values = numpy_values(right)
+    if right_values.dtype.kind in "iu":
+        return found.dtype in INDICES and bool((found_values == right_values).all())
+    if found_values.dtype.kind != "f":
+        return False
+    return values_close(found_values, right_values, 0, NEAR)
 
 
 def expect_same_pictures(
-    seen: dict[str, Picture], wanted: dict[str, Picture], explain: Explain
+    seen: Mapping[str, Picture], wanted: Mapping[str, Picture], explain: Explain
 ) -> None:
     """Raises Failed where a picture is not the reference's.
 
@@ -61,11 +63,7 @@ def expect_same_pictures(
             continue
         if found.shape != right.shape:
             raise _other_shape(found, right)
-        dtypes = ("int64", "int32") if right.dtype == "int64" else (right.dtype, "float64")
-        if found.dtype not in dtypes:
-            expected = " or ".join(dtypes) if right.dtype == "int64" else right.dtype
-            happened = f"the result's dtype is {found.dtype}"
-            raise Failed(happened, expected, at=("half(", "return"))
+        _expect_same_dtype(found, right)
         raise _other_values(found, right, explain(found, right))
 
 
@@ -81,6 +79,18 @@ def _other_shape(found: Picture, right: Picture) -> Failed:
     return Failed(happened, expected, None, key, ("return",))
 
 
+def _expect_same_dtype(found: Picture, right: Picture) -> None:
+    """Raises Failed for a dtype that is neither the reference's nor as good."""
+    allowed: tuple[str, ...] = (right.dtype, "float64")
+    expected = right.dtype
+    if right.dtype == "int64":
+        allowed = INDICES
+        expected = " or ".join(INDICES)
+    if found.dtype not in allowed:
+        happened = f"the result's dtype is {found.dtype}"
+        raise Failed(happened, expected, at=("half(", "return"))
+
+
 def _other_values(found: Picture, right: Picture, explanation: Explanation) -> Failed:
     """The failure of a picture with wrong values."""
     happened, key, at = explanation
@@ -91,40 +101,84 @@ def _other_values(found: Picture, right: Picture, explanation: Explanation) -> F
     return Failed(f"{right.given}: {happened}", "the loop's values", line, key, at)
 
 
-def _floats(array: Array | None) -> Any:
-    """The values of an array that is known to be there, as NumPy's float64."""
+# ---- explaining --------------------------------------------------------------------------------
+
+MIXED: Final = Explanation(
+    "red, green and blue of one pixel were taken from different pixels", "reshape-for-permute"
+)
+
+
+def _values_of(array: Array | None) -> Any:
+    """The values of an array that is known to be there, for NumPy."""
     assert array is not None
-    return numpy_values(array).astype("float64")
+    return numpy_values(array)
+
+
+def _floats_of(array: Array | None) -> Any:
+    """The values of an array that is known to be there, as NumPy's float64."""
+    return _values_of(array).astype("float64")
+
+
+def _are_close(found: Any, right: Any) -> bool:
+    import numpy as np
+
+    return bool(np.allclose(found, right, atol=NEAR))
+
+
+def _rows_of_pixels(pictures: Any) -> Any:
+    """Pictures with three channels as one row of red, green and blue for each pixel."""
+    return pictures.transpose(0, 2, 3, 1).reshape(-1, 3)
 
 
 def explain_difference(found: Picture, right: Picture) -> Explanation:
     """How many values differ, and the first of them, or that height and width are swapped."""
-    assert found.values is not None
-    assert right.values is not None
-    a = numpy_values(found.values)
-    b = numpy_values(right.values)
-    floats = a.astype("float64")
-    is_square = a.ndim > 2 and a.shape[-1] == a.shape[-2]
-    if is_square and (abs(floats - b.swapaxes(-1, -2)) <= NEAR).all():
+    found_values = _values_of(found.values)
+    right_values = _values_of(right.values)
+    floats = found_values.astype("float64")
+    if _is_transposed(floats, right_values):
         return Explanation("height and width are swapped")
-    differs = ~(abs(floats - b) <= NEAR)  # a NaN is not near anything
-    places = list(zip(*differs.nonzero(), strict=True))
-    place = tuple(int(index) for index in places[0]) if places else (0,) * a.ndim
-    count = f"{int(differs.sum())} of {a.size} values differ"
-    return Explanation(f"{count}; at {list(place)} it gave {a[place]:.6g}, not {b[place]:.6g}")
+    differs = ~(abs(floats - right_values) <= NEAR)  # a NaN is not near anything
+    count = int(differs.sum())
+    place = _first_place(differs)
+    gave = f"at {list(place)} it gave {found_values[place]:.6g}"
+    happened = f"{count} of {floats.size} values differ; {gave}, not {right_values[place]:.6g}"
+    return Explanation(happened)
+
+
+def _is_transposed(found: Any, right: Any) -> bool:
+    """True if square pictures have the values of the right ones with height and width swapped."""
+    if found.ndim < 3:
+        return False
+    *_, height, width = found.shape
+    if height != width:
+        return False
+    distances = abs(found - right.swapaxes(-1, -2))
+    return bool((distances <= NEAR).all())
+
+
+def _first_place(differs: Any) -> tuple[int, ...]:
+    """The indices of the first True; of the first value where there is none."""
+    import numpy as np
+
+    number = int(differs.argmax())
+    return tuple(int(index) for index in np.unravel_index(number, differs.shape))
 
 
 def explain_grayscale(found: Picture, right: Picture) -> Explanation:
     """What is wrong with a gray picture, such as other weights, which can be computed."""
     import numpy as np
 
-    gray = _floats(found.values).reshape(-1)
-    channels = _floats(right.first_input)
-    if np.allclose(channels.reshape(-1, 3) @ WEIGHTS, gray, atol=NEAR):
+    gray = _floats_of(found.values).reshape(-1)
+    sprites = _floats_of(right.first_input)
+    mixed = sprites.reshape(-1, 3) @ WEIGHTS
+    if _are_close(mixed, gray):
         return MIXED
-    pixels = np.moveaxis(channels, 1, -1).reshape(-1, 3)
-    weights = np.linalg.lstsq(pixels, gray, rcond=None)[0]
-    if np.isfinite(gray).all() and np.allclose(pixels @ weights, gray, atol=NEAR):
+    if not np.isfinite(gray).all():
+        return explain_difference(found, right)
+    # Which weights would give this picture?
+    pixels = _rows_of_pixels(sprites)
+    weights, *_ = np.linalg.lstsq(pixels, gray, rcond=None)
+    if _are_close(pixels @ weights, gray):
         return _explain_weights(weights)
     return explain_difference(found, right)
 
@@ -134,13 +188,14 @@ def _explain_weights(weights: Any) -> Explanation:
     import numpy as np
 
     factors = weights / WEIGHTS
-    if abs(factors[0]) > 1e-3 and np.allclose(factors, factors[0], rtol=1e-3):
-        return Explanation(f"the result is {factors[0]:.3g} times the loop's")
+    factor = factors[0]
+    if abs(factor) > 1e-3 and np.allclose(factors, factor, rtol=1e-3):
+        return Explanation(f"the result is {factor:.3g} times the loop's")
     red, green, blue = weights
     weighted = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue".replace("+ -", "- ")
     at = [f"numbers {red:.3g}, {green:.3g}, {blue:.3g}"]
     for weight in weights:
-        if min(abs(weight - right) for right in WEIGHTS) > 1e-3:
+        if not np.isclose(weight, WEIGHTS, rtol=0, atol=1e-3).any():
             at.append(f"number {weight:.3g}")
     if np.ptp(weights) < 1e-3:
         at.append("mean(")
@@ -149,65 +204,80 @@ def _explain_weights(weights: Any) -> Explanation:
 
 def explain_nearest(found: Picture, right: Picture) -> Explanation:
     """What is wrong with indices, such as another measure of distance or another palette."""
-    sprites = _floats(right.first_input)
-    palette = _floats(right.last_input)
-    assert found.values is not None
-    assert right.values is not None
-    indices = numpy_values(found.values).reshape(-1)
-    mixed = ((sprites.reshape(-1, 1, 3) - palette) ** 2).sum(2)
-    if (mixed.argmin(1) == indices).all():
+    sprites = _floats_of(right.first_input)
+    palette = _floats_of(right.last_input)
+    indices = _values_of(found.values).reshape(-1)
+    mixed = sprites.reshape(-1, 1, 3) - palette
+    if _are_nearest(indices, (mixed**2).sum(2)):
         return MIXED
-    apart = sprites.transpose(0, 2, 3, 1).reshape(-1, 1, 3) - palette
+    apart = _rows_of_pixels(sprites)[:, None] - palette
     measures = {
         "nearest by the sum of the absolute differences": abs(apart).sum(2),
         "nearest by the square of the sum of the differences": apart.sum(2) ** 2,
         "the farthest": -(apart**2).sum(2),
     }
     for words, distances in measures.items():
-        if len(palette) > 1 and (distances.argmin(1) == indices).all():
+        if len(palette) > 1 and _are_nearest(indices, distances):
             return Explanation(f"the colours are {words}")
-    renamed = _explain_renamed(indices, numpy_values(right.values).reshape(-1))
-    return renamed or explain_difference(found, right)
+    renumbered = _explain_renumbering(indices, _values_of(right.values).reshape(-1))
+    return renumbered or explain_difference(found, right)
 
 
-def _explain_renamed(indices: Any, wanted: Any) -> Explanation | None:
+def _are_nearest(indices: Any, distances: Any) -> bool:
+    """True if each index is that of the smallest distance in its row."""
+    return bool((distances.argmin(1) == indices).all())
+
+
+def _explain_renumbering(indices: Any, wanted: Any) -> Explanation | None:
     """The explanation that every index became another one.
 
     None where one became several, or several one.
     """
-    became = dict(zip(wanted.tolist(), indices.tolist(), strict=True))
-    if len(became) < 2 or len(set(became.values())) < len(became):
+    pairs = set(zip(wanted.tolist(), indices.tolist(), strict=True))
+    before = {index for index, _ in pairs}
+    after = {index for _, index in pairs}
+    if len(pairs) < 2 or len(before) < len(pairs) or len(after) < len(pairs):
         return None
-    if [became[index] for index in wanted.tolist()] != indices.tolist():
-        return None
-    shifts = set((indices - wanted).tolist())
+    shifts = {new - old for old, new in pairs}
     at = ("palette =",) if len(shifts) > 1 else ()  # not all shifted: another order
-    for index in sorted(became):
-        if became[index] != index:
-            return Explanation(f"every index {index} became {became[index]}", None, at)
+    for old, new in sorted(pairs):
+        if old != new:
+            return Explanation(f"every index {old} became {new}", None, at)
     return None
 
 
 def explain_recolor(found: Picture, right: Picture) -> Explanation:
     """What is wrong with a recoloured picture, such as channels mixed up with pixels."""
-    import numpy as np
-
-    assert found.values is not None
-    assert right.values is not None
-    assert right.first_input is not None
-    assert right.last_input is not None
-    a = numpy_values(found.values)
-    b = numpy_values(right.values)
-    if np.allclose(np.moveaxis(b, 1, -1).reshape(b.shape), a, atol=NEAR):
+    found_values = _values_of(found.values)
+    right_values = _values_of(right.values)
+    mixed_up = _rows_of_pixels(right_values).reshape(right_values.shape)
+    if _are_close(mixed_up, found_values):
         happened = "all numbers are there, but red, green and blue are mixed up with the pixels"
         return Explanation(happened, "reshape-for-permute")
-    indices = numpy_values(right.first_input).reshape(-1).tolist()
-    palette = numpy_values(right.last_input)
-    distances = abs(np.moveaxis(a, 1, -1).reshape(-1, 1, 3) - palette).max(2)
-    if (distances.min(1) <= NEAR).all():  # each pixel has a colour of the palette
-        pairs = set(zip(indices, distances.argmin(1).tolist(), strict=True))
-        wrong = sorted(pair for pair in pairs if pair[0] != pair[1])
-        if wrong and len(pairs) == len(set(indices)):  # one colour for each index
-            index, color = wrong[0]
+    indices = _values_of(right.first_input).reshape(-1).tolist()
+    colors = _colors_in_palette(found_values, _values_of(right.last_input))
+    other_colors = _explain_colors(indices, colors) if colors else None
+    return other_colors or explain_difference(found, right)
+
+
+def _colors_in_palette(pictures: Any, palette: Any) -> list[int] | None:
+    """For each pixel the number of its colour; None if one has no colour of the palette."""
+    distances = abs(_rows_of_pixels(pictures)[:, None] - palette).max(2)
+    if not (distances.min(1) <= NEAR).all():
+        return None
+    numbers: list[int] = distances.argmin(1).tolist()
+    return numbers
+
+
+def _explain_colors(indices: list[int], colors: list[int]) -> Explanation | None:
+    """The explanation that all pixels of one index got the colour of another.
+
+    None where the colours are right, and where pixels of one index got several colours.
+    """
+    pairs = set(zip(indices, colors, strict=True))
+    if len(pairs) > len(set(indices)):
+        return None
+    for index, color in sorted(pairs):
+        if index != color:
             return Explanation(f"pixels with the index {index} got colour {color} of the palette")
-    return explain_difference(found, right)
+    return None
