@@ -6,13 +6,13 @@ import contextlib
 import functools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpudojo.grading.call import torch
 
 
-def retimed(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
-    """The profiler's events with chosen durations; the events themselves are changed.
+def _retime_events(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
+    """Give the profiler's events chosen durations, and return them.
 
     The named operators take these microseconds, and no time passes between them.
     """
@@ -21,7 +21,7 @@ def retimed(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
         by_thread.setdefault(event.thread, []).append(event)
     for every in by_thread.values():
         timeline = _Timeline()
-        for event in sorted(every, key=lambda e: (e.time_range.start, -e.time_range.end)):
+        for event in sorted(every, key=_place_in_time):
             if event.name in durations:
                 timeline.add(event, durations[event.name])
         for event in every:
@@ -29,56 +29,74 @@ def retimed(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
     return events
 
 
+def _place_in_time(event: Any) -> tuple[float, float]:
+    """The key that sorts events by their beginning, and a longer one before its parts."""
+    return event.time_range.start, -event.time_range.end
+
+
+class _ChosenCall(NamedTuple):
+    """One call of a chosen operator, with its real times and its new ones."""
+
+    event: Any
+    start: float
+    end: float
+    new_start: float
+    new_end: float
+
+
 class _Timeline:
     """The chosen calls of one thread, one after the other, with their new times."""
 
     def __init__(self) -> None:
-        self.starts: list[float] = []
-        self.calls: list[tuple[Any, float, float]] = []  # the call, its real end, its new end
+        self.starts: list[float] = []  # of the calls
+        self.calls: list[_ChosenCall] = []
 
     def add(self, event: Any, duration: float) -> None:
         """Append a chosen call, unless it is inside the one before."""
-        if not self.calls or event.time_range.end > self.calls[-1][1]:
-            self.starts.append(event.time_range.start)
-            self.calls.append(
-                (event, event.time_range.end, self._before(len(self.calls)) + duration)
-            )
-
-    def _before(self, number: int) -> float:
-        """The new end of the call before, which is the new start of this one."""
-        return self.calls[number - 1][2] if number else 0.0
+        start = event.time_range.start
+        end = event.time_range.end
+        if self.calls and end <= self.calls[-1].end:
+            return
+        new_start = self.calls[-1].new_end if self.calls else 0.0
+        self.starts.append(start)
+        self.calls.append(_ChosenCall(event, start, end, new_start, new_start + duration))
 
     def retime(self, event: Any) -> None:
         """Change the times of an event to those of the timeline."""
-        start = event.time_range.start
-        end = event.time_range.end
-        first = bisect_right(self.starts, start) - 1
-        call, call_end, here = self.calls[first] if first >= 0 else (None, -1.0, 0.0)
-        if event is call:
-            begins = self._before(first)
-            ends = here
-        elif end <= call_end:  # a part of a chosen call takes no time
-            begins = ends = self._before(first)
-        else:
-            begins = self._moved(start)
-            ends = self._moved(end, up_to=True)
+        begins, ends = self._new_times(event)
         event.time_range.start = begins
         event.time_range.end = ends
         if event.kernels:  # the virtual GPU's operators have their device time in one fake kernel
             event.kernels = []
             event.append_kernel(event.name, 0, ends - begins)
 
-    def _moved(self, at: float, up_to: bool = False) -> float:
+    def _new_times(self, event: Any) -> tuple[float, float]:
+        """When an event begins and ends; a part of a chosen call takes no time."""
+        start = event.time_range.start
+        end = event.time_range.end
+        call = self._call_begun_at(start)
+        if call is not None and event is call.event:
+            return call.new_start, call.new_end
+        if call is not None and end <= call.end:
+            return call.new_start, call.new_start
+        return self._new_moment(start), self._new_moment(end, is_end=True)
+
+    def _call_begun_at(self, moment: float) -> _ChosenCall | None:
+        """The last call that had begun at a real moment; None before the first."""
+        number = bisect_right(self.starts, moment)
+        return self.calls[number - 1] if number else None
+
+    def _new_moment(self, moment: float, is_end: bool = False) -> float:
         """The new time of a real moment; no time passes between calls."""
-        number = bisect_right(self.starts, at) - 1
-        if number < 0:
+        call = self._call_begun_at(moment)
+        if call is None:
             return 0.0
-        _, end, here = self.calls[number]
-        return here if at > end or (up_to and at == end) else self._before(number)
+        is_over = moment > call.end or (is_end and moment == call.end)
+        return call.new_end if is_over else call.new_start
 
 
 @functools.cache
-def warmed_up() -> None:
+def _use_profiler_once() -> None:
     """Use a profiler once in this process, before student code does.
 
     The first session of a process imports 800 modules, and fails if it records stacks.
@@ -92,13 +110,14 @@ def operators_taking(durations: Mapping[str, float]) -> Iterator[None]:
     """Within a `with` block every profiler reports that these operators took these microseconds."""
     from virtual_cuda.hooks import patch
 
-    warmed_up()
+    _use_profiler_once()
     profile: Any = torch.autograd.profiler.profile
     parse = profile._parse_kineto_results
 
-    def parsed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return retimed(parse(self, *args, **kwargs), durations)
+    def parse_and_retime(self: Any, *args: Any, **kwargs: Any) -> Any:
+        events = parse(self, *args, **kwargs)
+        return _retime_events(events, durations)
 
     with contextlib.ExitStack() as undo:
-        patch([(profile, "_parse_kineto_results", parsed)], undo)
+        patch([(profile, "_parse_kineto_results", parse_and_retime)], undo)
         yield

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from gpudojo.days.day8.returned_numbers import float_or_none
 from gpudojo.days.day8.timing_and_profiling.declaration import compare_devices, time_on_device
 from gpudojo.days.day8.timing_and_profiling.timed_work import (
     HostClock,
@@ -20,15 +20,24 @@ from gpudojo.days.day8.timing_and_profiling.timed_work import (
 )
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
-from gpudojo.grading.checks import count_in_words, expect_float, runs, scenario_pairs
+from gpudojo.grading.checks import (
+    count_in_words,
+    expect_float,
+    raised_instead,
+    runs,
+    scenario_pairs,
+)
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
 MILLISECOND: Final = 1e-3
-_near: Final = partial(math.isclose, rel_tol=0.05)
 T = TypeVar("T", "Timed", "ComparedDevices")
+At = tuple[str, ...]  # patterns for the line to show
+
+
+# ---- scenarios ---------------------------------------------------------------------------------
 
 
 class Bounded(Case, frozen=True):
@@ -87,8 +96,12 @@ class ComparedDevices(Case, frozen=True):
     really: ComparedDevices | None
     clocks: tuple[str, ...] = ()
 
+    @property
+    def keys(self) -> list[str]:
+        return [row.key for row in self.rows]
 
-def _durations(call: Call, name: str, *milliseconds: float) -> list[float]:
+
+def _draw_durations(call: Call, name: str, *milliseconds: float) -> list[float]:
     """About these durations, in seconds; different for every seed.
 
     So no answer is known beforehand. They are chosen so that no two mistakes give about the same
@@ -106,7 +119,7 @@ class Bounds(NamedTuple):
     most: float
 
 
-def _bounds(right: float, modelled: bool) -> Bounds:
+def _bounds_for(right: float, modelled: bool) -> Bounds:
     """The bounds for work that took `right` seconds per call."""
     if modelled:
         return Bounds(right, right * 0.98, right * 1.02)
@@ -114,12 +127,7 @@ def _bounds(right: float, modelled: bool) -> Bounds:
     return Bounds(right, right * 0.9, right * 1.5 + 2 * MILLISECOND)
 
 
-def _number(value: Any) -> float | None:
-    """The value as a float; None if it is no number."""
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _clocks_read(clock: HostClock) -> list[str]:
+def _names_of_clocks(clock: HostClock) -> list[str]:
     """The clocks that student code has read: Python's by their names, and "event"."""
     names = set(clock.clocks_read)
     if clock.recorded_events:
@@ -175,7 +183,7 @@ class _TimingScenario:
         self, call: Call, name: str, device: Any, *milliseconds: float, **options: int
     ) -> None:
         self.call = call
-        self.durations = _durations(call, name, *milliseconds)
+        self.durations = _draw_durations(call, name, *milliseconds)
         self.device = device
         self.options = options
 
@@ -187,13 +195,13 @@ class _TimingScenario:
         with open_workshop(self.call, modelled) as workshop:
             work = workshop.make(self.durations, self.device)
             value = self.call(Sealed(work), self.device, **self.options)
-            clocks = _clocks_read(workshop.clock)
+            clocks = _names_of_clocks(workshop.clock)
         repeats = self.options.get("repeats", 5)
         took = work.took
-        bounds = _bounds(math.fsum(took[-repeats:]) / repeats, modelled)
+        bounds = _bounds_for(math.fsum(took[-repeats:]) / repeats, modelled)
         waited = _waited_elsewhere_in(self.call)
         return Timed(
-            value=_number(value),
+            value=float_or_none(value),
             took=took[:50],
             right=bounds.right,
             least=bounds.least,
@@ -276,7 +284,7 @@ class _ComparingScenario:
             except StudentRaised as error:
                 line = maker.wrong_line or error.evidence.line
                 raise error.with_facts(line=line) from None
-            clocks = _clocks_read(workshop.clock)
+            clocks = _names_of_clocks(workshop.clock)
         waited = _waited_elsewhere_in(self.call)
         rows = []
         if isinstance(found, dict):
@@ -327,7 +335,7 @@ class _WorkMaker:
         key = str(device)
         if key not in self.made:
             on_cpu = torch.device(device).type == "cpu"
-            durations = _durations(self.call, key, *((40, 4) if on_cpu else (40, 10)))
+            durations = _draw_durations(self.call, key, *((40, 4) if on_cpu else (40, 10)))
             self.made[key] = self.workshop.make(durations, device)
         return Sealed(self.made[key])
 
@@ -338,9 +346,9 @@ def _compared_row(key: Any, value: Any, made: dict[str, HostWork], modelled: boo
     took = made[name].took if name in made else []
     warm = took[1:]  # the first call of each device's work is the slow one
     mean = math.fsum(warm) / len(warm) if warm else 0.0
-    bounds = _bounds(mean, modelled)
+    bounds = _bounds_for(mean, modelled)
     return ComparedRow(
-        value=_number(value),
+        value=float_or_none(value),
         took=took[:50],
         right=bounds.right,
         least=bounds.least,
@@ -372,7 +380,10 @@ def comparisons_with_two_gpus(call: Call) -> Cases[ComparedDevices]:
     return try_scenarios({"second_gpu": _ComparingScenario(call, ["cpu", "cuda:1"])})
 
 
-def _unfinished(raised: Raised, seen: Seen) -> str | None:
+# ---- claims ------------------------------------------------------------------------------------
+
+
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error of an event that the device had not reached; None for others."""
     early = "device not ready" in raised.message or "must be completed" in raised.message
     return "timed-without-synchronising" if early else None
@@ -383,50 +394,79 @@ ON_THE_CPU: Final = {
     "slow_first_calls": "repeats=3, warmup=2",
     "uneven_calls": "repeats=4, warmup=0",
 }
-runs(time_on_device, scenarios=(*ON_THE_CPU, "a_device_that_works_later"), diagnose=_unfinished)
+runs(time_on_device, scenarios=(*ON_THE_CPU, "a_device_that_works_later"), diagnose=_why_it_raises)
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if not 0 < seconds < 1e-4 else f"{seconds * 1e6:.1f} µs"
+def _is_near(value: float, right: float) -> bool:
+    return math.isclose(value, right, rel_tol=0.05)
 
 
-def _issued(value: float) -> str:
-    """A note on a time in which work was issued, but not done."""
-    near = issue_time() / 2 < value < issue_time() * 2
-    return ": that is the time to issue the work, and not the time to run it" if near else ""
+def _time_in_words(seconds: float) -> str:
+    if 0 < seconds < 1e-4:
+        return f"{seconds * 1e6:.1f} µs"
+    return f"{seconds * 1e3:.1f} ms"
 
 
-def _slip(value: float, right: float, repeats: int) -> str | None:
-    """What is wrong with an answer that is right except for its unit or its division."""
-    if _near(value, right * repeats):
-        return "that is the time of all calls together, not of one"
+def _note_on_issuing(value: float) -> str:
+    """A note on a time in which work was issued, but not done; empty for other times."""
+    if issue_time() / 2 < value < issue_time() * 2:
+        return ": that is the time to issue the work, and not the time to run it"
+    return ""
+
+
+def _note_on_unit(value: float, right: float, repeats: int) -> str:
+    """What is wrong with an answer that is right except for its unit or its division.
+
+    Empty for other answers.
+    """
+    if _is_near(value, right * repeats):
+        return ": that is the time of all calls together, not of one"
     if value and value == round(value, 3) and abs(value - right) <= 0.05:
-        return "that is rounded"
-    if _near(value, right * 1e3) or _near(value, right * 1e3 * repeats):
-        return "that is in milliseconds"
-    return "that is in nanoseconds" if _near(value, right * 1e9) else None
+        return ": that is rounded"
+    if _is_near(value, right * 1e3) or _is_near(value, right * 1e3 * repeats):
+        return ": that is in milliseconds"
+    if _is_near(value, right * 1e9):
+        return ": that is in nanoseconds"
+    return ""
+
+
+def _note_on_division(found: Timed) -> str:
+    """A note on a time that is right except that it was divided by all calls; else empty."""
+    right = found.right * found.repeats / max(found.calls, 1)
+    if _is_near(found.value or 0.0, right):
+        return ": divided by all calls, including the warm-up"
+    return ""
 
 
 @time_on_device.check(points=0.25)
 def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     """`fn` is called exactly `warmup + repeats` times."""
     every = list(scenario_pairs(seen[beside_a_gpu], wanted[beside_a_gpu], *ON_THE_CPU))
-    wrong = [name for name, found, right in every if found.calls != right.calls]
-    # Only the defaults may be wrong, or `warmup` may not be used.
-    ignored = len({found.calls - found.repeats for _, found, _ in every}) == 1
-    at = ("",) if wrong == ["as_it_comes"] else ("fn(",) if ignored else ("for",)
-    timed = seen[beside_a_gpu]["uneven_calls"]  # whose mean may tell which calls were timed
-    shown = None
-    # Too many, or too few, by the same number in every scenario
-    if len({found.calls - right.calls for _, found, right in every}) == 1:
-        if timed.value and _near(timed.value * timed.repeats, math.fsum(timed.took)):
-            at = ("last for",)
-        else:  # no loop is more likely than the other
-            shown = ()
+    timed = seen[beside_a_gpu]["uneven_calls"]
     for name, found, right in every:
         if found.calls != right.calls:
             happened = f"with {ON_THE_CPU[name]} `fn` was called {count_in_words(found.calls)}"
-            raise Failed(happened, f"{right.calls} calls", at=at, ran=shown)
+            at = _loop_to_show(every, timed)
+            lines = () if at is None else None
+            raise Failed(happened, f"{right.calls} calls", at=at or (), ran=lines)
+
+
+def _loop_to_show(every: Sequence[tuple[str, Timed, Timed]], timed: Timed) -> At | None:
+    """Patterns for the loop that calls `fn` too often, or not often enough.
+
+    None where no loop is more likely than the other. `every` has name, case and reference of all
+    scenarios; `timed` is the one whose mean may tell which calls were timed.
+    """
+    surplus = {found.calls - right.calls for _, found, right in every}
+    if len(surplus) == 1:  # the same number of calls too many in every scenario
+        total = (timed.value or 0.0) * timed.repeats
+        all_timed = total > 0 and _is_near(total, math.fsum(timed.took))
+        return ("last for",) if all_timed else None
+    if [name for name, found, right in every if found.calls != right.calls] == ["as_it_comes"]:
+        return ("",)  # only the defaults are wrong
+    if len({found.calls - found.repeats for _, found, _ in every}) == 1:
+        return ("fn(",)  # `warmup` is not used
+    return ("for",)
 
 
 @time_on_device.check(points=0.25)
@@ -440,14 +480,11 @@ def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     assert found.value is not None
     calls = ", ".join(f"{took * 1e3:.1f}" for took in found.took)
     happened = f"{len(found.took)} calls of {calls} ms gave {found.value:.6f}"
-    slip = _slip(found.value, found.right, found.repeats)
-    if slip:
-        happened += f": {slip}"
-    elif found.clocks and all(
-        name.startswith(("process_time", "thread_time")) for name in found.clocks
-    ):
-        happened += f": {found.clocks[0]}() counts only the time of the processor, without waiting"
-    raise Failed(happened, f"their mean in seconds: {found.right:.4f}")
+    note = _note_on_unit(found.value, found.right, found.repeats)
+    if not note and found.clocks and not any(map(_is_wall_clock, found.clocks)):
+        clock = found.clocks[0]
+        note = f": {clock}() counts only the time of the processor, without waiting"
+    raise Failed(f"{happened}{note}", f"their mean in seconds: {found.right:.4f}")
 
 
 @time_on_device.check(points=0.25, needs=("runs", "gives_the_mean_per_call"))
@@ -458,22 +495,16 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
         return
     found = found.best
     value = found.value or 0.0
-    spread = _spread(found)
-    raise Failed(
-        f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call"
-        + spread,
-        f"{_ms(found.right)}: {'divided by `repeats`' if spread else 'the clock starts after the warm-up'}",
-        misconception="timed-the-warm-up" if value > found.right else None,
-        at=("return", "last return") if spread else (),
-    )
-
-
-def _spread(found: Timed) -> str:
-    """A note on a time that is right except that it was divided by all calls."""
-    right = found.right * found.repeats / max(found.calls, 1)
-    return (
-        ": divided by all calls, including the warm-up" if _near(found.value or 0.0, right) else ""
-    )
+    calls = "two warm-up calls of about 50 ms, then three of 10 ms,"
+    happened = f"{calls} gave {_time_in_words(value)} per call"
+    expected = f"{_time_in_words(found.right)}: the clock starts after the warm-up"
+    key = "timed-the-warm-up" if value > found.right else None
+    note = _note_on_division(found)
+    if note:
+        expected = f"{_time_in_words(found.right)}: divided by `repeats`"
+        at = ("return", "last return")
+        raise Failed(f"{happened}{note}", expected, misconception=key, at=at)
+    raise Failed(happened, expected, misconception=key)
 
 
 @time_on_device.check(points=0.5, needs=("runs", "gives_the_mean_per_call"))
@@ -481,69 +512,76 @@ def waits_for_the_device(seen: Seen, wanted: Seen) -> None:
     """The device is synchronised before the clock is started and before it is stopped."""
     found = seen[beside_a_gpu]["a_device_that_works_later"]
     if not found.holds:
-        raise _not_waited(found.best, "the GPU")
+        raise _waited_wrongly(found.best, "the GPU")
 
 
 @time_on_device.check(points=0.25, needs=("runs", "waits_for_the_device"))
 def waits_for_an_apple_gpu(seen: Seen, wanted: Seen) -> None:
     """For "mps" it waits for the Mac's GPU, and does not call CUDA."""
-    found = _no_error(seen[on_a_mac], "an_apple_gpu", 'device="mps" on a Mac')
+    found = _case_without_error(seen[on_a_mac], "an_apple_gpu", 'device="mps" on a Mac')
     if not found.holds:
-        raise _not_waited(found.best, "the Mac's GPU")
+        raise _waited_wrongly(found.best, "the Mac's GPU")
 
 
-def _not_waited(found: Timed, device: str) -> Failed:
+def _waited_wrongly(found: Timed, device: str) -> Failed:
     """The failure of a wrong time on a GPU: a wrong unit, a wrong division or a missing wait."""
     value = found.value or 0.0
     right = found.right
-    said = f"{device} needed {_ms(right)} per call and the clock says {_ms(value)}"
-    if slip := _slip(value, right, found.repeats):
+    times = f"{_time_in_words(right)} per call and the clock says {_time_in_words(value)}"
+    happened = f"{device} needed {times}"
+    note = _note_on_unit(value, right, found.repeats)
+    if note:
         expected = "seconds per call; an event's elapsed_time() is in milliseconds"
-        return Failed(f"{said}: {slip}", expected, at=("elapsed_time(",))
-    if spread := _spread(found):
-        return Failed(said + spread, "the time of the timed calls, divided by their number")
+        return Failed(f"{happened}{note}", expected, at=("elapsed_time(",))
+    note = _note_on_division(found)
+    if note:
+        expected = "the time of the timed calls, divided by their number"
+        return Failed(f"{happened}{note}", expected)
     if found.elsewhere:
-        return _waited_elsewhere(said, found.elsewhere, found.line)
+        return _waited_elsewhere(happened, found.elsewhere, found.line)
+    key = "timed-without-synchronising"
     if value < right:
-        happened = said + (_issued(value) or ": the clock was stopped before the work was done")
-        expected = (
-            "a wait for `device` (CUDA or MPS) before the clock is started, and one before it stops"
-        )
-        where = LAST
-    else:
-        happened = f"{said}: the clock was started before the warm-up was done"
-        expected = (
-            "a wait for `device` between the warm-up and the clock's start, and one before it stops"
-        )
-        where = CLOCKS
-    return Failed(happened, expected, None, "timed-without-synchronising", where)
+        stopped_early = ": the clock was stopped before the work was done"
+        happened = f"{happened}{_note_on_issuing(value) or stopped_early}"
+        expected = "a wait for `device` (CUDA or MPS) before the clock is started"
+        return Failed(happened, f"{expected}, and one before it stops", None, key, LAST)
+    happened = f"{happened}: the clock was started before the warm-up was done"
+    expected = "a wait for `device` between the warm-up and the clock's start"
+    return Failed(happened, f"{expected}, and one before it stops", None, key, CLOCKS)
 
 
-def _waited_elsewhere(said: str, elsewhere: str, line: int | None) -> Failed:
-    """The failure of a wait for a stream or a GPU that had no work."""
+def _waited_elsewhere(times: str, elsewhere: str, line: int | None) -> Failed:
+    """The failure of a wait for a stream or a GPU that had no work.
+
+    `times` begins its sentence; `elsewhere` is "stream" or "gpu".
+    """
     if elsewhere == "stream":
-        happened = f"{said}: it waited for a stream that had no work"
+        happened = f"{times}: it waited for a stream that had no work"
         expected = "a wait for all work of the device"
         return Failed(happened, expected, line, "timed-without-synchronising")
-    happened = f"{said}: it waited for another GPU"
+    happened = f"{times}: it waited for another GPU"
     expected = "a wait for the device that was passed in"
     return Failed(happened, expected, line, "current-gpu-used")
 
 
-def _no_error(cases: Cases[Timed], name: str, what: str) -> Timed:
+def _case_without_error(cases: Cases[Timed], name: str, what: str) -> Timed:
     """What was seen in a scenario. Raises Failed after a student's error."""
-    if (raised := cases.errors.get(name)) is not None:
+    raised = cases.errors.get(name)
+    if raised is not None:
         key = "cuda-for-every-device" if "cuda" in raised.message.lower() else None
-        raise Failed(f"{what} raised {raised.short}", "no error", raised.line, key)
+        raise raised_instead(raised, what, misconception=key)
     return cases[name]
 
 
 @time_on_device.check(points=0.25)
 def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cpu" it also works on a machine without a GPU."""
-    found = _no_error(seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU')
+    found = _case_without_error(
+        seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU'
+    )
     if not found.calls or not found.value:
-        happened = f"without a GPU `fn` was called {count_in_words(found.calls)}, and the time is {found.value}"
+        calls = f"without a GPU `fn` was called {count_in_words(found.calls)}"
+        happened = f"{calls}, and the time is {found.value}"
         raise Failed(happened, "the time of its calls, as with a GPU")
 
 
@@ -552,7 +590,7 @@ def waits_for_the_right_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cuda:1" it waits for the second GPU, even if the first one is current."""
     found = seen[beside_another_gpu]["the_second_gpu"]
     if not found.holds:
-        raise _not_waited(found.best, "the second GPU")
+        raise _waited_wrongly(found.best, "the second GPU")
 
 
 runs(compare_devices)
@@ -564,38 +602,34 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     for _, found, right in scenario_pairs(seen[comparisons], wanted[comparisons]):
         if not found.is_dict:
             raise returned_other_type(found.kind, "a dict")
-        keys = [row.key for row in found.rows]
-        wished = [row.key for row in right.rows]
         if not all(row.is_text for row in found.rows):
-            raise Failed(
-                "for devices given as torch.device the keys are devices too", "strings: str(device)"
-            )
-        if keys != wished:
-            raise Failed(f"the keys are {keys}", f"{wished}")
+            happened = "for devices given as torch.device the keys are devices too"
+            raise Failed(happened, "strings: str(device)")
+        if found.keys != right.keys:
+            raise Failed(f"the keys are {found.keys}", f"{right.keys}")
 
 
 @compare_devices.check(points=0.25, needs=("runs", "names_every_device_in_order"))
 def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
-    """Each value is that device's own seconds per call, over `repeats` calls, with warm-up and waiting for it."""
+    """Each value is that device's own seconds per call, over `repeats` calls, with warm-up and
+    waiting for it."""
     for found in seen[comparisons].values():
-        _every_row(found)
-    few, many = (seen[comparisons][name].calls for name in ("gpu_first", "cpu_first"))
-    if many["cpu"] - few["cpu"] != 2:
-        raise Failed(
-            f"by default the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
-            "2 calls more with repeats=5 than by default, where it is 3: pass `repeats` on",
-            at=("time_on_device(",),
-        )
+        _expect_right_times(found)
+    few = seen[comparisons]["gpu_first"].calls["cpu"]
+    many = seen[comparisons]["cpu_first"].calls["cpu"]
+    if many - few != 2:
+        default = f"by default the CPU's work was called {few} times"
+        happened = f"{default}, with repeats=5 {many} times"
+        more = "2 calls more with repeats=5 than by default, where it is 3"
+        raise Failed(happened, f"{more}: pass `repeats` on", at=("time_on_device(",))
     second = seen[comparisons_with_two_gpus]["second_gpu"]
-    if "cuda:1" not in (keys := [row.key for row in second.rows]):
-        raise Failed(
-            f"with two GPUs and the devices cpu and cuda:1 the keys are {keys}",
-            "one for each device",
-        )
-    _every_row(second)
+    if "cuda:1" not in second.keys:
+        happened = f"with two GPUs and the devices cpu and cuda:1 the keys are {second.keys}"
+        raise Failed(happened, "one for each device")
+    _expect_right_times(second)
 
 
-def _every_row(found: ComparedDevices) -> None:
+def _expect_right_times(found: ComparedDevices) -> None:
     """Raises Failed for a wrong time.
 
     The CPU's comes first: it needs no waiting, so that a mistake has fewer causes.
@@ -606,43 +640,43 @@ def _every_row(found: ComparedDevices) -> None:
         if row.value is None:
             raise Failed(f"the value for {row.key} is no number", "seconds as a float")
         if not row.asked:
-            raise Failed(
-                f"`make_work` was never called for {row.key}", "work made for every device"
-            )
+            happened = f"`make_work` was never called for {row.key}"
+            raise Failed(happened, "work made for every device")
         if not row.took:
             happened = f"the function that `make_work({row.key!r})` returned was never called"
             raise Failed(happened, "that function, timed", at=("lambda", "make_work("))
         if not row.fits:
-            raise _mistimed(row, row.value, best)
+            raise _wrong_time(row, row.value, best)
 
 
-def _mistimed(row: ComparedRow, value: float, found: ComparedDevices) -> Failed:
+def _wrong_time(row: ComparedRow, value: float, found: ComparedDevices) -> Failed:
     """The failure of a wrong time of one device, with its cause where that can be told."""
-    repeats = found.repeats
-    at: tuple[str, ...] = ()
-    said = f"{row.key} needed {_ms(row.right)} per call, and its value is {_ms(value)}"
-    expected = (
-        "the function that `make_work(device)` returns, timed on that device as in `time_on_device`"
-    )
-    if slip := _slip(value, row.right, repeats):
-        return Failed(f"{said}: {slip}", expected)
-    all_in = [
-        math.fsum(row.took) / repeats,
-        math.fsum(row.took) / len(row.took),
-    ]  # with the slow first call
-    # Which mistake it is: on the CPU there is nothing to wait for.
-    with_warm_up = any(_near(value, mean) for mean in all_in)
-    misconception = None
-    if row.key == "cpu":
-        misconception = "timed-the-warm-up" if with_warm_up else None
-    elif value < row.right or with_warm_up:
-        misconception = (
-            "timed-the-warm-up" if len(row.took) <= repeats else "timed-without-synchronising"
-        )
-        if found.elsewhere and misconception == "timed-without-synchronising":
-            return _waited_elsewhere(said, found.elsewhere, found.line)
-    if misconception is not None:
-        late = value < row.right  # the clock was stopped early; otherwise it was started early
-        said += _issued(value)
-        at = LAST if misconception != "timed-the-warm-up" and late else ("warmup=", *CLOCKS)
-    return Failed(said, expected, None, misconception, at)
+    times = f"{_time_in_words(row.right)} per call, and its value is {_time_in_words(value)}"
+    happened = f"{row.key} needed {times}"
+    work = "the function that `make_work(device)` returns"
+    expected = f"{work}, timed on that device as in `time_on_device`"
+    note = _note_on_unit(value, row.right, found.repeats)
+    if note:
+        return Failed(f"{happened}{note}", expected)
+    key = _mistake_of_timing(row, value, found.repeats)
+    if key is None:
+        return Failed(happened, expected)
+    if key == "timed-without-synchronising" and found.elsewhere:
+        return _waited_elsewhere(happened, found.elsewhere, found.line)
+    at: At = ("warmup=", *CLOCKS)
+    if key == "timed-without-synchronising" and value < row.right:
+        at = LAST  # the clock was stopped early; otherwise it was started early
+    return Failed(f"{happened}{_note_on_issuing(value)}", expected, None, key, at)
+
+
+def _mistake_of_timing(row: ComparedRow, value: float, repeats: int) -> str | None:
+    """The misconception behind a wrong time of one device; None if none is known."""
+    total = math.fsum(row.took)  # with the slow first call
+    with_warm_up = _is_near(value, total / repeats) or _is_near(value, total / len(row.took))
+    if row.key == "cpu":  # where there is nothing to wait for
+        return "timed-the-warm-up" if with_warm_up else None
+    if value >= row.right and not with_warm_up:
+        return None
+    if len(row.took) <= repeats:
+        return "timed-the-warm-up"
+    return "timed-without-synchronising"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
-from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.timing_and_profiling.chosen_durations import operators_taking
 from gpudojo.days.day8.timing_and_profiling.declaration import top_operations
@@ -23,31 +23,32 @@ OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no t
 MOST: Final = 8  # attempts
 UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
 
+# ---- scenarios ---------------------------------------------------------------------------------
 
-def _work(
-    device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]
-) -> Any:
+
+class OperatorCalls(NamedTuple):
+    """An operator of torch, how often it is called, and on how many numbers."""
+
+    name: str
+    times: int
+    size: int
+
+
+def _make_work(device: Any, *operators: OperatorCalls) -> Callable[[], None]:
     """A function for the student to profile.
 
-    It calls three operators, each so often and on so many numbers, the last one first. It also
-    calls each of OTHERS once.
+    It calls each of OTHERS once, and then these operators, the last one first.
     """
-    parts = []
-    more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
-    for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
+    steps = []
+    for name, times, size in (*operators, *(OperatorCalls(name, 1, 2) for name in OTHERS)):
+        numbers = torch.ones(size).to(device)
+        out = torch.empty(size, device=device)
         # Looked up here: a profiler that records stacks would see it.
-        parts.append(
-            (
-                getattr(torch, name),
-                count,
-                torch.ones(size).to(device),
-                torch.empty(size, device=device),
-            )
-        )
+        steps.append((getattr(torch, name), times, numbers, out))
 
     def work() -> None:
-        for operator, count, numbers, out in reversed(parts):
-            for _ in range(count):
+        for operator, times, numbers, out in reversed(steps):
+            for _ in range(times):
                 operator(numbers, out=out)
 
     return work
@@ -77,75 +78,94 @@ class Ranked(Case, frozen=True):
     recorded: bool = True
 
 
-def _names(call: Call, work: Any, **options: int) -> Names:
+def _call_top_operations(call: Call, work: Any, **options: int) -> Names:
     """Call the student's function and describe the names it gave. Raises StudentRaised."""
     value = call(work, **options)
     names = value if isinstance(value, (list, tuple)) else ()
     return Names(
-        type(value).__name__,
-        all(isinstance(name, str) for name in names),
-        list(map(str, names))[:60],
+        kind=type(value).__name__,
+        texts=all(isinstance(name, str) for name in names),
+        names=[str(name) for name in names][:60],
     )
 
 
-def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
+def _rank_operators(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
     """Call the student's function several times on one device. Raises StudentRaised."""
-    operators = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
-    right = [f"aten::{name}" for name in operators]
+    most, longest, often = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
+    right = [f"aten::{name}" for name in (most, longest, often)]
+    every = None
+    without_count = None
     with operators_taking(dict(zip(right, TAKING, strict=True))):
-        work = _work(device, operators, calls=(9, 1, 20), sizes=(2, 2, 2))
-        some = _names(call, work, count=count)
-        every = None
-        unasked = None
+        work = _make_work(
+            device,
+            OperatorCalls(most, 9, 2),
+            OperatorCalls(longest, 1, 2),
+            OperatorCalls(often, 20, 2),
+        )
+        some = _call_top_operations(call, work, count=count)
         if default:
-            every = _names(call, work, count=50)
-            unasked = _names(call, work)
-        recorded = bool(some.names) or _recorded(call, work, count)
+            every = _call_top_operations(call, work, count=50)
+            without_count = _call_top_operations(call, work)
+        recorded = bool(some.names) or _is_run_under_profiler(call, work, count)
     really = None
     if some.names[:3] != right[: len(some.names)]:
         # It may read the profiler's records in its own way. In real time each takes several times
         # the next one.
-        work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
+        work = _make_work(
+            device,
+            OperatorCalls(most, 64, 32_768),
+            OperatorCalls(longest, 1, 327_680),
+            OperatorCalls(often, 60, 2),
+        )
         work()
-        really = _undisturbed(lambda: _names(call, work, count=count).names)
-    return Ranked(right, some, every, unasked, really, recorded)
+        really = _names_least_disturbed(call, work, count)
+    return Ranked(right, some, every, without_count, really, recorded)
 
 
-def _recorded(call: Call, work: Any, count: int) -> bool:
+def _is_run_under_profiler(call: Call, work: Any, count: int) -> bool:
     """True if `fn` ran while the profiler was recording. Raises StudentRaised.
 
     Asked in a call of its own: a profiler that records stacks would see this function.
     """
-    found: list[bool] = []
+    recording: list[bool] = []
 
     def fn() -> None:
-        found.append(torch._C._autograd._profiler_enabled())
+        recording.append(torch._C._autograd._profiler_enabled())
         work()
 
     call(fn, count=count)
-    return any(found)
+    return any(recording)
 
 
-def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
-    """The result of the attempt that lost least time to other processes on this machine."""
-    found: list[tuple[float, list[str]]] = []
-    while len(found) < MOST and not any(lost < UNNOTICED for lost, _ in found):
+def _names_least_disturbed(call: Call, work: Any, count: int) -> list[str]:
+    """The names of the attempt that lost least time to other processes. Raises StudentRaised."""
+    best: list[str] = []
+    least = math.inf
+    for _ in range(MOST):
         began = time.perf_counter()
         own = time.thread_time()
-        names = look()
-        found.append((time.perf_counter() - began - (time.thread_time() - own), names))
-    return min(found, key=itemgetter(0))[1]
+        names = _call_top_operations(call, work, count=count).names
+        own = time.thread_time() - own
+        lost = time.perf_counter() - began - own
+        if lost < least:
+            least = lost
+            best = names
+        if lost < UNNOTICED:
+            break
+    return best
 
 
 @top_operations.probe(machine="laptop")
 def on_the_cpu(call: Call) -> Ranked:
-    return _ranked(call, "cpu", count=3, default=True)
+    return _rank_operators(call, "cpu", count=3, default=True)
 
 
 @top_operations.probe(machine="one gpu")
 def on_the_gpu(call: Call) -> Ranked:
-    return _ranked(call, call.device, count=2)
+    return _rank_operators(call, call.device, count=2)
 
+
+# ---- claims ------------------------------------------------------------------------------------
 
 runs(top_operations)
 
@@ -153,38 +173,44 @@ runs(top_operations)
 @top_operations.check(points=0.25)
 def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     """It returns a list of `count` names such as "aten::mm"."""
-    for probe, count in ((on_the_cpu, 3), (on_the_gpu, 2)):
-        answer = seen[probe].some
-        if answer.kind != "list":
-            raise returned_other_type(answer.kind, "a list of strings")
-        if not answer.texts:
-            raise Failed(
-                f"it returned a list of other things: {answer.names[:1]}", "a list of strings"
-            )
-        if len(answer.names) != count:
-            happened = f"count={count} gave {len(answer.names)} names"
-            if not seen[probe].recorded:
-                happened += ": `fn` did not run while the profiler was recording"
-                raise Failed(happened, f"{count}", at=("fn(", "profile("))
+    _expect_names(seen[on_the_cpu], 3)
+    _expect_names(seen[on_the_gpu], 2)
+    _expect_other_counts(seen[on_the_cpu], wanted[on_the_cpu])
+
+
+def _expect_names(found: Ranked, count: int) -> None:
+    """Raises Failed unless a call with this `count` gave so many names of operators."""
+    answer = found.some
+    if answer.kind != "list":
+        raise returned_other_type(answer.kind, "a list of strings")
+    if not answer.texts:
+        happened = f"it returned a list of other things: {answer.names[:1]}"
+        raise Failed(happened, "a list of strings")
+    if len(answer.names) != count:
+        happened = f"count={count} gave {len(answer.names)} names"
+        if found.recorded:
             raise Failed(happened, f"{count}")
-        strange = [operator for operator in answer.names if "::" not in operator]
-        if strange:
-            raise Failed(
-                f"one of the names is {strange[0]!r}",
-                "an operator's name from the profiler: aten::mm",
-            )
-    # Without `count`, and with a large one
-    unasked = seen[on_the_cpu].default
-    every = seen[on_the_cpu].every
-    right = wanted[on_the_cpu].every
-    assert unasked is not None
-    assert every is not None
-    assert right is not None
-    if len(unasked.names) != 5:
-        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5", at=("",))
-    if set(every.names) != set(right.names):  # names given twice are another check's
-        happened = f"count=50 gave {len(every.names)} names: {', '.join(every.names)}"
-        expected = f"the {len(right.names)} operators that there are: {', '.join(right.names)}"
+        happened = f"{happened}: `fn` did not run while the profiler was recording"
+        raise Failed(happened, f"{count}", at=("fn(", "profile("))
+    for name in answer.names:
+        if "::" not in name:
+            expected = "an operator's name from the profiler: aten::mm"
+            raise Failed(f"one of the names is {name!r}", expected)
+
+
+def _expect_other_counts(found: Ranked, wanted: Ranked) -> None:
+    """Raises Failed unless there are five names without `count`, and all with a large one."""
+    assert found.default is not None
+    assert found.every is not None
+    assert wanted.every is not None
+    count = len(found.default.names)
+    if count != 5:
+        raise Failed(f"without `count` it gave {count} names", "5", at=("",))
+    names = found.every.names
+    right = wanted.every.names
+    if set(names) != set(right):  # names given twice are another check's
+        happened = f"count=50 gave {len(names)} names: {', '.join(names)}"
+        expected = f"the {len(right)} operators that there are: {', '.join(right)}"
         raise Failed(happened, expected, at=("record_function(",))
 
 
@@ -192,12 +218,17 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
 def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
     """The operator that took most time in total comes first."""
     for probe, place in ((on_the_cpu, "the CPU"), (on_the_gpu, "the GPU")):
-        found = seen[probe]
         right = wanted[probe].some.names
-        if right not in (found.some.names, found.really):
-            most, longest, often = (name.removeprefix("aten::") for name in wanted[probe].operators)
-            work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
-            turned = right[::-1] in (found.some.names, found.really)
-            happened = f"{work} gave {', '.join(found.some.names)}{': in reverse order' * turned}"
-            at = ("reversed(", "[::-1]", "reverse(") if turned else ()
-            raise Failed(happened, f"{', '.join(right)}: by the time of all calls together", at=at)
+        found = seen[probe]
+        orders = (found.some.names, found.really)
+        if right in orders:
+            continue
+        operators = [name.removeprefix("aten::") for name in wanted[probe].operators]
+        most, longest, often = operators
+        work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
+        happened = f"{work} gave {', '.join(found.some.names)}"
+        expected = f"{', '.join(right)}: by the time of all calls together"
+        if right[::-1] in orders:
+            at = ("reversed(", "[::-1]", "reverse(")
+            raise Failed(f"{happened}: in reverse order", expected, at=at)
+        raise Failed(happened, expected)
