@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from gpudojo.days.day8.multiple_gpus.declaration import average_gradients
 from gpudojo.days.day8.multiple_gpus.two_ranks import WITHOUT_GRADIENT, run_in_two_ranks
 from gpudojo.grading.call import Call
-from gpudojo.grading.checks import runs, scenario_pairs
-from gpudojo.model.evidence import Case
+from gpudojo.grading.checks import runs
+from gpudojo.model.evidence import Case, Raised
 from gpudojo.model.exercise import Failed, Seen
 
-UNUSED = (
-    "unused mean(",
-    "unused div(",
-    "unused sum(",
-    "unused stack(",
-    "unused /",
-)  # results thrown away
-Gradients = list[list[float] | None]  # one for each parameter
+Gradient = list[float] | None
+Gradients = list[Gradient]  # one for each parameter
+RANKS: Final = ("rank 0", "rank 1")
+PARAMETERS: Final = ("0.weight", "0.bias", "1.weight", "1.bias")  # of the model in `two_ranks`
+CLOSE: Final = 1e-4
+# Results that are thrown away
+UNUSED: Final = ("unused mean(", "unused div(", "unused sum(", "unused stack(", "unused /")
+
+# ---- scenarios ---------------------------------------------------------------------------------
 
 
 class Averaged(Case, frozen=True):
@@ -45,125 +46,156 @@ def two_processes(call: Call) -> dict[str, Rank]:
     return {f"rank {number}": msgspec.convert(found, Rank) for number, found in enumerate(ranks)}
 
 
-runs(
-    average_gradients,
-    diagnose=lambda raised, seen: (
-        "gradient-is-none" if WITHOUT_GRADIENT in raised.message else None
-    ),
-)
-RANKS = ("rank 0", "rank 1")
-PARAMETERS: Final = ("0.weight", "0.bias", "1.weight", "1.bias")  # of `_rank_model`
+# ---- claims ------------------------------------------------------------------------------------
+
+
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
+    """The mistake behind an error at a parameter without a gradient; None for other errors."""
+    return "gradient-is-none" if WITHOUT_GRADIENT in raised.message else None
+
+
+runs(average_gradients, diagnose=_why_it_raises)
+
+
+class Answer(NamedTuple):
+    """The gradients of one process, after the call, before it, and as they should be."""
+
+    rank: str
+    found: Gradients
+    before: Gradients
+    mean: Gradients
+
+    def is_mean(self, factor: float = 1.0) -> bool:
+        """True if every gradient is the mean, or the mean times a factor."""
+        return _are_equal(self.found, self.mean, factor)
+
+    def is_own(self, factor: float = 1.0) -> bool:
+        """True if every gradient is that from before, or that times a factor."""
+        return _are_equal(self.found, self.before, factor)
+
+
+def _answers_of_both(seen: Seen, wanted: Seen) -> list[Answer]:
+    """The gradients of both processes. One alone, where nothing changes, shows those before."""
+    mean = wanted[two_processes]["rank 0"].some.gradients
+    answers = []
+    for rank in RANKS:
+        found = seen[two_processes][rank].some.gradients
+        before = wanted[two_processes][rank].alone.gradients
+        answers.append(Answer(rank, found, before, mean))
+    return answers
 
 
 @average_gradients.check(points=0.75)
 def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     """In every process every gradient becomes the mean over the processes."""
-    answers = [seen[two_processes][rank].some.gradients for rank in RANKS]
-    mean = wanted[two_processes]["rank 0"].some.gradients
-    if all(_are_equal(answer, mean) for answer in answers):
-        return
-    before = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
-    raise _not_the_mean(answers, mean, before)
+    answers = _answers_of_both(seen, wanted)
+    if not all(answer.is_mean() for answer in answers):
+        raise _not_the_mean(*answers)
 
 
-def _not_the_mean(answers: list[Gradients], mean: Gradients, before: list[Gradients]) -> Failed:
-    """The failure of gradients other than the mean.
-
-    `before` are the gradients of each process before the call.
-    """
-    number = _first_wrong(answers, mean)
-    values = [f"{_shown(a, number)} in {rank}" for rank, a in zip(RANKS, answers, strict=True)]
-    happened = f"the gradient of `{PARAMETERS[number]}` is {' and '.join(values)}"
-    expected = f"{_shown(mean, number)} in both"
-    doubled = _times(2, mean)
-    has_mean = [_are_equal(answer, mean) for answer in answers]
-    has_sum = [_are_equal(answer, doubled) for answer in answers]
-    if any(has_mean) and not any(has_sum):  # one has the mean, one still its own
+def _not_the_mean(first: Answer, second: Answer) -> Failed:
+    """The failure of gradients other than the mean, with its cause where that can be told."""
+    number = _first_wrong_parameter(first, second)
+    in_first = f"{_in_words(first.found[number])} in {first.rank}"
+    in_second = f"{_in_words(second.found[number])} in {second.rank}"
+    happened = f"the gradient of `{PARAMETERS[number]}` is {in_first} and {in_second}"
+    expected = f"{_in_words(first.mean[number])} in both"
+    sums = (first.is_mean(2), second.is_mean(2))
+    if (first.is_mean() or second.is_mean()) and not any(sums):  # the other has still its own
         return Failed(happened, expected, misconception="reduced-to-one-rank")
-    if all(has_sum):
+    if all(sums):
         return Failed(happened, expected, misconception="gradients-summed-not-averaged")
-    if all(map(_are_equal, answers, before)):
-        at: tuple[str, ...] = (".data", "clone(", *UNUSED)
+    if first.is_own() and second.is_own():
+        at = (".data", "clone(", *UNUSED)
         return Failed(f"{happened}: no gradient has changed", expected, at=at)
-    pairs = list(zip(answers, before, strict=True))
-    if all(_are_equal([answer[number]], [own[number]]) for answer, own in pairs):
-        at = ("leaves loop", "for")
-        return Failed(f"{happened}, as before the call", expected, at=at)
-    if all(_are_equal(answer, _times(0.5, own)) for answer, own in pairs):
+    if _is_unchanged(first, number) and _is_unchanged(second, number):
+        return Failed(f"{happened}, as before the call", expected, at=("leaves loop", "for"))
+    if first.is_own(0.5) and second.is_own(0.5):
         happened = f"{happened}: half of its own, with nothing added"
         return Failed(happened, expected, at=("async_op=",))
-    if all(_are_equal(answer, _times(0.5, mean)) for answer in answers):
+    if first.is_mean(0.5) and second.is_mean(0.5):
         return Failed(f"{happened}: half of the mean", expected)
+    if _are_equal(first.found, second.found):
+        return Failed(happened, expected)
     # After a sum that has arrived, both have the same.
-    at = () if _are_equal(*answers) else ("async_op=True",)
-    return Failed(happened, expected, at=at)
+    return Failed(happened, expected, at=("async_op=True",))
 
 
-def _first_wrong(answers: list[Gradients], mean: Gradients) -> int:
+def _first_wrong_parameter(*answers: Answer) -> int:
     """The number of the first parameter whose gradient is not the mean in every process."""
-    for number in range(len(mean)):
-        stop = number + 1
-        if not all(_are_equal(answer[:stop], mean[:stop]) for answer in answers):
-            return number
+    for number in range(len(PARAMETERS)):
+        for answer in answers:
+            if len(answer.found) <= number:
+                return number
+            if not _is_equal(answer.found[number], answer.mean[number]):
+                return number
     return 0
 
 
-def _times(factor: float, gradients: Gradients) -> Gradients:
-    return [None if each is None else [factor * value for value in each] for each in gradients]
+def _is_unchanged(answer: Answer, number: int) -> bool:
+    """True if the gradient of one parameter is that from before."""
+    return _is_equal(answer.found[number], answer.before[number])
 
 
-def _shown(gradients: Gradients, number: int = 0) -> str:
-    found = gradients[number]
-    return "None" if found is None else str([round(value, 3) for value in found[:3]])
+def _in_words(gradient: Gradient) -> str:
+    """The first numbers of a gradient, for people."""
+    if gradient is None:
+        return "None"
+    return str([round(value, 3) for value in gradient[:3]])
 
 
-def _are_equal(found: Gradients, right: Gradients) -> bool:
-    """True if gradients are equal; where the right one is None, any gradient counts as equal.
+def _are_equal(found: Gradients, right: Gradients, factor: float = 1.0) -> bool:
+    """True if all gradients are the right ones times a factor.
 
-    That such a one stays None is another check's claim.
+    Where the right one is None, any gradient counts as equal. That such a one stays None is another
+    check's claim.
     """
-    return len(found) == len(right) and all(
-        b is None or _close(a, b) for a, b in zip(found, right, strict=True)
-    )
+    if len(found) != len(right):
+        return False
+    return all(_is_equal(*pair, factor) for pair in zip(found, right, strict=True))
 
 
-def _close(found: list[float] | None, right: list[float]) -> bool:
+def _is_equal(found: Gradient, right: Gradient, factor: float = 1.0) -> bool:
+    """True if one gradient is the right one times a factor, or if there is no right one."""
+    if right is None:
+        return True
     if found is None or len(found) != len(right):
         return False
-    # `<=`, which is false for NaN
-    return all(abs(a - b) <= 1e-4 for a, b in zip(found, right, strict=True))
+    for value, wished in zip(found, right, strict=True):
+        if not abs(value - factor * wished) <= CLOSE:  # so that NaN is not equal
+            return False
+    return True
 
 
 @average_gradients.check(points=0.25)
 def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
-    """Only gradients change: parameters without one have none, weights are as before, and the group still exists."""
-    before = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
-    if all(
-        _are_equal(seen[two_processes][rank].some.gradients, own)
-        for rank, own in zip(RANKS, before, strict=True)
-    ):
+    """Only gradients change: parameters without one have none, weights are as before, and the group
+    still exists."""
+    if all(answer.is_own() for answer in _answers_of_both(seen, wanted)):
         raise Failed("no gradient has changed", "the gradients of all processes put together")
-    for rank, found, right in scenario_pairs(seen[two_processes], wanted[two_processes], *RANKS):
-        if not found.some.weights_kept:
+    for rank in RANKS:
+        found = seen[two_processes][rank].some
+        right = wanted[two_processes][rank].some
+        if not found.weights_kept:
             expected = "only gradients changed; the optimizer changes weights"
             raise Failed(f"the weights changed in {rank}", expected, at=(".data", "all_reduce("))
-        if not found.some.group_kept:
-            at = ("destroy_process_group(",)
-            raise Failed(
-                f"in {rank} the process group was destroyed", "the group, for the next step", at=at
-            )
-        gradients = zip(found.some.gradients, right.some.gradients, strict=True)
-        if any(a is not None and b is None for a, b in gradients):
-            happened = f"in {rank} a parameter without a gradient has one now"
-            raise Failed(happened, "None, as before", at=(".grad =", "all_reduce("))
+        if not found.group_kept:
+            happened = f"in {rank} the process group was destroyed"
+            expected = "the group, for the next step"
+            raise Failed(happened, expected, at=("destroy_process_group(",))
+        for after, wished in zip(found.gradients, right.gradients, strict=True):
+            if after is not None and wished is None:
+                happened = f"in {rank} a parameter without a gradient has one now"
+                raise Failed(happened, "None, as before", at=(".grad =", "all_reduce("))
 
 
 @average_gradients.check(points=0.5, needs=("runs", "makes_them_the_mean"))
 def asks_how_many_there_are(seen: Seen, wanted: Seen) -> None:
     """It works for any number of processes: one alone keeps its gradients."""
-    for _, found, right in scenario_pairs(seen[two_processes], wanted[two_processes], *RANKS):
-        if not _are_equal(found.alone.gradients, right.alone.gradients):
-            raise Failed(
-                f"in a group of one the first gradient became {_shown(found.alone.gradients)}",
-                f"{_shown(right.alone.gradients)}: divided by dist.get_world_size(), which is 1",
-            )
+    for rank in RANKS:
+        found = seen[two_processes][rank].alone.gradients
+        right = wanted[two_processes][rank].alone.gradients
+        if not _are_equal(found, right):
+            happened = f"in a group of one the first gradient became {_in_words(found[0])}"
+            kept = f"{_in_words(right[0])}: divided by dist.get_world_size(), which is 1"
+            raise Failed(happened, kept)

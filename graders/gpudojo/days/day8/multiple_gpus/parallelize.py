@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from gpudojo.days.day8.multiple_gpus.declaration import parallelize
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
@@ -12,6 +12,11 @@ from gpudojo.grading.call import Call, nn, torch, try_scenarios
 from gpudojo.grading.checks import runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Probe, Seen, returned_other_type, with_article
+
+# The methods by which a DataParallel runs the model on all GPUs
+RUNNING: Final = ("__call__", "forward", "replicate", "scatter", "parallel_apply", "gather")
+
+# ---- scenarios ---------------------------------------------------------------------------------
 
 
 class Spread(Case, frozen=True):
@@ -26,81 +31,88 @@ class Spread(Case, frozen=True):
     devices: list[str]
 
 
-def _spreads(wrapper: Any) -> bool:
+def _is_spread(wrapper: Any) -> bool:
     """True if a DataParallel, or one of a student's own class, runs the model as torch's does."""
-    own = type(wrapper)
-    torchs = nn.DataParallel
-    steps = ("__call__", "forward", "replicate", "scatter", "parallel_apply", "gather")
-    return all(
-        getattr(own, name) is getattr(torchs, name) and name not in vars(wrapper) for name in steps
-    )
+    for name in RUNNING:
+        method = getattr(type(wrapper), name)
+        if method is not getattr(nn.DataParallel, name) or name in vars(wrapper):
+            return False
+    return True
 
 
-def _one(call: Call, device: Any) -> Spread:
+def _call_parallelize(call: Call, device: Any) -> Spread:
     """Call the student's function for one device and describe the result. Raises StudentRaised."""
     model = make_model()
-    parameters = list(model.parameters())
+    parameters_before = [id(parameter) for parameter in model.parameters()]
     result = call(model, device)
+    # The model inside of all wrappers
     wraps = 0
-    core = result
-    while isinstance(core, nn.DataParallel) and _spreads(core):
-        wraps = wraps + 1
-        core = core.module
-    there = isinstance(core, nn.Module)
+    inner = result
+    while isinstance(inner, nn.DataParallel) and _is_spread(inner):
+        wraps += 1
+        inner = inner.module
+    parameters: list[Any] = []
+    buffers: list[Any] = []
+    if isinstance(inner, nn.Module):
+        parameters = list(inner.parameters())
+        buffers = list(inner.buffers())
     return Spread(
         kind=type(result).__name__,
         is_module=isinstance(result, nn.Module),
         wraps=wraps,
-        same=core is model,
-        same_parameters=there and [id(p) for p in core.parameters()] == [id(p) for p in parameters],
+        same=inner is model,
+        same_parameters=[id(parameter) for parameter in parameters] == parameters_before,
         gpus=[int(index) for index in result.device_ids] if wraps else [],
-        devices=sorted({str(t.device) for t in (*core.parameters(), *core.buffers())})
-        if there
-        else [],
+        devices=sorted({str(tensor.device) for tensor in (*parameters, *buffers)}),
     )
 
 
-def _spread(call: Call, words: str, *devices: Any) -> Cases[Spread]:
-    """One call for each device, a string or a torch.device."""
-    return try_scenarios(
-        {f"with {words} and device={device!r}": partial(_one, call, device) for device in devices}
-    )
+def _try_devices(call: Call, words: str, *devices: Any) -> Cases[Spread]:
+    """One call for each device, a string or a torch.device. `words` name the machine's GPUs."""
+    scenarios = {}
+    for device in devices:
+        scenarios[f"with {words} and device={device!r}"] = partial(_call_parallelize, call, device)
+    return try_scenarios(scenarios)
 
 
 @parallelize.probe(machine="two gpus")
 def two_gpus(call: Call) -> Cases[Spread]:
-    return _spread(
-        call, "two GPUs", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), "cpu"
-    )
+    devices = ("cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), "cpu")
+    return _try_devices(call, "two GPUs", *devices)
 
 
 @parallelize.probe(machine="one gpu")
 def one_gpu(call: Call) -> Cases[Spread]:
-    return _spread(call, "one GPU", "cuda", torch.device("cuda:0"), "cpu")
+    return _try_devices(call, "one GPU", "cuda", torch.device("cuda:0"), "cpu")
 
 
 @parallelize.probe(machine="three gpus", edge=True)
 def three_gpus(call: Call) -> Cases[Spread]:
-    return _spread(call, "three GPUs", "cuda")
+    return _try_devices(call, "three GPUs", "cuda")
 
 
 @parallelize.probe(machine="laptop", edge=True)
 def no_gpu(call: Call) -> Cases[Spread]:
-    return _spread(call, "no GPU", "cpu")
+    return _try_devices(call, "no GPU", "cpu")
 
 
-def _about_cuda(raised: Raised, seen: Seen) -> str | None:
+# ---- claims ------------------------------------------------------------------------------------
+
+
+def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error about CUDA on a machine without a GPU; None for other errors."""
-    about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
-    return "cuda-for-every-device" if "no GPU" in raised.scenario and about else None
+    message = raised.message.lower()
+    about_cuda = "cuda" in message or "nvidia" in message
+    return "cuda-for-every-device" if "no GPU" in raised.scenario and about_cuda else None
 
 
-runs(parallelize, diagnose=_about_cuda)
+runs(parallelize, diagnose=_why_it_raises)
 
 
-def _calls(
+def _compared_calls(
     seen: Seen, wanted: Seen, *more: Probe[Cases[Spread]]
 ) -> Iterator[tuple[str, Spread, Spread]]:
+    """Name, what was seen and what the reference did, for the calls beside GPUs and `more`."""
     probes = (two_gpus, one_gpu, three_gpus, *more)
     return scenario_pairs(seen.cases(*probes), wanted.cases(*probes))
 
@@ -108,7 +120,7 @@ def _calls(
 @parallelize.check(points=0.25)
 def moves_the_model(seen: Seen, wanted: Seen) -> None:
     """It returns a model whose parameters and buffers are on the device."""
-    for name, found, right in _calls(seen, wanted, no_gpu):
+    for name, found, right in _compared_calls(seen, wanted, no_gpu):
         if not found.is_module:
             raise returned_other_type(found.kind, "a model", f"{name} ")
         if found.devices != right.devices and found.wraps == right.wraps:  # a wrapper moves it too
@@ -119,26 +131,30 @@ def moves_the_model(seen: Seen, wanted: Seen) -> None:
 
 @parallelize.check(points=0.5)
 def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
-    """It is wrapped in `nn.DataParallel` over all GPUs exactly if the device is CUDA and there are several."""
-    for name, found, right in _calls(seen, wanted):
+    """It is wrapped in `nn.DataParallel` over all GPUs exactly if the device is CUDA and there are
+    several."""
+    for name, found, right in _compared_calls(seen, wanted):
         if found.wraps != right.wraps:
-            wrapped = {0: f"{with_article(found.kind)}, not wrapped", 1: "a DataParallel"}
-            shown = wrapped.get(found.wraps, "a DataParallel in a DataParallel")
-            at = ("unused DataParallel(",) if found.wraps < right.wraps else ()
-            at = (*at, "device_count(", '== "cuda"') if found.wraps < 2 else ()
-            raise Failed(
-                f"{name} it returned {shown}",
-                "nn.DataParallel" if right.wraps else "the model itself",
-                at=at,
-            )
+            raise _wrapped_otherwise(name, found, right)
         if found.gpus != right.gpus:
             raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
+
+
+def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
+    """The failure of a model with too few or too many wrappers."""
+    expected = "nn.DataParallel" if right.wraps else "the model itself"
+    if found.wraps > 1:
+        return Failed(f"{name} it returned a DataParallel in a DataParallel", expected)
+    returned = "a DataParallel" if found.wraps else f"{with_article(found.kind)}, not wrapped"
+    thrown_away = ("unused DataParallel(",) if found.wraps < right.wraps else ()
+    at = (*thrown_away, "device_count(", '== "cuda"')
+    return Failed(f"{name} it returned {returned}", expected, at=at)
 
 
 @parallelize.check(points=0.25, needs=("runs", "moves_the_model"))
 def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
     """The model that was passed in is moved and wrapped, not a copy of it."""
-    for name, found, _ in _calls(seen, wanted):
+    for name, found, _ in _compared_calls(seen, wanted):
         expected = "the same object, with the same parameters"
         if not found.same_parameters:
             happened = f"{name} the model in the result is not the one passed in"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -49,33 +49,54 @@ PAUSE: Final = 0.01
 LOOKS: Final = 50  # samples at the same place, without work done there
 ENDLESS: Final = 30.0  # seconds of processor time, which a busy machine does not increase
 
-_sleep, _processor_time = time.sleep, time.process_time  # a student's file may replace them
+# A student's file may replace them.
+_sleep = time.sleep
+_processor_time = time.process_time
+
+
+class RankError(msgspec.Struct, frozen=True):
+    """An error that ended a rank, as it reports it."""
+
+    raised: str  # the type
+    text: str
+    line: int | None
+
+    @property
+    def severity(self) -> int:
+        """Which of two errors says more: one of its own, more than that the other rank is gone."""
+        return {ALONE: 1, GONE: 0}.get(self.text, 2)
 
 
 class RankProcess:
-    """One of the processes, seen from the parent.
-
-    `answer` is its last message.
-    """
+    """One of the processes, seen from the parent."""
 
     def __init__(self, process: Any, end: Any) -> None:
         self.process = process
-        self.end = end
-        self.answer: dict[str, Any] | None = None
-        self.ended = False  # by us
+        self.end = end  # of a pipe, through which it reports
+        self.answer: dict[str, Any] | None = None  # its last result
+        self.error: RankError | None = None
+        self.is_killed_by_us = False
         # How often it has reported, since something last happened, that it stands still.
         self.still = 0
 
-    def was_killed(self) -> bool:
+    @property
+    def is_done(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+    @property
+    def has_error_of_its_own(self) -> bool:
+        return self.error is not None and self.error.text not in (ALONE, GONE)
+
+    def was_killed_by_others(self) -> bool:
         """True if something other than this module has killed it.
 
         May wait up to a second: its end of the pipe is closed before its exit code is there.
         """
-        if self.answer is not None and self.answer.get("text") == GONE:
+        if self.error is not None and self.error.text == GONE:
             self.process.join(1.0)
-        return not self.ended and self.process.exitcode == KILLED
+        return not self.is_killed_by_us and self.process.exitcode == KILLED
 
-    def listen(self) -> None:
+    def receive_report(self) -> None:
         """Take in one message. Raises StudentRaised for a process that works without end."""
         message: dict[str, Any] = {"raised": "SystemExit", "text": GONE, "line": None}
         with contextlib.suppress(EOFError, OSError, ValueError):
@@ -84,8 +105,15 @@ class RankProcess:
             self.still += 1
         elif "endless" in message:
             raise StudentRaised(Raised("TimeoutError", STUCK, None))
+        elif "raised" in message:
+            self.error = msgspec.convert(message, RankError)
         else:
             self.answer = message
+
+    def kill_process(self) -> None:
+        """Kill it, so that its connections break. Not joined, which would take 10 ms."""
+        self.is_killed_by_us = True
+        self.process.kill()
 
 
 def run_in_two_ranks(
@@ -96,20 +124,27 @@ def run_in_two_ranks(
     Starts and ends two processes. Where something else has killed one, as when memory is short,
     both are run again. Raises StudentRaised, and OSError for a broken pipe.
     """
-    for left in reversed(range(ATTEMPTS)):
+    attempts_left = ATTEMPTS
+    while True:
+        attempts_left -= 1
         with _started_ranks(student, path, function, seed) as ranks:
             try:
-                together = _wait_for_answers(ranks)
-                # Neither continues, and breaks the connection, while the other is still working.
-                for rank in ranks:
-                    rank.end.send_bytes(b"go on")
-                    rank.answer = None
-                alone = _wait_for_answers(ranks)
-                break
+                return _results_of(ranks)
             except (StudentRaised, OSError):
-                if not left or not any(rank.was_killed() for rank in ranks):
+                killed = any(rank.was_killed_by_others() for rank in ranks)
+                if not attempts_left or not killed:
                     raise
-    return [{**some, **one} for some, one in zip(together, alone, strict=True)]
+
+
+def _results_of(ranks: list[RankProcess]) -> list[dict[str, Any]]:
+    """What each rank did together ("some") and alone. Raises StudentRaised and OSError."""
+    together = _wait_for_answers(ranks)
+    # Neither continues, and breaks the connection, while the other is still working.
+    for rank in ranks:
+        rank.end.send_bytes(b"go on")
+        rank.answer = None
+    alone = _wait_for_answers(ranks)
+    return [first | second for first, second in zip(together, alone, strict=True)]
 
 
 @contextlib.contextmanager
@@ -126,16 +161,16 @@ def _started_ranks(
         try:
             for number in range(RANK_COUNT):
                 here, there = context.Pipe()
-                given = (
-                    there,
-                    number,
-                    student if FORKS else None,
-                    str(path),
-                    function,
-                    letters,
-                    seed,
+                job = RankJob(
+                    end=there,
+                    rank=number,
+                    student=student if FORKS else None,
+                    path=str(path),
+                    function=function,
+                    letters=letters,
+                    seed=seed,
                 )
-                process = context.Process(target=_run_rank, args=given, daemon=True)
+                process = context.Process(target=_run_rank, args=(job,), daemon=True)
                 process.start()
                 there.close()
                 ranks.append(RankProcess(process, here))
@@ -145,7 +180,7 @@ def _started_ranks(
             yield ranks
         finally:
             for rank in ranks:
-                rank.process.kill()  # not joined, which would take 10 ms
+                rank.kill_process()
                 rank.end.close()
 
 
@@ -154,34 +189,44 @@ def _wait_for_answers(ranks: list[RankProcess]) -> list[dict[str, Any]]:
 
     If both stand still, one is killed, so that the call raises in the other.
     """
-    errors: list[dict[str, Any]] = []
     _forget_standstills(ranks)
-    while waiting := [rank for rank in ranks if rank.answer is None]:
+    while not _is_decided(ranks):
+        waiting = [rank for rank in ranks if not rank.is_done]
         ready = multiprocessing.connection.wait([rank.end for rank in waiting])
         for rank in waiting:
             if rank.end in ready:
-                rank.listen()
-        errors = [rank.answer for rank in ranks if rank.answer and "raised" in rank.answer]
-        if any(answer["text"] not in (ALONE, GONE) for answer in errors):
-            break  # the other one waits for this one
-        if any(rank.answer is not None for rank in waiting):
+                rank.receive_report()
+        if any(rank.is_done for rank in waiting):
             _forget_standstills(ranks)
         elif all(rank.still > 1 for rank in waiting):
             # One report alone may have been made before the other's answer.
-            alive = [rank for rank in ranks if rank.process.is_alive()]
-            if len(alive) < RANK_COUNT:
-                raise StudentRaised(Raised("TimeoutError", STUCK, None))
-            # Its connections break, and the one that waits for it raises at that line.
-            chosen = next((rank for rank in alive if rank.answer is not None), alive[-1])
-            chosen.ended = True
-            chosen.process.kill()
-            _forget_standstills(ranks)
-    # An error in one process says more than that the other one is gone.
-    for answer in sorted(
-        errors, key=lambda answer: (answer["text"] == GONE, answer["text"] == ALONE)
-    ):
-        raise StudentRaised(Raised(answer["raised"], answer["text"], answer["line"]))
+            _end_standstill(ranks)
+    errors = [rank.error for rank in ranks if rank.error is not None]
+    if errors:
+        worst = max(errors, key=lambda error: error.severity)
+        raise StudentRaised(Raised(worst.raised, worst.text, worst.line))
     return [rank.answer or {} for rank in ranks]
+
+
+def _is_decided(ranks: list[RankProcess]) -> bool:
+    """True if all ranks are done, or if one has an error of its own: the other waits for it."""
+    if all(rank.is_done for rank in ranks):
+        return True
+    return any(rank.has_error_of_its_own for rank in ranks)
+
+
+def _end_standstill(ranks: list[RankProcess]) -> None:
+    """Kill one of two ranks that wait for each other, and the other raises where it waits.
+
+    Raises StudentRaised if there is only one left.
+    """
+    alive = [rank for rank in ranks if rank.process.is_alive()]
+    if len(alive) < RANK_COUNT:
+        raise StudentRaised(Raised("TimeoutError", STUCK, None))
+    done = [rank for rank in alive if rank.is_done]
+    chosen = done[0] if done else alive[-1]
+    chosen.kill_process()
+    _forget_standstills(ranks)
 
 
 def _forget_standstills(ranks: list[RankProcess]) -> None:
@@ -189,56 +234,82 @@ def _forget_standstills(ranks: list[RankProcess]) -> None:
         rank.still = 0
 
 
-def _run_rank(
-    end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any], seed: int
-) -> None:
+class RankJob(NamedTuple):
+    """What one of the processes is to do."""
+
+    end: Any  # of a pipe, for its reports
+    rank: int
+    student: Any  # the student's function; None where it has to be loaded
+    path: str
+    function: str  # its name
+    letters: Any  # a pair of ends of a pipe between both ranks
+    seed: int
+
+
+def _run_rank(job: RankJob) -> None:
     """Call the student's function in a group of two, then alone, and end this process.
 
-    This is what one of the processes does. Results and errors are sent through `end`.
+    This is what one of the processes does. Results and errors are sent to the parent.
     """
     # Threads do not survive a fork, and waiting for them would take forever.
     torch.set_num_threads(1)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    student = load_submission(Path(path)).names[function] if student is None else student
-    distributed: Any = torch.distributed
+    student = job.student
+    if student is None:
+        student = load_submission(Path(job.path)).names[job.function]
     lock = threading.Lock()
 
-    def tell(facts: dict[str, Any]) -> None:
+    def report(facts: dict[str, Any]) -> None:
         with lock:
-            end.send_bytes(json.dumps(facts).encode())
+            job.end.send_bytes(json.dumps(facts).encode())
 
     try:
-        _report_waiting(tell)
-        letters[1 - rank].close()  # so that one notices when the other is gone
-        store = _letter_store(letters[rank])
-        # Its functions keep the group at the time of import, which must not be one of the two made
-        # here.
-        importlib.import_module("torch.distributed.nn.functional")
-        distributed.init_process_group(
-            "gloo", store=store, rank=rank, world_size=RANK_COUNT, timeout=PATIENCE
-        )
-        tell({"some": _call_student(student, _make_rank_model(rank, seed), path)})
-        end.recv_bytes()
-        try:
-            # Not by `destroy_process_group`, which takes 20 ms to end its threads.
-            distributed.GroupMember.WORLD = None
-            distributed.init_process_group(
-                "gloo", store=distributed.HashStore(), rank=0, world_size=1
-            )
-        except (AttributeError, ValueError):
-            distributed.destroy_process_group()
-            distributed.init_process_group(
-                "gloo", store=distributed.HashStore(), rank=0, world_size=1
-            )
-        tell({"alone": _call_student(student, _make_rank_model(rank, seed), path)})
+        _report_waiting(report)
+        _join_group_of_two(job)
+        report({"some": _call_student(student, _make_rank_model(job), job.path)})
+        job.end.recv_bytes()  # until the other has answered, too
+        _join_group_of_one()
+        report({"alone": _call_student(student, _make_rank_model(job), job.path)})
     except StudentRaised as error:
         raised = error.evidence
-        text = raised.message
-        if any(words in text for words in BROKEN):
-            text = ALONE
-        tell({"raised": raised.type, "text": text, "line": raised.line})
+        is_broken = any(words in raised.message for words in BROKEN)
+        text = ALONE if is_broken else raised.message
+        report({"raised": raised.type, "text": text, "line": raised.line})
     os._exit(0)  # no clean-up: what was inherited belongs to the parent
+
+
+def _join_group_of_two(job: RankJob) -> None:
+    """Initialise the process group of both ranks."""
+    distributed: Any = torch.distributed
+    job.letters[1 - job.rank].close()  # so that one notices when the other is gone
+    store = _letter_store(job.letters[job.rank])
+    # Its functions keep the group at the time of import, which must not be one of those made here.
+    importlib.import_module("torch.distributed.nn.functional")
+    distributed.init_process_group(
+        "gloo", store=store, rank=job.rank, world_size=RANK_COUNT, timeout=PATIENCE
+    )
+
+
+def _join_group_of_one() -> None:
+    """Replace the process group by one of this process alone.
+
+    It is not ended by `destroy_process_group`, which takes 20 ms to end its threads, unless torch
+    keeps the group otherwise than in `GroupMember`.
+    """
+    distributed: Any = torch.distributed
+    try:
+        distributed.GroupMember.WORLD = None
+        _initialise_alone()
+    except (AttributeError, ValueError):
+        distributed.destroy_process_group()
+        _initialise_alone()
+
+
+def _initialise_alone() -> None:
+    distributed: Any = torch.distributed
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
 def _letter_store(other: Any) -> Any:
@@ -323,19 +394,19 @@ def _met_no_gradient(error: Exception, path: str) -> bool:
     return False
 
 
-def _make_rank_model(rank: int, seed: int) -> Any:
+def _make_rank_model(job: RankJob) -> Any:
     """Two layers with gradients that differ between ranks and between seeds; one bias has none."""
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
-    scale = random.Random(seed).uniform(0.5, 2.0)
+    scale = random.Random(job.seed).uniform(0.5, 2.0)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             # Different weights: it would show if they were averaged.
-            parameter.fill_(0.25 * (number + 1) + rank)
-            if number != 1:
-                values = torch.arange(parameter.numel(), dtype=torch.float32).reshape(
-                    parameter.shape
-                )
-                parameter.grad = (values * (1 + 4 * rank) + number + 1 + 2 * rank) * scale
+            parameter.fill_(0.25 * (number + 1) + job.rank)
+            if number == 1:
+                continue
+            values = torch.arange(parameter.numel(), dtype=torch.float32)
+            steps = values.reshape(parameter.shape) * (1 + 4 * job.rank)
+            parameter.grad = (steps + number + 1 + 2 * job.rank) * scale
     return model
 
 
@@ -351,8 +422,8 @@ def _processor_time_of(thread: int) -> tuple[Callable[[], float], float]:
     return _processor_time, 0.2  # others look around now and then: gloo's threads, and ours
 
 
-def _report_waiting(tell: Callable[[dict[str, Any]], None]) -> None:
-    """Start a thread that calls `tell` each time this thread has waited for a while.
+def _report_waiting(report: Callable[[dict[str, Any]], None]) -> None:
+    """Start a thread that calls `report` each time this thread has waited for a while.
 
     It passes {"still": True}. After too much work in total, it passes {"endless": True}, once, and
     ends.
@@ -361,7 +432,7 @@ def _report_waiting(tell: Callable[[dict[str, Any]], None]) -> None:
     began = _processor_time()
     worked, much = _processor_time_of(me)
 
-    def look() -> None:
+    def look_again_and_again() -> None:
         """Look where the other thread is, again and again; returns after `endless`."""
         place = None
         looks = 0
@@ -377,9 +448,9 @@ def _report_waiting(tell: Callable[[dict[str, Any]], None]) -> None:
                 used = worked()
             looks += 1
             if looks % LOOKS == 0:
-                tell({"still": True})
+                report({"still": True})
             if _processor_time() - began > ENDLESS:
-                tell({"endless": True})
+                report({"endless": True})
                 return
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=look_again_and_again, daemon=True).start()

@@ -8,9 +8,11 @@ from typing import Any
 from gpudojo.days.day8.multiple_gpus.declaration import unwrap
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
 from gpudojo.grading.call import Call, nn, try_scenarios
-from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.grading.checks import expect_mode_kept, runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
+
+# ---- scenarios ---------------------------------------------------------------------------------
 
 
 class Inside(Case, frozen=True):
@@ -30,32 +32,28 @@ def _own_module() -> Any:
     return model
 
 
-def _inside(call: Call, wrap: Any, plain: Any) -> Inside:
+def _call_unwrap(call: Call, wrap: Any, model: Any) -> Inside:
     """Wrap a model, call the student's function and describe the result. Raises StudentRaised."""
-    plain.to(call.device).train()
-    found = call(wrap(plain))
-    kept = {
-        f"{p.dtype} on {p.device}{', frozen' * (not p.requires_grad)}" for p in plain.parameters()
-    }
+    model.to(call.device).train()
+    found = call(wrap(model))
+    parameters = set()
+    for parameter in model.parameters():
+        frozen = "" if parameter.requires_grad else ", frozen"
+        parameters.add(f"{parameter.dtype} on {parameter.device}{frozen}")
     return Inside(
-        type(found).__name__, type(plain).__name__, found is plain, plain.training, sorted(kept)
+        kind=type(found).__name__,
+        inside=type(model).__name__,
+        same=found is model,
+        training=model.training,
+        parameters=sorted(parameters),
     )
 
 
-def _judge_state(found: Inside, right: Inside, which: str) -> None:
-    """Raises Failed where the call changed the model.
-
-    Judged are its mode, and device, dtype and `requires_grad` of its parameters.
-    """
-    if not found.training:
-        raise Failed(f"{which} was switched to evaluation mode", "its mode unchanged")
-    if found.parameters != right.parameters:
-        happened = f"after the call the parameters of {which} are {', '.join(found.parameters)}"
-        at = ("cpu(", "to(", "cuda(", "half(", "requires_grad_(", "return")
-        raise Failed(happened, f"{', '.join(right.parameters)}, as before", at=at)
+def _without_wrapper(model: Any) -> Any:
+    return model
 
 
-def _distributed(model: Any) -> Any:
+def _in_distributed(model: Any) -> Any:
     """A DistributedDataParallel around a model.
 
     It is made without the process group that its constructor needs.
@@ -69,13 +67,12 @@ def _distributed(model: Any) -> Any:
 @unwrap.probe(machine="one gpu")
 def wrappers(call: Call) -> Cases[Inside]:
     """Models inside of torch's two wrappers."""
+    own_module = "DataParallel around a model with a `module`"
     return try_scenarios(
         {
-            "DataParallel": lambda: _inside(call, nn.DataParallel, make_model()),
-            "DistributedDataParallel": lambda: _inside(call, _distributed, make_model()),
-            "DataParallel around a model with a `module`": lambda: _inside(
-                call, nn.DataParallel, _own_module()
-            ),
+            "DataParallel": partial(_call_unwrap, call, nn.DataParallel, make_model()),
+            "DistributedDataParallel": partial(_call_unwrap, call, _in_distributed, make_model()),
+            own_module: partial(_call_unwrap, call, nn.DataParallel, _own_module()),
         }
     )
 
@@ -85,14 +82,37 @@ def plain_models(call: Call) -> Cases[Inside]:
     """Models without a wrapper, of which some look like one."""
     # The name of a class says nothing about it.
     branches = type("ParallelBranches", (nn.Sequential,), {})(make_model())
-    models = {"a Sequential called `ParallelBranches`": branches, "a Linear": nn.Linear(2, 2)}
-    models["a model with a part called `module`"] = _own_module()
-    return try_scenarios(
-        {name: partial(_inside, call, lambda model: model, model) for name, model in models.items()}
-    )
+    models = {
+        "a Sequential called `ParallelBranches`": branches,
+        "a Linear": nn.Linear(2, 2),
+        "a model with a part called `module`": _own_module(),
+    }
+    scenarios = {}
+    for name, model in models.items():
+        scenarios[name] = partial(_call_unwrap, call, _without_wrapper, model)
+    return try_scenarios(scenarios)
 
+
+# ---- claims ------------------------------------------------------------------------------------
 
 runs(unwrap)
+
+
+def _expect_same_state(found: Inside, right: Inside, which: str) -> None:
+    """Raises Failed where the call changed the model.
+
+    Judged are its mode, and device, dtype and `requires_grad` of its parameters.
+    """
+    expect_mode_kept(which, True, found.training)
+    if found.parameters != right.parameters:
+        happened = f"after the call the parameters of {which} are {', '.join(found.parameters)}"
+        at = ("cpu(", "to(", "cuda(", "half(", "requires_grad_(", "return")
+        raise Failed(happened, f"{', '.join(right.parameters)}, as before", at=at)
+
+
+def _mistake_in(name: str) -> str | None:
+    """The mistake behind a wrong answer in a scenario whose model has a `module`."""
+    return "wrapper-guessed-by-attribute" if "`module`" in name else None
 
 
 @unwrap.check(points=0.25)
@@ -100,32 +120,29 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
     """It returns the model inside `DataParallel` and `DistributedDataParallel`."""
     for name, found, right in scenario_pairs(seen[wrappers], wanted[wrappers]):
         if not found.same:
-            shown = (
-                f"another {found.kind}" if found.kind == found.inside else with_article(found.kind)
-            )
-            key = "wrapper-guessed-by-attribute" if "`module`" in name else None
-            kept = found.kind in ("DataParallel", "DistributedDataParallel")
-            at = () if kept else ("deepcopy(", "return")
-            raise Failed(
-                f"for {name} it returned {shown}", "the same model that was wrapped", None, key, at
-            )
-        _judge_state(found, right, f"the model inside {name}")
+            returned = with_article(found.kind)
+            if found.kind == found.inside:
+                returned = f"another {found.kind}"
+            is_wrapper = found.kind in ("DataParallel", "DistributedDataParallel")
+            at = () if is_wrapper else ("deepcopy(", "return")
+            happened = f"for {name} it returned {returned}"
+            expected = "the same model that was wrapped"
+            raise Failed(happened, expected, None, _mistake_in(name), at)
+        _expect_same_state(found, right, f"the model inside {name}")
 
 
 @unwrap.check(points=0.25)
 def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
     """A model that is not wrapped is returned unchanged; of one that is, the model inside."""
     if not any(found.same for found in seen[wrappers].values()):
-        raise Failed(
-            "no wrapper was taken off, so it is not known which models have one",
-            "the model inside a wrapper",
-        )
+        happened = "no wrapper was taken off, so it is not known which models have one"
+        raise Failed(happened, "the model inside a wrapper")
     for name, error in seen[plain_models].errors.items():
         seen.about(plain_models.name, name)
         at = () if "`module`" in name else ("== .__name__", ".__name__")
         raise Failed(f"for {name} it raised {error.short}", "the model itself", error.line, at=at)
     for name, found, right in scenario_pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
-            key = "wrapper-guessed-by-attribute" if "`module`" in name else None
-            raise returned_other_type(found.kind, "the model itself", f"for {name} ", key)
-        _judge_state(found, right, name)
+            before = f"for {name} "
+            raise returned_other_type(found.kind, "the model itself", before, _mistake_in(name))
+        _expect_same_state(found, right, name)
