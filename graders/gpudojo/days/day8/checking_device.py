@@ -17,7 +17,7 @@ from gpudojo.grading.call import (
     torch,
     try_scenarios,
 )
-from gpudojo.grading.checks import expect_settings_kept, runs
+from gpudojo.grading.checks import expect_settings_kept, raised_instead, runs
 from gpudojo.grading.load import load_again
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, with_article
@@ -42,7 +42,7 @@ class DeviceAnswer(Case, frozen=True):
     settings: list[str]
 
 
-def _ask(call: Call, *prefer: Any) -> DeviceAnswer:
+def _call_select_device(call: Call, *prefer: Any) -> DeviceAnswer:
     """Call the student's function and describe its answer. Raises StudentRaised."""
     value, changed = call_and_restore_settings(call, *prefer)
     return DeviceAnswer(type(value).__name__, str(value), isinstance(value, torch.device), changed)
@@ -56,15 +56,16 @@ def _ask_all(call: Call) -> Cases[DeviceAnswer]:
     """
     _load_file_again(call)
     drawn = random.Random(call.seed)
-    found = Cases({"best": _ask(call)})
+    found = Cases({"best": _call_select_device(call)})
     asked: dict[str, Any] = {"prefer None": None}
     for prefer in PREFERENCES:
-        asked |= {f"prefer {prefer}": prefer, f"prefer device {prefer}": torch.device(prefer)}
+        asked[f"prefer {prefer}"] = prefer
+        asked[f"prefer device {prefer}"] = torch.device(prefer)
     # The name of no device has these letters only.
     asked["nonsense"] = "".join(drawn.choices("bdfgjk", k=7))
     for _ in range(drawn.randrange(4)):  # so that to count calls does not tell the machine
-        _ask(call)
-    scenarios = {name: partial(_ask, call, prefer) for name, prefer in asked.items()}
+        _call_select_device(call)
+    scenarios = {name: partial(_call_select_device, call, prefer) for name, prefer in asked.items()}
     found.add(try_scenarios(scenarios, call.seed))
     refused = found.errors.get("prefer None")
     if refused is not None and refused.type == "TypeError" and refused.line is None:
@@ -128,7 +129,7 @@ def one_gpu(call: Call) -> Cases[DeviceAnswer]:
     with contextlib.ExitStack() as undo:
         patch([*changes, (torch.mps, "device_count", lambda: 1)], undo)
         _load_file_again(call)
-        return found.add(try_scenarios({"best of both": lambda: _ask(call)}))
+        return found.add(try_scenarios({"best of both": lambda: _call_select_device(call)}))
 
 
 @select.probe(machine="two gpus")
@@ -161,7 +162,7 @@ def laptop(call: Call) -> Cases[DeviceAnswer]:
         patch(changes, undo)
         undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
         _load_file_again(call)
-        return found.add(try_scenarios({"best unbuilt": lambda: _ask(call)}))
+        return found.add(try_scenarios({"best unbuilt": lambda: _call_select_device(call)}))
 
 
 Machine = Probe[Cases[DeviceAnswer]]
@@ -175,7 +176,7 @@ MACHINES: dict[Machine, str] = {
 runs(select, scenarios=())
 
 
-def _same(answer: str, wanted: str) -> bool:
+def _is_same_device(answer: str, wanted: str) -> bool:
     """True if two names are of the same device: `cuda` is `cuda:0`."""
     return answer.removesuffix(":0") == wanted.removesuffix(":0")
 
@@ -205,20 +206,25 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
                 continue
             answer = seen[machine][name]
             if not answer.is_device:
-                asked = ""
-                if name.startswith("prefer "):
-                    asked = f" for {name.replace('prefer ', 'prefer=')}"
-                shown = with_article(answer.kind)
-                key = None
-                if answer.kind == "str":
-                    shown = f"{answer.text!r}, a str"
-                    key = "string-for-device"
-                happened = f"on a machine with {words} it returned {shown}{asked}"
-                raise Failed(happened, "a torch.device", misconception=key)
+                raise _no_device(words, name, answer)
             expect_settings_kept(answer.settings, name)
 
 
-def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
+def _no_device(machine: str, name: str, answer: DeviceAnswer) -> Failed:
+    """The failure of an answer that is no torch.device; `machine` is that one's GPUs in words."""
+    asked = ""
+    if name.startswith("prefer "):
+        asked = f" for {name.replace('prefer ', 'prefer=')}"
+    shown = with_article(answer.kind)
+    key = None
+    if answer.kind == "str":
+        shown = f"{answer.text!r}, a str"
+        key = "string-for-device"
+    happened = f"on a machine with {machine} it returned {shown}{asked}"
+    return Failed(happened, "a torch.device", misconception=key)
+
+
+def _best_device(seen: Seen, machine: Machine, name: str = "best") -> str:
     """The device that was chosen where none was preferred; "an error" after an error."""
     answer = seen[machine].get(name)
     return "an error" if answer is None else answer.text
@@ -227,20 +233,20 @@ def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
 def _expect_best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
     """Raises Failed unless the best device of a machine is chosen there."""
     why = _why_not_the_best(machine, seen)
-    answer = _best(seen, machine)
-    right = _best(wanted, machine)
-    if not _same(answer, right):
+    answer = _best_device(seen, machine)
+    right = _best_device(wanted, machine)
+    if not _is_same_device(answer, right):
         happened = f"on a machine with {MACHINES[machine]} it chose {answer}"
         raise Failed(happened, right, misconception=why)
 
 
 def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
     """The misconception behind a device that is not the best one, where none was preferred."""
-    if all(_best(seen, each) == "cpu" for each in MACHINES):
+    if all(_best_device(seen, each) == "cpu" for each in MACHINES):
         return "never-the-gpu"
-    if machine is laptop and _best(seen, machine, "best unbuilt") == "cpu":
+    if machine is laptop and _best_device(seen, machine, "best unbuilt") == "cpu":
         return "built-is-not-available"
-    if machine in (mac, laptop) and _best(seen, machine).startswith("cuda"):
+    if machine in (mac, laptop) and _best_device(seen, machine).startswith("cuda"):
         return "hard-coded-cuda"
     return None
 
@@ -250,9 +256,9 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     """If there is a CUDA GPU, it is chosen."""
     _expect_best_on(one_gpu, seen, wanted)
     _expect_best_on(two_gpus, seen, wanted)
-    both = _best(seen, one_gpu, "best of both")
-    right = _best(wanted, one_gpu, "best of both")
-    if not _same(both, right):
+    both = _best_device(seen, one_gpu, "best of both")
+    right = _best_device(wanted, one_gpu, "best of both")
+    if not _is_same_device(both, right):
         seen.about(one_gpu.name, "best of both")
         happened = f"where both CUDA and MPS are available, it chose {both}"
         kind = both.partition(":")[0]
@@ -281,12 +287,12 @@ def _expect_preferences(seen: Seen, wanted: Seen, present: bool) -> None:
             if not name.startswith("prefer "):
                 continue
             asked = name.removeprefix("prefer ").removeprefix("device ")
-            is_there = asked == "None" or _same(right.text, asked)
+            is_there = asked == "None" or _is_same_device(right.text, asked)
             if is_there is present:
-                _expect_preferred(machine, name, asked, right.text, present, seen)
+                _expect_answer_to(machine, name, asked, right.text, present, seen)
 
 
-def _expect_preferred(
+def _expect_answer_to(
     machine: Machine, name: str, asked: str, right: str, present: bool, seen: Seen
 ) -> None:
     """Raises Failed unless the call of this name returned the right device."""
@@ -297,15 +303,15 @@ def _expect_preferred(
     expected = right if present else f"{right}, the best device of this machine"
     raised = seen[machine].errors.get(name)
     if raised is not None:
-        raise Failed(f"{happened} raised {raised.short}", expected, raised.line)
+        raise raised_instead(raised, happened, expected)
     answer = seen[machine][name].text
     exactly = present and asked.endswith(":1")
-    if answer == right or (not exactly and _same(answer, right)):
+    if answer == right or (not exactly and _is_same_device(answer, right)):
         return
-    if asked == "None" or (not present and _same(answer, _best(seen, machine))):
+    if asked == "None" or (not present and _is_same_device(answer, _best_device(seen, machine))):
         key = _why_not_the_best(machine, seen)
     else:
-        key = _why_not_the_preferred(machine, asked, answer, present, seen)
+        key = _why_another_device(machine, asked, answer, present, seen)
     # Better a line that only this call has executed than one that also runs where nothing is
     # preferred.
     seen.about(machine.name, "best")
@@ -318,7 +324,7 @@ def _expect_preferred(
     raise Failed(f"{happened} returned {answer}", expected, None, key, at, own)
 
 
-def _why_not_the_preferred(
+def _why_another_device(
     machine: Machine, asked: str, answer: str, present: bool, seen: Seen
 ) -> str | None:
     """The misconception behind a wrong answer to a preference; None if none is known.
@@ -326,13 +332,13 @@ def _why_not_the_preferred(
     With `present` the preferred device was expected, otherwise the best one of the machine.
     """
     kind = asked.partition(":")[0]
-    if present and asked.endswith(":1") and _same(answer, kind):
+    if present and asked.endswith(":1") and _is_same_device(answer, kind):
         first = seen[machine].get("prefer cuda:0")
         return None if first is not None and first.text == "cuda:0" else "device-index-dropped"
     if not present and answer == asked and machine is one_gpu and kind == "cuda":
         asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
         return "index-not-checked" if asks else None
-    if not present and machine is laptop and _same(answer, asked):
+    if not present and machine is laptop and _is_same_device(answer, asked):
         # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
         return "built-is-not-available"
     return None
@@ -360,5 +366,4 @@ def lets_torch_refuse_nonsense(seen: Seen, wanted: Seen) -> None:
             answer = seen[machine]["nonsense"].text
             raise Failed(f"a name that is no device returned {answer}", f"torch's own {right.type}")
         if raised.type != right.type:
-            happened = f"a name that is no device raised {raised.short}"
-            raise Failed(happened, f"torch's own {right.type}", raised.line)
+            raise raised_instead(raised, "a name that is no device", f"torch's own {right.type}")

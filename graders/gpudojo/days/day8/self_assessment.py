@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpudojo.grading.call import nn, torch
+from gpudojo.grading.checks import declare_check
 from gpudojo.model.evidence import CallStatus, Case
 from gpudojo.model.exercise import Exercise, Failed, Seen, Todo, with_article
 from gpudojo.model.results import not_handed_in
@@ -30,6 +31,8 @@ SHOWS: Final[dict[str, dict[str, str]]] = {
 
 MIB: Final = 1 << 20
 
+# ---- experiments -------------------------------------------------------------------------------
+
 
 def portable() -> str:
     """What `is_available()` and `is_built()` say with and without a GPU."""
@@ -41,8 +44,9 @@ def portable() -> str:
         with open_machine(machine, "virtual"):
             chosen[machine] = "cuda" if torch.cuda.is_available() else "cpu"
             built = torch.backends.cuda.is_built()
-    found = f"is_available() chose {chosen['one gpu']} on a machine with a GPU and {chosen['laptop']} on one without"
-    return f"{found}, where is_built() said {built}."
+    with_gpu = f"is_available() chose {chosen['one gpu']} on a machine with a GPU"
+    without = f"{chosen['laptop']} on one without, where is_built() said {built}"
+    return f"{with_gpu} and {without}."
 
 
 def different_devices() -> str:
@@ -77,10 +81,9 @@ def no_grad() -> str:
             graphs.append(out.grad_fn is not None)
             del out
         mode = "training" if model.training else "evaluation"
-    return (
-        f"eight layers took {peaks[0]:.1f} MiB with a graph and {peaks[1]:.1f} MiB under no_grad, which built "
-        f"{'one' if graphs[1] else 'none'}; the model was still in {mode} mode."
-    )
+    took = f"eight layers took {peaks[0]:.1f} MiB with a graph and {peaks[1]:.1f} MiB under no_grad"
+    built = "one" if graphs[1] else "none"
+    return f"{took}, which built {built}; the model was still in {mode} mode."
 
 
 def out_of_memory() -> str:
@@ -88,14 +91,16 @@ def out_of_memory() -> str:
     from virtual_cuda import virtual_cuda
 
     with virtual_cuda(memory=32 * MIB):
-        first = _fits(48)
+        first = _outcome_of_allocating(48)
         torch.cuda.empty_cache()
-        emptied = _fits(48)
-        half = _fits(24)
-    return f"on a card of 32 MiB a batch of 48 MiB {first}, after empty_cache() it {emptied}, and half of it {half}."
+        emptied = _outcome_of_allocating(48)
+        half = _outcome_of_allocating(24)
+    large = f"on a card of 32 MiB a batch of 48 MiB {first}, after empty_cache() it {emptied}"
+    return f"{large}, and half of it {half}."
 
 
-def _fits(mebibytes: int) -> str:
+def _outcome_of_allocating(mebibytes: int) -> str:
+    """Whether so much memory could be allocated, in words."""
     try:
         torch.empty(mebibytes * MIB // 4, device="cuda")
     except torch.OutOfMemoryError:
@@ -113,8 +118,9 @@ def another_process() -> str:
         mine = torch.cuda.memory_allocated() / MIB
         del kept
     return (
-        f"torch.cuda.memory_allocated() said {mine:g} MiB, this process's own tensors, and empty_cache() gives back "
-        "only what this process holds; another process keeps its memory until it ends, and both can run side by side."
+        f"torch.cuda.memory_allocated() said {mine:g} MiB, this process's own tensors, "
+        "and empty_cache() gives back only what this process holds; "
+        "another process keeps its memory until it ends, and both can run side by side."
     )
 
 
@@ -125,6 +131,9 @@ EXPERIMENTS: Final = (portable, different_devices, no_grad, out_of_memory, anoth
 def run_experiments() -> dict[str, str]:
     """The result of every experiment, in a sentence; cached, as they always give the same."""
     return {experiment.__name__: experiment() for experiment in EXPERIMENTS}
+
+
+# ---- answers -----------------------------------------------------------------------------------
 
 
 class Letters(Case, frozen=True):
@@ -142,22 +151,25 @@ KIND: Final = "\0"  # before the kind of an answer that is no text
 @answers.probe(machine="value")
 def letters(value: Any) -> Letters:
     """The answer to every question, as it is written."""
-
-    # By dict's and str's own methods: a class of the student's may have others.
-    def text(answer: Any) -> str | None:
-        if isinstance(answer, str):
-            return str.__getitem__(answer, slice(80))
-        return None if answer is None else KIND + with_article(type(answer).__name__)
-
-    found = (
-        {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
-    )
+    # By dict's own method: a class of the student's may have another.
+    items = dict.items(value) if isinstance(value, dict) else ()
+    found = {key: answer for key, answer in items if type(key) is str}
+    others = sorted(name[:40] for name in found if name not in SHOWS)
     return Letters(
         kind="dict" if isinstance(value, dict) else type(value).__name__,
-        answers={name: text(found.get(name)) for name in SHOWS},
+        answers={name: _text_of(found.get(name)) for name in SHOWS},
         missing=[name for name in SHOWS if name not in found],
-        others=sorted(name[:40] for name in found if name not in SHOWS)[:10],
+        others=others[:10],
     )
+
+
+def _text_of(answer: Any) -> str | None:
+    """An answer as text: the beginning of a text, KIND and its kind of anything else."""
+    if answer is None:
+        return None
+    if isinstance(answer, str):
+        return str.__getitem__(answer, slice(80))  # which a class of the student's may replace
+    return KIND + with_article(type(answer).__name__)
 
 
 @answers.probe(machine="reference")
@@ -174,76 +186,89 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
     """`ANSWERS` is a dict from question to letter."""
     status, raised = seen.ends["letters"]
     if status is not CallStatus.RETURNED:
-        said = (
-            f"the file could not be run: {raised.short}"
-            if raised
-            else f"{not_handed_in('ANSWERS')}, or is None"
-        )
-        raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
+        if raised is None:
+            raise Failed(f"{not_handed_in('ANSWERS')}, or is None", "ANSWERS = {...}")
+        raise Failed(f"the file could not be run: {raised.short}", "ANSWERS = {...}", raised.line)
     if seen[letters].kind != "dict":
-        raise Failed(
-            f"ANSWERS is {with_article(seen[letters].kind)}",
-            "a dict, as in the original file",
-            at=("",),
-        )
+        happened = f"ANSWERS is {with_article(seen[letters].kind)}"
+        raise Failed(happened, "a dict, as in the original file", at=("",))
 
 
-def _judge(question: str, seen: Seen, wanted: Seen) -> None:
+def _judge_answer(question: str, seen: Seen, wanted: Seen) -> None:
     """Raises Failed for a wrong answer to a question, and Todo where there is none yet."""
-    found, at = seen[letters], (f'["{question}"]', "")
-    # No such key: perhaps it is misspelt.
+    found = seen[letters]
     if question in found.missing:
-        others = "".join(f', but "{name}"' for name in found.others[:1])
-        misspelt = tuple(f'["{name}"]' for name in found.others[:1])
-        expected = f"the questions {', '.join(SHOWS)}"
-        raise Failed(
-            f'ANSWERS has no "{question}"{others}', expected, at=(*misspelt, ""), about="is_a_dict"
-        )
+        raise _question_missing(question, found)
     answer = found.answers[question]
     if answer is None:
-        others = ", ".join(
-            name for name in SHOWS if found.answers[name] is None and name != question
-        )
-        raise Todo(
-            f'ANSWERS["{question}"] has no answer yet'
-            + (f"; neither have: {others}" if others else "")
-        )
+        raise _answer_missing(question, found)
     letter = answer.strip(" ().").lower()  # "b", "B" and " b) " are the same
     if letter == wanted[letters].answers[question]:
         return
-    # No letter, or a wrong one
+    at = (f'["{question}"]', "")
     if letter not in tuple(LETTERS):
         shown = answer.removeprefix(KIND) if answer.startswith(KIND) else repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
         raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
+    happened = f'"{letter}" is not the answer to "{question}"'
     truth = wanted[tried_out].get(question)
-    happened = f'"{letter}" is not the answer to "{question}"' + (
-        f". When we tried it out, {truth}" if truth else ""
-    )
+    if truth:
+        happened = f"{happened}. When we tried it out, {truth}"
     raise Failed(happened, "one of the other letters", None, SHOWS[question].get(letter), at)
 
 
-CLAIMS: Final = {
-    "portable": (
+def _question_missing(question: str, found: Letters) -> Failed:
+    """The failure of answers without this question; perhaps it is misspelt."""
+    happened = f'ANSWERS has no "{question}"'
+    at = [""]
+    if found.others:
+        other = found.others[0]
+        happened = f'{happened}, but "{other}"'
+        at = [f'["{other}"]', ""]
+    expected = f"the questions {', '.join(SHOWS)}"
+    return Failed(happened, expected, at=tuple(at), about="is_a_dict")
+
+
+def _answer_missing(question: str, found: Letters) -> Todo:
+    """What is still to do: this question, and others."""
+    message = f'ANSWERS["{question}"] has no answer yet'
+    others = [name for name in SHOWS if found.answers[name] is None and name != question]
+    if others:
+        message = f"{message}; neither have: {', '.join(others)}"
+    return Todo(message)
+
+
+class QuestionClaim(NamedTuple):
+    """The check of one question."""
+
+    question: str
+    name: str
+    claim: str
+
+
+CLAIMS: Final = (
+    QuestionClaim(
+        "portable",
         "knows_the_portable_line",
         "The line that makes a script run with and without a GPU.",
     ),
-    "different_devices": (
+    QuestionClaim(
+        "different_devices",
         "knows_what_two_devices_do",
         "What happens if model and data are on different devices.",
     ),
-    "no_grad": ("knows_what_no_grad_is_for", "The two benefits of `no_grad`."),
-    "out_of_memory": (
+    QuestionClaim("no_grad", "knows_what_no_grad_is_for", "The two benefits of `no_grad`."),
+    QuestionClaim(
+        "out_of_memory",
         "knows_what_to_do_when_memory_is_full",
         "The first thing to try if memory runs out.",
     ),
-    "another_process": (
+    QuestionClaim(
+        "another_process",
         "knows_whose_memory_it_is",
         "What another process in `nvidia-smi` means for you.",
     ),
-}
-for _question, (_name, _doc) in CLAIMS.items():
-    _check: Any = functools.partial(_judge, _question)
-    _check.__name__ = _name
-    _check.__doc__ = _doc
-    answers.check(points=0.4, needs=("is_a_dict",))(_check)
+)
+for _question, _name, _claim in CLAIMS:
+    _judge = functools.partial(_judge_answer, _question)
+    declare_check(answers, _name, _claim, _judge, points=0.4, needs=("is_a_dict",))
