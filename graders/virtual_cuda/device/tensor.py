@@ -134,7 +134,7 @@ for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
     _cls.__module__ = _module
 
 _inference_on: Final = torch.is_inference_mode_enabled
-# The classes of device tensors; `torch_api/tensor_types.py` adds students' classes.
+# The classes of device tensors; `torch_api/student_classes.py` adds students' classes.
 VIRTUAL: Final[set[type]] = {
     Tensor,
     Parameter,

@@ -20,7 +20,7 @@ from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.lacking import Lacking
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.torch_api.tensor_types import detach_as, device_class, host_class
+from virtual_cuda.torch_api.student_classes import detach_as, device_class, host_class
 
 # torch.optim hides its submodules behind functions of the same names.
 _optimizer: Final = sys.modules["torch.optim.optimizer"]

@@ -29,7 +29,7 @@ from virtual_cuda.ops.dispatch import (
 )
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.torch_api import tensor_types
+from virtual_cuda.torch_api.student_classes import student_class
 
 _CUDA: Final = torch.utils.dlpack.DLDeviceType.kDLCUDA
 
@@ -374,7 +374,7 @@ def _reduce(self: Any, protocol: Any) -> Any:
             return _rebuild_parameter, given
         return _rebuild_parameter_with_state, (*given, state)
     function, rebuilt = _parts(self, protocol)
-    cls = tensor_types.student_class(type(self))
+    cls = student_class(type(self))
     if cls is torch.Tensor and not state:
         return function, rebuilt
     return _rebuild_from_type, (function, cls, rebuilt, state)

@@ -1,0 +1,132 @@
+"""Classes of tensors that wrap other tensors, and modes that see operators.
+
+Both have a `__torch_dispatch__`, which is told of operators. While a device is open it is changed,
+so that it is told what a program on a GPU would see: "cuda", not the name that C++ has for the
+device. Nested tensors above all have such a class.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import torch.nested
+
+from virtual_cuda.device.state import open_device_named
+from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.internals import find_internal
+from virtual_cuda.patching import Opening, Patch, around, class_watch, torch_patches
+from virtual_cuda.torch_api.student_classes import (
+    device_as_named,
+    device_of,
+    host_class,
+    is_cuda_tensor,
+)
+
+# Where `_make_wrapper_subclass` takes the device, counted after the class.
+_DEVICE_POSITION: Final = 6
+# Classes that got the properties `device` and `is_cuda`.
+_with_device_names: Final[list[Any]] = []
+# Classes whose `__torch_dispatch__` was changed, and what it was; None where it is inherited.
+_translated: Final[dict[Any, Any]] = {}
+
+
+def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `Tensor._make_wrapper_subclass` for a class that wraps tensors.
+
+    C++ must not hear of a device that it lacks, so it is told "lazy"; the class is changed so that
+    Python hears "cuda".
+    """
+    cls = host_class(cls)
+    by_position = len(args) > _DEVICE_POSITION
+    device = open_device_named(args[_DEVICE_POSITION] if by_position else kwargs.get("device"))
+    if device is None:
+        return original(cls, *args, **kwargs)
+    if by_position:
+        args = (*args[:_DEVICE_POSITION], device.lazy, *args[_DEVICE_POSITION + 1 :])
+    else:
+        kwargs["device"] = device.lazy
+    if "device" not in vars(cls):
+        cls.device = property(device_of)
+        cls.is_cuda = property(is_cuda_tensor)
+        _with_device_names.append(cls)
+    _translate_dispatch(cls)
+    return original(cls, *args, **kwargs)
+
+
+def _translate_dispatch(cls: Any) -> None:
+    """Change a class so that its `__torch_dispatch__` is told a GPU's names.
+
+    They are the classes of tensors and the devices that a program on a GPU would see. Does nothing
+    for a class that was changed before.
+    """
+    if cls in _translated:
+        return
+    declared = inspect.getattr_static(cls, "__torch_dispatch__")
+    is_static = isinstance(declared, staticmethod)
+    is_bound = isinstance(declared, (classmethod, staticmethod))
+    function: Any = declared.__func__ if is_bound else declared
+    count_before_types = 1 if is_static else 2  # (func, types, …) or (self, func, types, …)
+
+    @functools.wraps(function)
+    def dispatch_with_names(*args: Any, **kwargs: Any) -> Any:
+        before_types = args[:count_before_types]
+        types = args[count_before_types]
+        students_types = tuple(each for each in types if each not in VIRTUAL)
+        rest = [_rename_devices(value) for value in args[count_before_types + 1 :]]
+        renamed = {name: _rename_devices(value) for name, value in kwargs.items()}
+        return function(*before_types, students_types, *rest, **renamed)
+
+    with class_watch:
+        _translated[cls] = vars(cls).get("__torch_dispatch__")
+        if is_bound:
+            cls.__torch_dispatch__ = type(declared)(dispatch_with_names)
+        else:
+            cls.__torch_dispatch__ = dispatch_with_names
+
+
+def _rename_devices(arguments: Any) -> Any:
+    """The arguments of an operator, a tuple or a dict, with the devices as programs know them."""
+    if type(arguments) is dict:
+        return {name: _rename_device(value) for name, value in arguments.items()}
+    if type(arguments) is tuple:
+        return tuple(_rename_device(value) for value in arguments)
+    return arguments
+
+
+def _rename_device(value: Any) -> Any:
+    return device_as_named(value) if isinstance(value, torch.device) else value
+
+
+def _push_mode(original: Any, mode: Any) -> None:
+    """Enter a mode that sees operators; its class is changed."""
+    _translate_dispatch(type(mode))
+    original(mode)
+
+
+def _restore_classes() -> None:
+    """Undo what was done to classes, when the device closes."""
+    if not _with_device_names and not _translated:
+        return
+    with class_watch:
+        for cls in _with_device_names:
+            del cls.device, cls.is_cuda
+        for cls, before in _translated.items():
+            if before is None:
+                del cls.__torch_dispatch__
+            else:
+                cls.__torch_dispatch__ = before
+        _translated.clear()
+        _with_device_names.clear()
+
+
+@torch_patches()
+def _wrapper_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of what makes wrapping tensors and enters modes."""
+    opening.on_close.append(_restore_classes)
+    yield around(find_internal("torch.utils._python_dispatch"), "_push_mode", _push_mode)
+    make_wrapper = functools.partial(_make_wrapper, torch.Tensor._make_wrapper_subclass)
+    yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper)
