@@ -45,14 +45,14 @@ class Drawn(NamedTuple):
     outputs: Outputs
 
 
-class Result(NamedTuple):
+class LossAndAccuracy(NamedTuple):
     """What an evaluation returns."""
 
     loss: float
     accuracy: float
 
 
-class Range(NamedTuple):
+class NumberRange(NamedTuple):
     """How many numbers a part of the model has, and from where to where they are drawn."""
 
     size: int
@@ -62,12 +62,12 @@ class Range(NamedTuple):
 
 # They are large enough that wrong answers cost visibly more than right ones.
 RANGES: Final = Numbers(
-    first=Range(HIDDEN * 3 * SIZE * SIZE, -0.15, 0.15),
-    first_bias=Range(HIDDEN, -0.15, 0.15),
-    last=Range(CLASSES * HIDDEN, -2.4, 2.4),
-    last_bias=Range(CLASSES, -0.3, 0.3),
-    mean=Range(3, -0.5, 0.5),
-    variance=Range(3, 0.1, 0.3),
+    first=NumberRange(HIDDEN * 3 * SIZE * SIZE, -0.15, 0.15),
+    first_bias=NumberRange(HIDDEN, -0.15, 0.15),
+    last=NumberRange(CLASSES * HIDDEN, -2.4, 2.4),
+    last_bias=NumberRange(CLASSES, -0.3, 0.3),
+    mean=NumberRange(3, -0.5, 0.5),
+    variance=NumberRange(3, 0.1, 0.3),
 )
 
 # ---- drawing -----------------------------------------------------------------------------------
@@ -239,14 +239,14 @@ def classes_of(outputs: Outputs) -> list[int]:
     return classes
 
 
-def batch_means(outputs: Outputs) -> Result:
+def batch_means(outputs: Outputs) -> LossAndAccuracy:
     """The means over the batches of loss and accuracy; zeros for no batch."""
     results = [_evaluate_formula(*batch) for batch in _batches_of(outputs)]
     if not results:
-        return Result(0.0, 0.0)
+        return LossAndAccuracy(0.0, 0.0)
     loss = sum(result.loss for result in results) / len(results)
     accuracy = sum(result.accuracy for result in results) / len(results)
-    return Result(loss, accuracy)
+    return LossAndAccuracy(loss, accuracy)
 
 
 def _batches_of(outputs: Outputs) -> list[tuple[Outputs, list[int]]]:
@@ -256,7 +256,7 @@ def _batches_of(outputs: Outputs) -> list[tuple[Outputs, list[int]]]:
     return [(outputs[start : start + BATCH], classes[start : start + BATCH]) for start in starts]
 
 
-def _evaluate_formula(outputs: Outputs, classes: list[int]) -> Result:
+def _evaluate_formula(outputs: Outputs, classes: list[int]) -> LossAndAccuracy:
     """The mean loss, as `loss_fn` computes it, and the accuracy."""
     loss = 0.0
     hits = 0.0
@@ -264,7 +264,7 @@ def _evaluate_formula(outputs: Outputs, classes: list[int]) -> Result:
         logarithm = math.log(sum(map(math.exp, row)))
         loss += logarithm - (1 - SMOOTHING) * row[wanted] - SMOOTHING * sum(row) / CLASSES
         hits += _place_of_largest(row) == wanted
-    return Result(loss / len(classes), hits / len(classes))
+    return LossAndAccuracy(loss / len(classes), hits / len(classes))
 
 
 def _place_of_largest(values: list[float]) -> int:

@@ -57,7 +57,7 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 runs(average_gradients, diagnose=_why_it_raises)
 
 
-class Answer(NamedTuple):
+class RankGradients(NamedTuple):
     """The gradients of one process, after the call, before it, and as they should be."""
 
     rank: str
@@ -74,14 +74,14 @@ class Answer(NamedTuple):
         return _are_equal(self.found, self.before, factor)
 
 
-def _answers_of_both(seen: Seen, wanted: Seen) -> list[Answer]:
+def _answers_of_both(seen: Seen, wanted: Seen) -> list[RankGradients]:
     """The gradients of both processes. One alone, where nothing changes, shows those before."""
     mean = wanted[two_processes]["rank 0"].some.gradients
     answers = []
     for rank in RANKS:
         found = seen[two_processes][rank].some.gradients
         before = wanted[two_processes][rank].alone.gradients
-        answers.append(Answer(rank, found, before, mean))
+        answers.append(RankGradients(rank, found, before, mean))
     return answers
 
 
@@ -93,7 +93,7 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
         raise _not_the_mean(*answers)
 
 
-def _not_the_mean(first: Answer, second: Answer) -> Failed:
+def _not_the_mean(first: RankGradients, second: RankGradients) -> Failed:
     """The failure of gradients other than the mean, with its cause where that can be told."""
     number = _first_wrong_parameter(first, second)
     in_first = f"{_in_words(first.found[number])} in {first.rank}"
@@ -121,7 +121,7 @@ def _not_the_mean(first: Answer, second: Answer) -> Failed:
     return Failed(happened, expected, at=("async_op=True",))
 
 
-def _first_wrong_parameter(*answers: Answer) -> int:
+def _first_wrong_parameter(*answers: RankGradients) -> int:
     """The number of the first parameter whose gradient is not the mean in every process."""
     for number in range(len(PARAMETERS)):
         for answer in answers:
@@ -132,7 +132,7 @@ def _first_wrong_parameter(*answers: Answer) -> int:
     return 0
 
 
-def _is_unchanged(answer: Answer, number: int) -> bool:
+def _is_unchanged(answer: RankGradients, number: int) -> bool:
     """True if the gradient of one parameter is that from before."""
     return _is_equal(answer.found[number], answer.before[number])
 
