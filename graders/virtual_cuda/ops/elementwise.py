@@ -44,52 +44,72 @@ _MASKS: Final = (torch.bool, torch.uint8)
 # ---- waits ---------------------------------------------------------------------------------------
 
 
-def _indices(indices: Any) -> int:
+def _is_device_mask(index: Any) -> bool:
+    """True for a mask on the device."""
+    return on_device(index) and index.dtype in _MASKS
+
+
+def _is_host_mask(index: Any) -> bool:
+    """True for a mask on the host."""
+    return on_host(index) and index.dtype in _MASKS
+
+
+def _waits_of_indices(indices: Any) -> int:
     """How often the host waits for these indices.
 
     A mask on the device must be counted. Numbers on the host must be copied. A mask on the host
     costs nothing.
     """
-    return sum(
-        index.dtype in _MASKS
-        if on_device(index)
-        else index.dtype not in _MASKS and index.numel() > 0
-        for index in tensors_in(indices)
-    )
-
-
-def _index_put_waits(given: dict[str, Any]) -> int:
-    """How often the host waits for `x[indices] = values`."""
-    target = given["self"]
-    indices = given["indices"]
-    values = given["values"]
-    if not on_device(target):
-        # A device mask on a host tensor is counted there, and the numbers it stands for come over.
-        return 2 * sum(on_device(index) and index.dtype in _MASKS for index in indices)
-    masks = [index for index in indices if index is not None]
-    masked = len(masks) == 1 and on_device(masks[0]) and masks[0].dtype in _MASKS
-    if masked and on_host(values) and values.numel() == 1 and not given.get("accumulate"):
-        # `x[mask] = number` is a fill, which needs no count of the mask: canDispatchToMaskedFill.
-        return 0
-    waits = _indices(indices) + on_host(values)
-    if given.get("accumulate"):  # sums over sorted indices, for which a host mask is copied too
-        waits += sum(on_host(index) and index.dtype in _MASKS for index in indices)
+    waits = 0
+    for index in tensors_in(indices):
+        is_mask = index.dtype in _MASKS
+        if on_device(index):
+            waits += is_mask
+        else:
+            waits += not is_mask and index.numel() > 0
     return waits
 
 
-def _where_waits(given: dict[str, Any]) -> int:
+def _waits_of_index(given: dict[str, Any]) -> int:
+    """How often the host waits for `x[indices]`."""
+    return _waits_of_indices(given["indices"]) if on_device(given["self"]) else 0
+
+
+def _waits_of_index_put(given: dict[str, Any]) -> int:
+    """How often the host waits for `x[indices] = values`."""
+    indices = given["indices"]
+    values = given["values"]
+    accumulates = given.get("accumulate")
+    if not on_device(given["self"]):
+        # A device mask on a host tensor is counted there, and the numbers it stands for come over.
+        return 2 * sum(_is_device_mask(index) for index in indices)
+    given_indices = [index for index in indices if index is not None]
+    is_masked = len(given_indices) == 1 and _is_device_mask(given_indices[0])
+    is_host_number = on_host(values) and values.numel() == 1
+    if is_masked and is_host_number and not accumulates:
+        # `x[mask] = number` is a fill, which needs no count of the mask: canDispatchToMaskedFill.
+        return 0
+    waits = _waits_of_indices(indices) + on_host(values)
+    if accumulates:  # sums over sorted indices, for which a host mask is copied too
+        waits += sum(_is_host_mask(index) for index in indices)
+    return waits
+
+
+def _waits_of_where(given: dict[str, Any]) -> int:
     """How often the host waits for `where`: once for each operand on the host.
 
     These are copied to the device of the others.
     """
     operands = [given["condition"], given["self"], given["other"]]
-    return sum(map(on_host, operands)) if any(map(on_device, operands)) else 0
+    if not any(on_device(operand) for operand in operands):
+        return 0
+    return sum(on_host(operand) for operand in operands)
 
 
 # ---- placement -----------------------------------------------------------------------------------
 
 
-def _index(call: OperatorCall) -> Any:
+def _judge_index(call: OperatorCall) -> Any:
     """Allow indices on the host or on the device of the indexed tensor.
 
     Raises RuntimeError for indices on another device.
@@ -98,12 +118,13 @@ def _index(call: OperatorCall) -> Any:
     for index in tensors_in(call.given["indices"]):
         if not on_host(index) and index.device != base.device:
             raise RuntimeError(
-                f"indices should be either on cpu or on the same device as the indexed tensor ({label_of(base)})"
+                "indices should be either on cpu or on the same device as the indexed tensor "
+                f"({label_of(base)})"
             )
-    return _masked(call)
+    return _judge_mask(call)
 
 
-def _masked(call: OperatorCall) -> Any:
+def _judge_mask(call: OperatorCall) -> Any:
     """Allow a mask on the device of the tensor. Raises RuntimeError for one elsewhere."""
     base = call.given["self"]
     mask = call.given.get("mask")
@@ -115,7 +136,7 @@ def _masked(call: OperatorCall) -> Any:
     return ALLOWED
 
 
-def _index_put(call: OperatorCall) -> Any:
+def _judge_index_put(call: OperatorCall) -> Any:
     """Judge `x[indices] = values`: indices may be anywhere, and so may a value without dimensions.
 
     Raises RuntimeError for other values on another device, after recording that masks were counted.
@@ -123,37 +144,37 @@ def _index_put(call: OperatorCall) -> Any:
     given = call.given
     base = given["self"]
     values = given["values"]
-    if values.device != base.device and values.dim() > 0:
-        masks = [i for i in tensors_in(given["indices"]) if not on_host(i) and i.dtype in _MASKS]
-        placement.record_waits("boolean index", len(masks))  # they have been counted by then
-        sorted_first = (
-            given.get("accumulate", False) or torch.are_deterministic_algorithms_enabled()
+    if values.device == base.device or values.dim() == 0:
+        return result_beside(call, base)
+    masks = [index for index in tensors_in(given["indices"]) if _is_device_mask(index)]
+    placement.record_waits("boolean index", len(masks))  # they have been counted by then
+    base_label = label_of(base)
+    values_label = label_of(values)
+    is_sorted = given.get("accumulate", False) or torch.are_deterministic_algorithms_enabled()
+    if not on_host(base) and is_sorted:
+        raise RuntimeError(
+            f"expected device {base_label} but got device {values_label} for value tensor"
         )
-        if not on_host(base) and sorted_first:
-            raise RuntimeError(
-                f"expected device {label_of(base)} but got device {label_of(values)} for value tensor"
-            )
-        labels = label_of(base), label_of(values)
-        raise two_devices_error(*(reversed(labels) if labels[0] == placement.HOST else labels))
-    return result_beside(call, base)
+    if base_label == placement.HOST:
+        raise two_devices_error(values_label, base_label)
+    raise two_devices_error(base_label, values_label)
 
 
-def _masked_fill(call: OperatorCall) -> Any:
+def _judge_masked_fill(call: OperatorCall) -> Any:
     """Refuse a value in a tensor for a tensor on the host, and a mask on another device."""
     if on_host(call.given["self"]) and isinstance(call.given["value"], torch.Tensor):
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
-    return _masked(call)
+    return _judge_mask(call)
 
 
-def _where(call: OperatorCall) -> Any:
+def _judge_where(call: OperatorCall) -> Any:
     """Allow operands without dimensions on the host. Raises RuntimeError for others.
 
     None, so that the general rules decide, where no operand is on a device or `out=` is given.
     """
-    operands = [
-        t for name in ("condition", "self", "other") for t in tensors_in(call.given.get(name))
-    ]
-    first = next((t for t in operands if not on_host(t)), None)
+    given = [call.given.get(name) for name in ("condition", "self", "other")]
+    operands = list(tensors_in(given))
+    first = next((tensor for tensor in operands if not on_host(tensor)), None)
     if first is None:
         return None
     for tensor in operands:
@@ -162,7 +183,7 @@ def _where(call: OperatorCall) -> Any:
     return ALLOWED if "out" not in call.given else None
 
 
-def _index_fill(call: OperatorCall) -> Any:
+def _judge_index_fill(call: OperatorCall) -> Any:
     """The result of `index_fill` on the host, or ALLOWED. Raises CUDA's error."""
     base = call.given["self"]
     find_host_number(call.func, {"self": base, "index": call.given["index"]}, ("self",))
@@ -194,29 +215,30 @@ def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
 # ---- kernels and outputs -------------------------------------------------------------------------
 
 
-def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+def _index_put_unless_shared(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """Change `self` as `index_put_` does, and return it.
 
     Raises RuntimeError for `x[mask] = x[0, 0]`: CUDA finds the number inside what is written to.
     The CPU reads it first.
     """
-    shared = (
-        values.numel() == 1 and values.untyped_storage()._cdata == self.untyped_storage()._cdata
-    )
-    if shared and self.is_contiguous():
-        at = values.storage_offset() - self.storage_offset()
-        if (
-            0
-            <= at
-            <= sum(
-                (size - 1) * stride for size, stride in zip(self.shape, self.stride(), strict=True)
-            )
-        ):
-            raise RuntimeError(
-                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
-                "memory location. Please clone() the tensor before performing the operation."
-            )
+    if values.numel() == 1 and self.is_contiguous() and _lies_inside(values, self):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor "
+            "refer to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
     return aten.index_put_.default(self, indices, values, accumulate)
+
+
+def _lies_inside(number: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """True if a tensor of one element lies in the memory of a contiguous one."""
+    if number.untyped_storage()._cdata != tensor.untyped_storage()._cdata:
+        return False
+    last = 0
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (size - 1) * stride
+    position = number.storage_offset() - tensor.storage_offset()
+    return 0 <= position <= last
 
 
 def _index_put_words(inner: Any, text: str) -> Exception | None:
@@ -239,34 +261,42 @@ def in_single(func: Any, first: Any, *args: Any) -> Any:
     """The result of a function, where half precision is computed in single and rounded once."""
     if first.dtype not in HALF:
         return func(first, *args)
-    wide = (a.float() if isinstance(a, torch.Tensor) and a.dtype in HALF else a for a in args)
+    wide = [to_single(value) for value in args]
     return func(first.float(), *wide).to(first.dtype)
 
 
-def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
+def to_single(value: Any) -> Any:
+    """A half-precision tensor in single precision; any other value as it is."""
+    if isinstance(value, torch.Tensor) and value.dtype in HALF:
+        return value.float()
+    return value
+
+
+def _bags_as_cuda(inner: Any, kwargs: Any, out: Any) -> Any:
     """The results of `_embedding_bag` with CUDA's side results.
 
     Every index has its bag. The largest of a bag are kept only for the mode "max".
     """
-    result, bag_of, sizes, largest = out
+    result, _, sizes, largest = out
     indices = inner[1]
     offsets = inner[2]
     mode = inner[4] if len(inner) > 4 else kwargs.get("mode", 0)
     padding = inner[8] if len(inner) > 8 else kwargs.get("padding_idx", -1)
-    starts = offsets[1:][offsets[1:] < len(indices)].long()
-    dtype = torch.promote_types(indices.dtype, offsets.dtype)
-    bag_of = (
-        torch.zeros(len(indices), dtype=torch.int64)
-        .index_add_(0, starts, torch.ones_like(starts))
-        .cumsum(0)
-    )
+    # The bag of each index: how many bags have begun up to it.
+    starts = offsets[1:]
+    starts = starts[starts < len(indices)].long()
+    begun = torch.zeros(len(indices), dtype=torch.int64)
+    begun.index_add_(0, starts, torch.ones_like(starts))
+    bags = begun.cumsum(0)
     if len(sizes) <= len(offsets):  # what is padding does not count
-        counted = bag_of[indices != padding]
-        sizes = torch.zeros(len(offsets), dtype=sizes.dtype).index_add_(
-            0, counted, torch.ones(len(counted), dtype=sizes.dtype)
-        )[: len(sizes)]
-    bag_of = bag_of.to(dtype)
-    return (result, bag_of, sizes, largest if mode == 2 else largest.new_empty(0))
+        counted = bags[indices != padding]
+        ones = torch.ones(len(counted), dtype=sizes.dtype)
+        all_sizes = torch.zeros(len(offsets), dtype=sizes.dtype)
+        sizes = all_sizes.index_add_(0, counted, ones)[: len(sizes)]
+    if mode != 2:
+        largest = largest.new_empty(0)
+    dtype = torch.promote_types(indices.dtype, offsets.dtype)
+    return (result, bags.to(dtype), sizes, largest)
 
 
 # ---- entries -------------------------------------------------------------------------------------
@@ -282,10 +312,16 @@ def _index_select_words(inner: Any, text: str) -> Exception | None:
 
 
 IN_CPP: Final = {
-    "Byte": "unsigned char", "Char": "signed char", "Short": "short int", "Long": "long int", "Half": "c10::Half",
-    "BFloat16": "c10::BFloat16", "ComplexHalf": "c10::complex<c10::Half>", "ComplexFloat": "c10::complex<float>",
+    "Byte": "unsigned char",
+    "Char": "signed char",
+    "Short": "short int",
+    "Long": "long int",
+    "Half": "c10::Half",
+    "BFloat16": "c10::BFloat16",
+    "ComplexHalf": "c10::complex<c10::Half>",
+    "ComplexFloat": "c10::complex<float>",
     "ComplexDouble": "c10::complex<double>",
-}  # fmt: skip
+}
 
 
 def _masked_fill_words(inner: Any, text: str) -> Exception | None:
@@ -299,17 +335,16 @@ def _masked_fill_words(inner: Any, text: str) -> Exception | None:
 
 def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for arguments of different dtypes; None for other texts."""
-    if (
-        "'per_sample_weights'; but type" in text
-        and {inner[0].dtype, inner[6].dtype} <= DTYPE_NAMES.keys()
-    ):
-        found = DTYPE_NAMES[inner[6].dtype]
-        return RuntimeError(f"expected scalar type {DTYPE_NAMES[inner[0].dtype]} but found {found}")
+    if "'per_sample_weights'; but type" in text:
+        expected = DTYPE_NAMES.get(inner[0].dtype)
+        found = DTYPE_NAMES.get(inner[6].dtype)
+        if expected is not None and found is not None:
+            return RuntimeError(f"expected scalar type {expected} but found {found}")
     if "arguments for embedding_bag)" not in text:
         return None
-    said = text.replace("arguments for embedding_bag)", "arguments for embedding_bag_cuda)")
-    said = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", said)
-    return RuntimeError(re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", said))
+    text = text.replace("arguments for embedding_bag)", "arguments for embedding_bag_cuda)")
+    text = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", text)
+    return RuntimeError(re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", text))
 
 
 def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
@@ -318,11 +353,12 @@ def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
     CUDA calls the mask's dtype by its name in C++.
     """
     if text.startswith("masked_scatter: expected self and source"):
-        return RuntimeError(
-            re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text)
-        )
+        text = re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text)
+        return RuntimeError(text)
     start, found, dtype = text.partition("only supports boolean masks, but got mask with dtype ")
-    return RuntimeError(f"{start}{found}{IN_CPP.get(dtype, dtype.lower())}") if found else None
+    if not found:
+        return None
+    return RuntimeError(f"{start}{found}{IN_CPP.get(dtype, dtype.lower())}")
 
 
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
@@ -332,33 +368,27 @@ def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
     return torch.empty(out.shape[::-1], dtype=out.dtype).copy_(out.t()).t()
 
 
-operator("index", placement=_index, asserts=True)
-operator(
-    "index.Tensor",
-    waits=(
-        "boolean index",
-        lambda given: _indices(given["indices"]) if on_device(given["self"]) else 0,
-    ),
-)
-operator("_unsafe_index", placement=_index, asserts=True)
-operator("_unsafe_masked_index", placement=_index)
+operator("index", placement=_judge_index, asserts=True)
+operator("index.Tensor", waits=("boolean index", _waits_of_index))
+operator("_unsafe_index", placement=_judge_index, asserts=True)
+operator("_unsafe_masked_index", placement=_judge_index)
 _PUT: Final[dict[str, Any]] = {
-    "waits": ("boolean index", _index_put_waits),
-    "placement": _index_put,
+    "waits": ("boolean index", _waits_of_index_put),
+    "placement": _judge_index_put,
     "asserts": True,
     "words": _index_put_words,
 }
 operator("index_put", "_index_put_impl_", **_PUT)
-operator("index_put_", kernel=_index_put_, **_PUT)
-operator("_unsafe_index_put", placement=_index_put)
-operator("masked_fill", "masked_fill_", placement=_masked_fill, words=_masked_fill_words)
+operator("index_put_", kernel=_index_put_unless_shared, **_PUT)
+operator("_unsafe_index_put", placement=_judge_index_put)
+operator("masked_fill", "masked_fill_", placement=_judge_masked_fill, words=_masked_fill_words)
 operator("masked_fill.Tensor", "masked_fill_.Tensor", waits=("fill value", device_values("value")))
-operator("index_fill", "index_fill_", placement=_index_fill)
+operator("index_fill", "index_fill_", placement=_judge_index_fill)
 operator(
     "index_fill.int_Tensor", "index_fill_.int_Tensor", waits=("fill value", device_values("value"))
 )
-operator("where", placement=_where, binding=True)
-operator("where.self", waits=("copy", _where_waits))
+operator("where", placement=_judge_where, binding=True)
+operator("where.self", waits=("copy", _waits_of_where))
 operator("masked_scatter", "masked_scatter_", words=_masked_scatter_words)
 operator("masked_scatter_backward", waits=("boolean index", 1))
 operator("masked_select", waits=("masked_select", 1))
@@ -387,7 +417,7 @@ operator(
     nondeterministic="scatter_reduce_cuda_kernel",
     refuse=_refuse_products,
 )
-operator("_embedding_bag", output=_embedding_bag, asserts=True, words=_embedding_bag_words)
+operator("_embedding_bag", output=_bags_as_cuda, asserts=True, words=_embedding_bag_words)
 operator(
     "embedding_dense_backward", kernel=partial(in_single, aten.embedding_dense_backward.default)
 )
@@ -431,24 +461,25 @@ def wider_emulation(
 
     def emulate(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
         """The results, or NOT_EMULATED where the error has another reason."""
-        dtypes = [a.dtype for a in inner if isinstance(a, torch.Tensor)]
-        given = next((dtype for dtype in dtypes if dtype in narrow), None)
-        if given is None or not isinstance(error, NotImplementedError):
+        if not isinstance(error, NotImplementedError):
+            return NOT_EMULATED
+        positions = [at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)]
+        dtype = next((inner[at].dtype for at in positions if inner[at].dtype in narrow), None)
+        if dtype is None:
             return NOT_EMULATED
         # Indices and targets are whole numbers too: where the operator takes those, only the first
         # tensor is widened.
-        first = next(i for i, a in enumerate(inner) if isinstance(a, torch.Tensor))
-        args = [
-            a.to(wide)
-            if isinstance(a, torch.Tensor) and a.dtype is given and (given in HALF or i == first)
-            else a
-            for i, a in enumerate(inner)
-        ]
-        out = func(*args, **kwargs)
-        target = back if back is not None and given is torch.bool else given
-        if isinstance(out, tuple):
-            return tuple(t.to(target) if t.dtype is wide else t for t in out)
-        return out.to(target)
+        if dtype not in HALF:
+            positions = positions[:1]
+        wide_args = [*inner]
+        for at in positions:
+            if inner[at].dtype is dtype:
+                wide_args[at] = inner[at].to(wide)
+        results = func(*wide_args, **kwargs)
+        target = back if back is not None and dtype is torch.bool else dtype
+        if isinstance(results, tuple):
+            return tuple(each.to(target) if each.dtype is wide else each for each in results)
+        return results.to(target)
 
     return emulate
 
@@ -456,7 +487,7 @@ def wider_emulation(
 # ---- integers ------------------------------------------------------------------------------------
 
 
-def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
+def _divide_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
     """The quotient or remainder where some divisors are zero, which the CPU refuses.
 
     It is written into the first argument by an in-place operator, or into `out`. NOT_EMULATED where
@@ -478,16 +509,18 @@ def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> An
     safe = other.masked_fill(zero, 1)
     if plain in ("floor_divide", "div"):
         usual = torch.div(one, safe, rounding_mode=mode)
+    elif plain == "remainder":
+        usual = torch.remainder(one, safe)
     else:
-        usual = torch.remainder(one, safe) if plain == "remainder" else torch.fmod(one, safe)
-    result = torch.where(zero, _by_zero(one, mode), usual)
+        usual = torch.fmod(one, safe)
+    result = torch.where(zero, _quotients_by_zero(one, mode), usual)
     if name.endswith("_"):
         return dividend.copy_(result)
     out = kwargs.get("out")
     return result if out is None else out.copy_(result)
 
 
-def _by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:
+def _quotients_by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:
     """The integers that CUDA gives for a division by zero.
 
     All bits are set, 64 of them only where the dividend needs so many. Rounding down takes one off
@@ -516,7 +549,7 @@ def _to_integers(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return whole.masked_fill(source.isnan(), empty).to(dtype)
 
 
-def _before_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+def _source_of_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """The tensor to cast: `source`, or integers where the CPU's cast would differ from CUDA's."""
     if dtype is None or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
         return source
@@ -528,23 +561,22 @@ def _before_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tenso
 
 def to_copy_as_cuda(source: torch.Tensor, **options: Any) -> torch.Tensor:
     """A copy, made by the kernel of `_to_copy`, with casts as on CUDA."""
-    copied: torch.Tensor = aten._to_copy.default(
-        _before_cast(source, options.get("dtype")), **options
-    )
-    return copied
+    source = _source_of_cast(source, options.get("dtype"))
+    copy: torch.Tensor = aten._to_copy.default(source, **options)
+    return copy
 
 
 def copy_as_cuda(
     target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
     """Copy `source` into `target` and return it, with casts as on CUDA."""
-    return target.copy_(_before_cast(source, target.dtype))
+    return target.copy_(_source_of_cast(source, target.dtype))
 
 
 # ---- placement -----------------------------------------------------------------------------------
 
 
-def _addcmul(call: OperatorCall) -> Any:
+def _judge_addcmul(call: OperatorCall) -> Any:
     """Allow one CPU number as `tensor2`. Raises RuntimeError for other numbers."""
     number = find_host_number(call.func, call.given)
     if number is not None and number.argument in ("self", "tensor1"):
@@ -561,7 +593,7 @@ def _addcmul(call: OperatorCall) -> Any:
     return takes_no_number(call)
 
 
-def _copies(call: OperatorCall) -> Any:
+def _judge_copy(call: OperatorCall) -> Any:
     """Record the copy that this operator makes, and go on or give its result on the host.
 
     These operators copy under another name; `fill_` with a number on the host does not.
@@ -629,7 +661,7 @@ operator("_unsafe_view", fast_path="view")
 operator("zeros_like", "ones_like", "empty_like", binding=True, fast_path="like")
 operator("_local_scalar_dense", fast_path="item", waits=("item", 1))
 
-operator("div", "div_", binding=True, emulate=_divided_by_zero)
+operator("div", "div_", binding=True, emulate=_divide_by_zero)
 operator(
     "floor_divide",
     "floor_divide_",
@@ -637,19 +669,19 @@ operator(
     "remainder_",
     "fmod",
     "fmod_",
-    emulate=_divided_by_zero,
+    emulate=_divide_by_zero,
 )
 operator("abs", binding=True, emulate=wider_emulation((torch.bool,), torch.uint8))
 operator("lerp", placement=takes_no_number)
 operator("lerp_", placement=takes_no_number, binding=True)
-operator("addcmul", placement=_addcmul)
-operator("addcmul_", placement=_addcmul, binding=True)
+operator("addcmul", placement=_judge_addcmul)
+operator("addcmul_", placement=_judge_addcmul, binding=True)
 # The probe met these with dimensions only; the rest is from the sources of the operators.
 operator("addcdiv_", strict=("self", "tensor1", "tensor2"), binding=True)
 
-operator("fill_", placement=_copies, binding=True)
-operator("as_strided_scatter", placement=_copies, refuse=_refuse_gaps_in_graphs)
-operator("copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)
+operator("fill_", placement=_judge_copy, binding=True)
+operator("as_strided_scatter", placement=_judge_copy, refuse=_refuse_gaps_in_graphs)
+operator("copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_judge_copy)
 operator("resize_as_", placement=lambda call: result_beside(call, call.given["self"]))
 operator("is_same_size", "linspace", "logspace", placement=allow_anywhere)
 for _name in ("linspace", "logspace"):

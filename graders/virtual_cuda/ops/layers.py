@@ -26,11 +26,19 @@ from virtual_cuda.device.cuda_errors import (
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal, torch_functions
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import HALF, WHOLE, in_single, is_slow_on_host, wider_emulation
+from virtual_cuda.ops.elementwise import (
+    HALF,
+    WHOLE,
+    in_single,
+    is_slow_on_host,
+    to_single,
+    wider_emulation,
+)
 from virtual_cuda.ops.placement import (
     OperatorCall,
     allow_anywhere,
     compare_devices,
+    compare_devices_by_name,
     on_device,
     on_host,
     takes_no_number,
@@ -58,7 +66,7 @@ def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
         raise
 
 
-def _cholesky(self: Any, upper: bool = False) -> Any:
+def _cholesky_with_wait(self: Any, upper: bool = False) -> Any:
     """The Cholesky factor; the wait of the host is recorded."""
     if self.numel():
         placement.record_waits("linalg")
@@ -74,20 +82,21 @@ def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) 
     factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
     lost = factor.diagonal(dim1=-2, dim2=-1).isnan()  # some CPUs go on where a pivot is no number
     if lost.any():
-        info = torch.where((info == 0) & lost.any(-1), lost.int().argmax(-1) + 1, info).int()
+        first_lost = lost.int().argmax(-1) + 1
+        is_unnoticed = (info == 0) & lost.any(-1)
+        info = torch.where(is_unnoticed, first_lost, info).int()
     if check_errors:
         aten._linalg_check_errors.default(info, "linalg.cholesky_ex", is_matrix=self.dim() == 2)
     failed = info > 0
     if failed.any():
         diagonal = factor.diagonal(dim1=-2, dim2=-1)
         order = torch.arange(1, diagonal.shape[-1] + 1)
-        diagonal.masked_fill_(
-            failed.unsqueeze(-1) & (order >= info.unsqueeze(-1)) & (diagonal <= 0), float("nan")
-        )
+        is_after_failure = failed.unsqueeze(-1) & (order >= info.unsqueeze(-1))
+        diagonal.masked_fill_(is_after_failure & (diagonal <= 0), float("nan"))
     return factor, info
 
 
-def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
+def _lstsq_by_gels(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
     """The solution by CUDA's only driver, "gels", which assumes full rank."""
     return aten.linalg_lstsq.default(self, b, rcond, driver=driver or "gels")
 
@@ -95,7 +104,7 @@ def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -
 _SVD_DRIVERS: Final = (None, "gesvd", "gesvdj", "gesvda")
 
 
-def _svd(
+def _svd_by_any_driver(
     a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> Any:
     """The singular value decomposition by the CPU, whichever of CUDA's drivers is named.
@@ -123,23 +132,33 @@ def _row_major(position: int) -> Any:
 
     LAPACK, the CPU's library, gives these matrices by columns, and cuSOLVER by rows.
     """
-    return lambda inner, kwargs, out: tuple(
-        contiguous(inner, kwargs, t) if i == position else t for i, t in enumerate(out)
-    )
+
+    def lay_out_by_rows(inner: Any, kwargs: Any, out: Any) -> Any:
+        """The results, one of them row-major."""
+        results = [*out]
+        results[position] = make_contiguous(inner, kwargs, out[position])
+        return tuple(results)
+
+    return lay_out_by_rows
 
 
-def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
+def _multiply_into_dtype(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
     """The product in the dtype of the last argument, which the CPU's kernels lack.
 
     Sums of half-precision products are kept in single precision. The result is written into `out`
     if it is given. Raises RuntimeError for dtypes that CUDA does not combine.
     """
     *operands, dtype = args
-    one, other = (t.dtype for t in operands[-2:])
-    if one is not other or (dtype is not one and (dtype is not torch.float32 or one not in HALF)):
+    left_dtype = operands[-2].dtype
+    right_dtype = operands[-1].dtype
+    is_widened = dtype is torch.float32 and left_dtype in HALF
+    if left_dtype is not right_dtype or (dtype is not left_dtype and not is_widened):
         raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
-    made = getattr(torch, name)(*(t.to(dtype) for t in operands), **named)
-    return made if out is None else out.resize_(made.shape).copy_(made)
+    wide = [tensor.to(dtype) for tensor in operands]
+    product = getattr(torch, name)(*wide, **named)
+    if out is None:
+        return product
+    return out.resize_(product.shape).copy_(product)
 
 
 def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
@@ -156,12 +175,13 @@ def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
 # ---- placement -----------------------------------------------------------------------------------
 
 
-def _cholesky_solve(call: OperatorCall) -> Any:
+def _refuse_cholesky_solve(call: OperatorCall) -> Any:
     """Raise CUDA's RuntimeError for operands on different devices."""
     right = label_of(call.given["self"])
     left = label_of(call.given["input2"])
     raise RuntimeError(
-        f"Expected b and A to be on the same device, but found b on {right} and A on {left} instead."
+        "Expected b and A to be on the same device, "
+        f"but found b on {right} and A on {left} instead."
     )
 
 
@@ -169,18 +189,20 @@ def _refuse_hermitian(args: Any, kwargs: Any) -> None:
     """Raise RuntimeError for complex tensors with `hermitian=True`."""
     if args[0].is_complex() and kwargs.get("hermitian"):
         raise RuntimeError(
-            "torch.linalg.ldl_solve: complex tensors with hermitian=True flag are not supported on CUDA."
+            "torch.linalg.ldl_solve: complex tensors with hermitian=True flag "
+            "are not supported on CUDA."
         )
 
 
-def _block_diag(call: OperatorCall) -> Any:
+def _judge_block_diag(call: OperatorCall) -> Any:
     """Raise CUDA's RuntimeError for a tensor on another device than the first; else ALLOWED."""
     first, *others = call.given["tensors"]
     for position, tensor in enumerate(others, 1):
         if tensor.device != first.device:
             raise RuntimeError(
                 "torch.block_diag: input tensors must all be on the same device. "
-                f"Input 0 is on device {label_of(first)} and input {position} is on device {label_of(tensor)}"
+                f"Input 0 is on device {label_of(first)} "
+                f"and input {position} is on device {label_of(tensor)}"
             )
     return ALLOWED
 
@@ -203,14 +225,25 @@ def _cross_words(inner: Any, text: str) -> Exception | None:
 
 def _mv_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for different dtypes; None for other texts."""
-    if (
-        "input tensors must have the same dtype" not in text
-        or not {t.dtype for t in inner[:2]} <= DTYPE_NAMES.keys()
-    ):
+    if "input tensors must have the same dtype" not in text:
         return None
-    return RuntimeError(
-        f"expected scalar type {DTYPE_NAMES[inner[0].dtype]} but found {DTYPE_NAMES[inner[1].dtype]}"
-    )
+    expected = DTYPE_NAMES.get(inner[0].dtype)
+    found = DTYPE_NAMES.get(inner[1].dtype)
+    if expected is None or found is None:
+        return None
+    return RuntimeError(f"expected scalar type {expected} but found {found}")
+
+
+def _trace_words(inner: Any, text: str) -> Exception | None:
+    """CUDA's exception for a tensor that is no matrix; None for other texts."""
+    return RuntimeError("expected a matrix") if "expected a matrix" in text else None
+
+
+def _waits_of_pinv(given: dict[str, Any]) -> int:
+    """How often the host waits for `pinv` with tensors as tolerances."""
+    if not given["self"].numel():
+        return 0
+    return 1 if given.get("hermitian") else 2
 
 
 # ---- entries -------------------------------------------------------------------------------------
@@ -219,42 +252,46 @@ for _name in ("mm", "bmm", "addmm", "baddbmm"):
     _single = partial(_in_single_product, getattr(torch_functions, _name))
     _words = {"words": _bmm_words} if _name == "bmm" else {}
     operator(_name, binding=True, product=True, kernel=_single, **_words)
-    operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=False)
+    operator(
+        f"{_name}.dtype",
+        f"{_name}.dtype_out",
+        kernel=partial(_multiply_into_dtype, _name),
+        product=False,
+    )
 operator("mv", binding=True, words=_mv_words)
 operator("dot", binding=True)
 operator("linalg_cross", words=_cross_words)
 operator(
     "trace",
     emulate=wider_emulation((*HALF, torch.bool), torch.float32, torch.int64),
-    words=lambda inner, text: (
-        RuntimeError("expected a matrix") if "expected a matrix" in text else None
-    ),
+    words=_trace_words,
 )
 operator("linalg_ldl_solve", refuse=_refuse_hermitian)
-operator("block_diag", placement=_block_diag)
+operator("block_diag", placement=_judge_block_diag)
 operator("_linalg_check_errors", kernel=_check_errors)
-operator("cholesky", kernel=_cholesky)
-operator("cholesky_solve", placement=_cholesky_solve)
+operator("cholesky", kernel=_cholesky_with_wait)
+operator("cholesky_solve", placement=_refuse_cholesky_solve)
 operator("linalg_cholesky_ex", kernel=_cholesky_ex)
-operator("linalg_lstsq", kernel=_lstsq, waits=("linalg", 1), refuse=_refuse_drivers, by_hand=True)
+operator(
+    "linalg_lstsq", kernel=_lstsq_by_gels, waits=("linalg", 1), refuse=_refuse_drivers, by_hand=True
+)
 # Solved on the host, so in and out again; a real matrix is copied once more, as a complex one.
 operator(
     "linalg_eig",
     output=_row_major(1),
     waits=("linalg", lambda given: 2 if given["self"].is_complex() else 3),
 )
-operator("_linalg_svd", kernel=_svd, output=_row_major(2), waits=("linalg", unless_empty("A", 2)))
+operator(
+    "_linalg_svd",
+    kernel=_svd_by_any_driver,
+    output=_row_major(2),
+    waits=("linalg", unless_empty("A", 2)),
+)
 operator("_linalg_eigh", waits=("linalg", unless_empty("A", 1)))
 operator("_linalg_eigvals", waits=("linalg", 2))
 # One matrix is sorted by its norm into one of six cases, a batch by counting each case.
 operator("linalg_matrix_exp", waits=("linalg", lambda given: 6 if given["self"].dim() == 2 else 3))
-operator(
-    "linalg_pinv.atol_rtol_tensor",
-    waits=(
-        "linalg",
-        lambda given: (1 if given.get("hermitian") else 2) if given["self"].numel() else 0,
-    ),
-)
+operator("linalg_pinv.atol_rtol_tensor", waits=("linalg", _waits_of_pinv))
 
 
 # cuDNN has a type for these, but no engine; for other integers it has no type either.
@@ -264,7 +301,7 @@ _CUDNN_KNOWS: Final = (torch.uint8, torch.int8, torch.int32)
 # ---- convolution ---------------------------------------------------------------------------------
 
 
-def _convolution(call: OperatorCall) -> Any:
+def _judge_convolution(call: OperatorCall) -> Any:
     """Raise CUDA's RuntimeError for a weight or bias on another device than the input.
 
     None otherwise, so that the general rules decide.
@@ -273,41 +310,36 @@ def _convolution(call: OperatorCall) -> Any:
     image = given["input"]
     weight = given["weight"]
     bias = given["bias"]
-    others = [("weight", weight), ("bias", bias)] if bias is not None else [("weight", weight)]
-    mkldnn = on_host(image) and _asks_mkldnn(image, weight, given)
+    is_mkldnn = on_host(image) and _asks_mkldnn(image, weight, given)
     # An input on the host that goes to torch's own kernels: their wrappers compare the devices.
-    if on_host(image) and not mkldnn:
-        dilated = any(d != 1 for d in given["dilation"])
-        depth = 3 if weight.dim() == 5 else 2
-        name = (
-            "slow_conv_transpose"
-            if given["transposed"]
-            else "slow_conv_dilated"
-            if dilated
-            else "_slow_conv"
-        )
-        ending = "_forward" if name == "_slow_conv" else ""
-        prefix = (
-            "wrapper_CUDA_" if name == "slow_conv_transpose" and depth == 2 else "wrapper_CUDA__"
-        )
-        compare_devices(
-            f"{prefix}{name}{depth}d{ending}", [(n, n) for n in ("input", "weight", "bias")], given
-        )
+    if on_host(image) and not is_mkldnn:
+        wrapper = _wrapper_of_slow_convolution(given)
+        compare_devices_by_name(wrapper, ("input", "weight", "bias"), given)
     # Otherwise the types are compared, and then the devices by cuDNN's wrapper.
-    for name, tensor in others:
-        if tensor.device.type != image.device.type:
-            either = (
-                f" or input should be a MKLDNN tensor and {name} is a dense tensor"
-                if mkldnn
-                else ""
-            )
-            raise RuntimeError(
-                f"Input type ({type_name(image)}) and {name} type ({type_name(tensor)}) should be the same{either}"
-            )
-    compare_devices(
-        "wrapper_CUDA__cudnn_convolution", [("input", "self"), ("weight", "weight")], given
-    )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is None or tensor.device.type == image.device.type:
+            continue
+        text = (
+            f"Input type ({type_name(image)}) and {name} type ({type_name(tensor)}) "
+            "should be the same"
+        )
+        if is_mkldnn:
+            text += f" or input should be a MKLDNN tensor and {name} is a dense tensor"
+        raise RuntimeError(text)
+    order = [("input", "self"), ("weight", "weight")]
+    compare_devices("wrapper_CUDA__cudnn_convolution", order, given)
     return None
+
+
+def _wrapper_of_slow_convolution(given: dict[str, Any]) -> str:
+    """The C++ function that compares devices for a convolution by torch's own kernels."""
+    depth = 3 if given["weight"].dim() == 5 else 2
+    if given["transposed"]:
+        underscores = "_" if depth == 2 else "__"
+        return f"wrapper_CUDA{underscores}slow_conv_transpose{depth}d"
+    if any(step != 1 for step in given["dilation"]):
+        return f"wrapper_CUDA__slow_conv_dilated{depth}d"
+    return f"wrapper_CUDA___slow_conv{depth}d_forward"
 
 
 def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any]) -> bool:
@@ -317,16 +349,18 @@ def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any
     """
     if image.dtype is not torch.float32:
         return False
-    moves = any(s != 1 for s in given["stride"]) or any(d != 1 for d in given["dilation"])
-    if not moves and image.shape[0] < 16 and all(side == 1 for side in weight.shape[2:][-2:]):
-        return False  # a kernel of one point
-    wide = weight.dim() > 3 and weight.shape[-1] > 3 and weight.shape[-2] > 3
-    size = (
-        image.shape[0] * image.shape[1] * image[0, 0].numel()
-        if image.dim() < 5
-        else image[..., 0].numel()
-    )
-    return int(given["groups"]) > 1 or wide or image.shape[0] > 1 or size > 20480
+    batch = image.shape[0]
+    is_plain = all(step == 1 for step in [*given["stride"], *given["dilation"]])
+    is_one_point = all(side == 1 for side in weight.shape[2:][-2:])
+    if is_plain and is_one_point and batch < 16:
+        return False
+    if int(given["groups"]) > 1 or batch > 1:
+        return True
+    if weight.dim() > 3 and weight.shape[-1] > 3 and weight.shape[-2] > 3:
+        return True
+    if image.dim() < 5:
+        return image.shape[0] * image.shape[1] * image[0, 0].numel() > 20480
+    return image[..., 0].numel() > 20480
 
 
 def _refuse_integers(args: Any, kwargs: Any) -> None:
@@ -357,19 +391,20 @@ def _convolution_words(inner: Any, text: str) -> Exception | None:
     if given.dtype is weight.dtype or ("scalar type" not in text and "Input type" not in text):
         return None
     return RuntimeError(
-        f"Input type ({legacy_type_name(given)}) and weight type ({legacy_type_name(weight)}) should be the same"
+        f"Input type ({legacy_type_name(given)}) and weight type ({legacy_type_name(weight)}) "
+        "should be the same"
     )
 
 
 # ---- normalisation -------------------------------------------------------------------------------
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
+def _widen_half(tensor: torch.Tensor) -> torch.Tensor:
     """The statistics in single precision, if they have half precision."""
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
-def _batch_norm_wide(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any) -> Any:
+def _batch_norm_in_single(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any) -> Any:
     """The results of a batch norm; half precision is computed in single and rounded once.
 
     Running statistics among the arguments are changed.
@@ -377,7 +412,7 @@ def _batch_norm_wide(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any
     if data.dtype not in HALF:
         return func(data, weight, bias, *args)
     given = (weight, bias, *args)
-    wide = [a.float() if isinstance(a, torch.Tensor) and a.dtype in HALF else a for a in given]
+    wide = [to_single(value) for value in given]
     outs = func(data.float(), *wide)
     for running, updated in zip(given[2:], wide[2:], strict=True):
         if running is not updated:
@@ -387,7 +422,8 @@ def _batch_norm_wide(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any
 
 _LINES: Final = (
     "Expected input->is_contiguous(input->suggest_memory_format()) to be true, but got false.  "
-    "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+    "(Could this error message be improved?  "
+    "If so, please report an enhancement request to PyTorch.)"
 )
 
 
@@ -406,7 +442,7 @@ def _refuse_gaps(args: Any, kwargs: Any) -> None:
         raise RuntimeError(_LINES)
 
 
-def _batch_norm_output(
+def _batch_norm_as_cuda(
     training: int | None,
     statistics: bool,
     inner: Any,
@@ -421,39 +457,36 @@ def _batch_norm_output(
     `statistics` says whether running ones are arguments; `direct` says that cuDNN is not asked.
     """
     data = inner[0]
-    weight = inner[1]
-    bias = inner[2]
-    mean = _wide(out[1])
-    invstd = _wide(out[2])
+    has_running = statistics and inner[3] is not None
+    is_training = training is None or bool(inner[training])
+    by_cudnn = not direct and (has_running or is_training) and _cudnn_norms(*inner[:3])
     result = out[0]
-    train = training is None or inner[training]
-    running = statistics and inner[3] is not None
-    # Which kernel CUDA would use.
-    cudnn = (
-        not direct
-        and data.dim() >= 3
-        and weight is not None
-        and bias is not None
-        and (running or train)
-    )
-    cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
-    if not cudnn and result.stride() != data.stride():
+    if not by_cudnn and result.stride() != data.stride():
         # The other kernels keep any order of dimensions.
         result = torch.empty_like(data).copy_(result)
-    if not train:
-        # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps
-        # both statistics.
-        size = 0 if cudnn else data.shape[1]
-        kept = torch.float64 if data.dtype is torch.float64 else torch.float32
-        mean = torch.empty(size, dtype=kept)
-        invstd = torch.empty(size, dtype=kept)
-        if size and running:
-            mean.copy_(inner[3])
-            invstd.copy_((inner[4].to(kept) + inner[-1]).rsqrt())
+    if is_training:
+        return (result, _widen_half(out[1]), _widen_half(out[2]), *out[3:])
+    # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps
+    # both statistics.
+    size = 0 if by_cudnn else data.shape[1]
+    dtype = torch.float64 if data.dtype is torch.float64 else torch.float32
+    mean = torch.empty(size, dtype=dtype)
+    invstd = torch.empty(size, dtype=dtype)
+    if size and has_running:
+        eps = inner[-1]
+        mean.copy_(inner[3])
+        invstd.copy_((inner[4].to(dtype) + eps).rsqrt())
     return (result, mean, invstd, *out[3:])
 
 
-def _batch_norm(call: OperatorCall) -> Any:
+def _cudnn_norms(data: Any, weight: Any, bias: Any) -> bool:
+    """True if cuDNN normalises data with these parameters."""
+    if data.dim() < 3 or weight is None or bias is None:
+        return False
+    return data.dtype not in HALF or weight.dtype is torch.float32
+
+
+def _judge_batch_norm(call: OperatorCall) -> Any:
     """Raise the error of cuDNN's wrapper for arguments on different devices.
 
     None where all are on one device or cuDNN is not asked, so that the general rules decide.
@@ -462,9 +495,7 @@ def _batch_norm(call: OperatorCall) -> Any:
     complete = call.given["weight"] is not None and call.given["bias"] is not None
     if not on_host(image) and image.dim() >= 3 and complete and torch.backends.cudnn.enabled:
         names = ("input", "weight", "bias", "running_mean", "running_var")
-        compare_devices(
-            "wrapper_CUDA__cudnn_batch_norm", [(name, name) for name in names], call.given
-        )
+        compare_devices_by_name("wrapper_CUDA__cudnn_batch_norm", names, call.given)
     return None
 
 
@@ -480,7 +511,8 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
     if weight is not None and given.dim() >= 3:  # cuDNN's, which is asked for images and sequences
         if mixed:
             return RuntimeError(
-                "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; "
+                "Expected tensor for argument #1 'input' to have the same type "
+                "as tensor for argument #2 'weight'; "
                 f"but type {legacy_type_name(given)} does not equal {legacy_type_name(weight)} "
                 "(while checking arguments for cudnn_batch_norm)"
             )
@@ -489,9 +521,8 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
         return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {spelled}")
     if given.dtype.is_floating_point:
         return dtype_mismatch_error(given, weight) if mixed else None
-    return kernel_lacks_dtype_error(
-        "batch_norm_stats_cuda" if training else "batch_norm_invert_std_cuda", spelled
-    )
+    kernel = "batch_norm_stats_cuda" if training else "batch_norm_invert_std_cuda"
+    return kernel_lacks_dtype_error(kernel, spelled)
 
 
 def _layer_norm_words(inner: Any, text: str) -> Exception | None:
@@ -505,17 +536,20 @@ def _layer_norm_words(inner: Any, text: str) -> Exception | None:
     return kernel_lacks_dtype_error("LayerNormKernelImpl", DTYPE_NAMES[given.dtype])
 
 
-def _same_as_weight(weights: slice, args: Any, kwargs: Any) -> None:
+def _refuse_other_weights(weights: slice, args: Any, kwargs: Any) -> None:
     """Raise RuntimeError for half-precision input with weights of another dtype.
 
     `weights` are their positions. The CPU's normalisations take such weights; CUDA's do not.
     """
-    for weight in args[weights] if args[0].dtype in HALF else ():
-        if weight is not None and weight.dtype is not args[0].dtype:
-            raise dtype_mismatch_error(args[0], weight)
+    data = args[0]
+    if data.dtype not in HALF:
+        return
+    for weight in args[weights]:
+        if weight is not None and weight.dtype is not data.dtype:
+            raise dtype_mismatch_error(data, weight)
 
 
-def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
+def _norm_gradients_in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
     """The gradients of a norm whose statistics are wider than its input.
 
     They are computed in single precision and cast back. `statistic` is the position of one of the
@@ -525,23 +559,30 @@ def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
     kept = args[statistic]
     if kept is None or kept.dtype is half or half not in HALF:
         return func(*args, **kwargs)
-    wide = [a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
-    dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
-    parameters = half if dtypes.count(half) > 2 else torch.float32
-    outs = func(*wide, **kwargs)
-    return tuple(
-        None if out is None else out.to(half if i == 0 else parameters)
-        for i, out in enumerate(outs)
-    )
+    wide = []
+    half_count = 0
+    for value in args:
+        is_tensor = isinstance(value, torch.Tensor)
+        wide.append(value.float() if is_tensor and value.is_floating_point() else value)
+        half_count += is_tensor and value.dtype is half
+    data, *parameters = func(*wide, **kwargs)
+    dtype = half if half_count > 2 else torch.float32
+    return (_cast_if_any(data, half), *(_cast_if_any(each, dtype) for each in parameters))
 
 
-def contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
+def _cast_if_any(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """The tensor in this dtype; None stays None."""
+    return None if tensor is None else tensor.to(dtype)
+
+
+def make_contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
     """The result with the strides of a new tensor.
 
-    Where a size is 0 or 1, a tensor with other strides counts as contiguous, too; here it gets
+    Where a size is 0 or 1, a tensor with other strides counts as make_contiguous, too; here it gets
     those of a new one.
     """
-    return out.contiguous().as_strided(out.shape, torch.empty(out.shape, device="meta").stride())
+    strides = torch.empty(out.shape, device="meta").stride()
+    return out.contiguous().as_strided(out.shape, strides)
 
 
 _UNPOOLED: Final = re.compile(
@@ -552,14 +593,14 @@ _UNPOOLED: Final = re.compile(
 def _unpool_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for indices of a wrong shape; None for other texts."""
     shapes = _UNPOOLED.search(text)
-    return shapes and RuntimeError(
-        f"Expected shape of indices to be: {shapes[1]} but got: {shapes[2]}"
-    )
+    if shapes is None:
+        return None
+    return RuntimeError(f"Expected shape of indices to be: {shapes[1]} but got: {shapes[2]}")
 
 
 def _contiguous_or_channels_last(inner: Any, kwargs: Any, out: Any) -> Any:
     """The result, made contiguous unless the input has channels last."""
-    return out if channels_last(inner[0]) else out.contiguous()
+    return out if has_channels_last(inner[0]) else out.contiguous()
 
 
 def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
@@ -576,7 +617,7 @@ def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
 # ---- other kernels -------------------------------------------------------------------------------
 
 
-def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
+def _convolve(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     """The result of a convolution, in the memory layout that cuDNN gives it.
 
     Half precision is summed up in single precision; CPUs without such units also take a hundred
@@ -591,7 +632,7 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     if dtype is torch.float64 or _not_by_cudnn(settings):
         # As cuDNN writes it, which has channels last in single and half precision only.
         return out.contiguous()
-    if image.dim() == 5 and (channels_last(image) or channels_last(weight)):
+    if image.dim() == 5 and (has_channels_last(image) or has_channels_last(weight)):
         return out.contiguous(memory_format=torch.channels_last_3d)
     return out
 
@@ -600,7 +641,7 @@ _parse_key: Final = find_internal("torch._C._parse_dispatch_key", otherwise=None
 _tf32_in_cudnn: Final = find_internal("torch._C._get_cudnn_allow_tf32", otherwise=lambda: True)
 
 
-def _traced(keys: Any, image: Any, *rest: Any) -> Any:
+def _run_traced_convolution(keys: Any, image: Any, *rest: Any) -> Any:
     """The result of a convolution that `torch.jit.trace` records.
 
     The tracer knows the operator that C++ makes of a convolution for its own devices; ours are
@@ -622,7 +663,7 @@ def register_traced_convolution(library: Any) -> None:
     """
     if _parse_key is None:  # a traced convolution cannot be saved then
         return
-    library.impl("convolution", _traced, "Tracer", with_keyset=True)
+    library.impl("convolution", _run_traced_convolution, "Tracer", with_keyset=True)
 
 
 def _not_by_cudnn(settings: Any) -> bool:
@@ -634,30 +675,34 @@ def _not_by_cudnn(settings: Any) -> bool:
     return bool(transposed) and any(m >= s for m, s in zip(more, stride, strict=False))
 
 
-def _convolved_backward(*args: Any) -> Any:
+def _convolve_backward(*args: Any) -> Any:
     """The gradients of a convolution, in the memory layout that cuDNN gives them."""
     outs = _in_single_backward(aten.convolution_backward.default, *args)
-    image, weight = args[1:3]
-    form = torch.contiguous_format
-    if not _not_by_cudnn(args[4:10]):
-        if (
-            image.dim() != 5
-            or image.dtype is torch.float64
-            or not (channels_last(image) or channels_last(weight))
-        ):
-            return outs
+    image = args[1]
+    weight = args[2]
+    if _not_by_cudnn(args[4:10]):
+        form = torch.contiguous_format
+    elif image.dim() != 5 or image.dtype is torch.float64:
+        return outs
+    elif has_channels_last(image) or has_channels_last(weight):
         form = torch.channels_last_3d
-    return (*(None if g is None else g.contiguous(memory_format=form) for g in outs[:2]), outs[2])
+    else:
+        return outs
+    gradients = [*outs]
+    for position in (0, 1):  # of image and weight
+        if gradients[position] is not None:
+            gradients[position] = gradients[position].contiguous(memory_format=form)
+    return tuple(gradients)
 
 
 def _by_cudnn(
     image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool
 ) -> Any:
     """The result of `cudnn_convolution`, which has no bias."""
-    return _convolved(image, weight, None, stride, padding, dilation, False, [0], groups)
+    return _convolve(image, weight, None, stride, padding, dilation, False, [0], groups)
 
 
-def _by_cudnn_transposed(
+def _by_cudnn_transpose(
     image: Any,
     weight: Any,
     padding: Any,
@@ -668,14 +713,14 @@ def _by_cudnn_transposed(
     *how: bool,
 ) -> Any:
     """The result of `cudnn_convolution_transpose`; `more` is its `output_padding`."""
-    return _convolved(image, weight, None, stride, padding, dilation, True, more, groups)
+    return _convolve(image, weight, None, stride, padding, dilation, True, more, groups)
 
 
 def _by_cudnn_relu(
     image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """The result of `cudnn_convolution_relu`."""
-    return _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups).relu()
+    return _convolve(image, weight, bias, stride, padding, dilation, False, [0], groups).relu()
 
 
 def _by_cudnn_add_relu(
@@ -683,21 +728,19 @@ def _by_cudnn_add_relu(
 ) -> Any:
     """The result of `cudnn_convolution_add_relu`: `more`, times `alpha`, is added first."""
     stride, padding, dilation, groups = settings
-    out = _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups)
+    out = _convolve(image, weight, bias, stride, padding, dilation, False, [0], groups)
     return out.add(more, alpha=1 if alpha is None else alpha).relu()
 
 
 _LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def channels_last(tensor: Any) -> bool:
+def has_channels_last(tensor: Any) -> bool:
     """True if channels come last in memory, and the tensor is not contiguous as well."""
     form = _LAST.get(tensor.dim())
-    return (
-        form is not None
-        and not tensor.is_contiguous()
-        and bool(tensor.is_contiguous(memory_format=form))
-    )
+    if form is None or tensor.is_contiguous():
+        return False
+    return bool(tensor.is_contiguous(memory_format=form))
 
 
 def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
@@ -719,41 +762,42 @@ def _in_single_backward(func: Any, *args: Any) -> Any:
     half = args[0].dtype
     if half not in HALF:
         return func(*args)
-    outs = func(*(a.float() if isinstance(a, torch.Tensor) else a for a in args))
-    return tuple(None if out is None else out.to(half) for out in outs)
+    wide = [value.float() if isinstance(value, torch.Tensor) else value for value in args]
+    gradients = func(*wide)
+    return tuple(_cast_if_any(gradient, half) for gradient in gradients)
 
 
 # ---- entries -------------------------------------------------------------------------------------
 
 operator(
     "convolution",
-    kernel=_convolved,
-    placement=_convolution,
+    kernel=_convolve,
+    placement=_judge_convolution,
     refuse=_refuse_integers,
     words=_convolution_words,
     by_hand=True,
 )
-operator("convolution_backward", kernel=_convolved_backward)
-operator("_convolution", placement=_convolution)
+operator("convolution_backward", kernel=_convolve_backward)
+operator("_convolution", placement=_judge_convolution)
 operator("cudnn_convolution", kernel=_by_cudnn, autocast="lower")
-operator("cudnn_convolution_transpose", kernel=_by_cudnn_transposed, autocast="lower")
+operator("cudnn_convolution_transpose", kernel=_by_cudnn_transpose, autocast="lower")
 operator("cudnn_convolution_relu", kernel=_by_cudnn_relu)
 operator("cudnn_convolution_add_relu", kernel=_by_cudnn_add_relu)
 
 operator(
     "native_batch_norm",
-    kernel=partial(_batch_norm_wide, aten.native_batch_norm.default),
-    output=partial(_batch_norm_output, 5, True),
-    placement=_batch_norm,
+    kernel=partial(_batch_norm_in_single, aten.native_batch_norm.default),
+    output=partial(_batch_norm_as_cuda, 5, True),
+    placement=_judge_batch_norm,
     words=_batch_norm_words,
     by_hand=True,
 )
 operator(
     "_native_batch_norm_legit",
     kernel=partial(
-        _batch_norm_wide, find_internal("torch.ops.aten._native_batch_norm_legit.default")
+        _batch_norm_in_single, find_internal("torch.ops.aten._native_batch_norm_legit.default")
     ),
-    output=partial(_batch_norm_output, 5, True, direct=True),
+    output=partial(_batch_norm_as_cuda, 5, True, direct=True),
     words=_batch_norm_words,
     by_hand=True,
 )
@@ -761,36 +805,39 @@ operator("cudnn_batch_norm", by_hand=True)
 operator(
     "_native_batch_norm_legit.no_stats",
     kernel=partial(
-        _batch_norm_wide, find_internal("torch.ops.aten._native_batch_norm_legit.no_stats")
+        _batch_norm_in_single, find_internal("torch.ops.aten._native_batch_norm_legit.no_stats")
     ),
-    output=partial(_batch_norm_output, 3, False, direct=True),
+    output=partial(_batch_norm_as_cuda, 3, False, direct=True),
 )
 operator(
     "_batch_norm_with_update",
     kernel=partial(
-        _batch_norm_wide, find_internal("torch.ops.aten._batch_norm_with_update.default")
+        _batch_norm_in_single, find_internal("torch.ops.aten._batch_norm_with_update.default")
     ),
-    output=partial(_batch_norm_output, None, True),
+    output=partial(_batch_norm_as_cuda, None, True),
     refuse=_refuse_gaps,
     by_hand=True,
 )
 operator(
     "native_batch_norm_backward",
-    kernel=partial(_in_single, aten.native_batch_norm_backward.default, 5),
+    kernel=partial(_norm_gradients_in_single, aten.native_batch_norm_backward.default, 5),
 )
-operator("batch_norm_backward", kernel=partial(_in_single, aten.batch_norm_backward.default, 5))
+operator(
+    "batch_norm_backward",
+    kernel=partial(_norm_gradients_in_single, aten.batch_norm_backward.default, 5),
+)
 operator(
     "native_layer_norm",
-    output=lambda inner, kwargs, out: (out[0], _wide(out[1]), _wide(out[2])),
-    refuse=partial(_same_as_weight, slice(2, 4)),
+    output=lambda inner, kwargs, out: (out[0], _widen_half(out[1]), _widen_half(out[2])),
+    refuse=partial(_refuse_other_weights, slice(2, 4)),
     words=_layer_norm_words,
     binding=True,
 )
 operator(
     "native_layer_norm_backward",
-    kernel=partial(_in_single, aten.native_layer_norm_backward.default, 3),
+    kernel=partial(_norm_gradients_in_single, aten.native_layer_norm_backward.default, 3),
 )
-operator("native_group_norm", refuse=partial(_same_as_weight, slice(1, 3)))
+operator("native_group_norm", refuse=partial(_refuse_other_weights, slice(1, 3)))
 
 operator(
     "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", binding=True
@@ -848,24 +895,24 @@ operator(
     "max_unpool2d",
     emulate=wider_emulation(WHOLE, torch.float64),
     words=_unpool_words,
-    output=contiguous,
+    output=make_contiguous,
 )
 operator("max_unpool3d", emulate=wider_emulation(WHOLE, torch.float64), words=_unpool_words)
 # Kernels that do not keep channels last.
-operator("pixel_shuffle", "pixel_unshuffle", "roll", output=contiguous)
+operator("pixel_shuffle", "pixel_unshuffle", "roll", output=make_contiguous)
 operator("native_dropout_backward", output=_contiguous_or_channels_last)
 operator("native_channel_shuffle", "channel_shuffle", kernel=_channel_shuffle)
-operator("reflection_pad2d", "reflection_pad2d_backward", output=contiguous)
-operator("reflection_pad3d", "replication_pad2d", "replication_pad3d", output=contiguous)
+operator("reflection_pad2d", "reflection_pad2d_backward", output=make_contiguous)
+operator("reflection_pad3d", "replication_pad2d", "replication_pad3d", output=make_contiguous)
 
 # Sums whose order the GPU does not fix.
 for _name in """
-    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d
-    max_pool3d_with_indices replication_pad1d
+    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d fractional_max_pool2d
+    fractional_max_pool3d max_pool3d_with_indices replication_pad1d
 """.split():
     operator(f"{_name}_backward", nondeterministic=f"{_name.removeprefix('_')}_backward_cuda")
 for _name in ("replication_pad2d", "replication_pad3d"):
-    operator(f"{_name}_backward", nondeterministic=f"{_name}_backward_cuda", output=contiguous)
+    operator(f"{_name}_backward", nondeterministic=f"{_name}_backward_cuda", output=make_contiguous)
 for _name in """
     reflection_pad1d upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_trilinear3d
 """.split():
@@ -873,7 +920,7 @@ for _name in """
 operator(
     "reflection_pad3d_backward",
     nondeterministic="reflection_pad3d_backward_out_cuda",
-    output=contiguous,
+    output=make_contiguous,
 )
 
 
@@ -902,7 +949,7 @@ def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
     return RuntimeError(f"expected scalar type Long but found {target[1]}") if target else None
 
 
-def _mse_loss(call: OperatorCall) -> Any:
+def _judge_mse_loss(call: OperatorCall) -> Any:
     """Raise CUDA's error for an input without dimensions on the host.
 
     The reduction writes where the input is, and meets the other device there. None otherwise, so
@@ -915,7 +962,7 @@ def _mse_loss(call: OperatorCall) -> Any:
     return None
 
 
-def _mse_loss_backward(args: Any, kwargs: Any) -> None:
+def _refuse_mse_dtypes(args: Any, kwargs: Any) -> None:
     """Raise CUDA's RuntimeError for two dtypes.
 
     The loss of two dtypes has the wider one, and CUDA does not cast its gradient back.
@@ -928,7 +975,7 @@ def _mse_loss_backward(args: Any, kwargs: Any) -> None:
             )
 
 
-def _ctc_loss(call: OperatorCall) -> Any:
+def _judge_ctc_loss(call: OperatorCall) -> Any:
     """Allow lengths anywhere: CUDA reads them on the host. cuDNN also takes targets there.
 
     Raises RuntimeError for other tensors on different devices.
@@ -936,29 +983,28 @@ def _ctc_loss(call: OperatorCall) -> Any:
     given = call.given
     name = name_of(call.func)
     targets = given["targets"]
-    backward = name.endswith("backward")
-    names = (
-        ["grad"] * backward
-        + ["log_probs", "targets"]
-        + ["neg_log_likelihood", "log_alpha"] * backward
-    )
-    for_cudnn = targets.dtype is torch.int32 and targets.dim() == 1 and given.get("blank", 0) == 0
-    if for_cudnn and on_host(targets):
+    names = ["log_probs", "targets"]
+    if name.endswith("backward"):
+        names = ["grad", *names, "neg_log_likelihood", "log_alpha"]
+    is_for_cudnn = targets.dtype is torch.int32 and targets.dim() == 1
+    if is_for_cudnn and given.get("blank", 0) == 0 and on_host(targets):
         names.remove("targets")
-    compare_devices(f"wrapper_CUDA__{name}", [(n, n) for n in names], given)
+    compare_devices_by_name(f"wrapper_CUDA__{name}", names, given)
     return ALLOWED
 
 
-def _ctc_loss_waits(given: dict[str, Any]) -> int:
+def _waits_of_ctc_loss(given: dict[str, Any]) -> int:
     """How often the host waits for a CTC loss.
 
     Lengths in tensors are read on the host. They and the offsets go to the device. Targets there
     are looked at.
     """
     lengths = given["input_lengths"]
-    return (
-        3 + on_device(given["targets"]) + isinstance(lengths, torch.Tensor) + 3 * on_device(lengths)
-    )
+    waits = 3
+    waits += on_device(given["targets"])
+    waits += isinstance(lengths, torch.Tensor)
+    waits += 3 * on_device(lengths)
+    return waits
 
 
 operator("nll_loss_forward", words=_nll_loss_words, asserts=True, by_hand=True)
@@ -976,13 +1022,13 @@ operator("multi_margin_loss", "multilabel_margin_loss_forward", asserts=True, em
 operator("multi_margin_loss_backward", "multilabel_margin_loss_backward", emulate=_IN_SINGLE)
 operator("soft_margin_loss", front=True)
 operator("binary_cross_entropy", front=True, asserts=True, autocast="banned")
-operator("mse_loss", front=True, placement=_mse_loss)
-operator("mse_loss_backward", refuse=_mse_loss_backward)
+operator("mse_loss", front=True, placement=_judge_mse_loss)
+operator("mse_loss_backward", refuse=_refuse_mse_dtypes)
 operator("smooth_l1_loss", front=True, placement=takes_no_number)
-operator("_ctc_loss", placement=_ctc_loss, waits=("ctc_loss", _ctc_loss_waits))
+operator("_ctc_loss", placement=_judge_ctc_loss, waits=("ctc_loss", _waits_of_ctc_loss))
 operator(
     "_ctc_loss_backward",
-    placement=_ctc_loss,
+    placement=_judge_ctc_loss,
     waits=("ctc_loss", 3),
     nondeterministic="ctc_loss_backward_gpu",
 )

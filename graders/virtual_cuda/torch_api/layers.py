@@ -16,7 +16,7 @@ from virtual_cuda.lacking import Lacking
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.attention import KERNELS, attend, can_use_kernel, number_of_chosen_kernel
 from virtual_cuda.ops.fourier import TRANSFORMS, transform_half_precision
-from virtual_cuda.ops.layers import channels_last
+from virtual_cuda.ops.layers import has_channels_last
 from virtual_cuda.ops.recurrent import RESERVED_PARTS, flatten_parameters, run_cell, run_layer
 from virtual_cuda.ops.rms_norm import rms_norm
 from virtual_cuda.ops.whole_kernels import (
@@ -130,7 +130,7 @@ def _choose_convolution_backend(
     )
     is_depthwise = channels == groups > 1 and weight.shape[0] % channels == 0
     if is_depthwise and not transposed:
-        in_channels_last = channels_last(input) or channels_last(weight)
+        in_channels_last = has_channels_last(input) or has_channels_last(weight)
         if uses_cudnn and in_channels_last and input.dtype is not torch.float64:
             return _conv_backends.Cudnn
         return getattr(_conv_backends, f"CudaDepthwise{dimensions}d")
