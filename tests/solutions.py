@@ -29,7 +29,7 @@ from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.grading.references import reference_of
-from gpudojo.model.catalogue import exercises_of, misconceptions
+from gpudojo.model.catalogue import exercises_of, known_misconceptions
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
@@ -185,7 +185,7 @@ def test_a_wrong_solution_gets_its_diagnosis(path: Path) -> None:
 def claimed(path: Path) -> tuple[str, str, str]:
     match = HEADER.match(path.read_text(encoding="utf-8").splitlines()[0])
     assert match, f"{path}: the first line must say what it fails"
-    assert match[3] == "-" or match[3] in misconceptions(), f"no misconception {match[3]!r}"
+    assert match[3] == "-" or match[3] in known_misconceptions(), f"no misconception {match[3]!r}"
     return match[1], match[2], match[3]
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpudojo.grading.engine import FileGrader, grade_function
 from gpudojo.grading.feedback import check_to_mend_first, hints_about
 from gpudojo.grading.load import load_submission
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome, describe_blocked
 from gpudojo.pytest_plugin.terminal import Feedback
@@ -72,14 +72,14 @@ def test_a_mistake_and_its_line(name: str, tmp_path: Path) -> None:
     measure = reference("day8", TRAINING.stem)
     result = first_of(grade_function(TRAINING, function, load_submission(path), measure, BENCH, 8))
     assert (result.line, result.misconception) == (line, mistake), result.happened
-    assert hints_about(result, function) == misconceptions()[mistake].hints
+    assert hints_about(result, function) == known_misconceptions()[mistake].hints
 
 
 def test_a_file_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     path = tmp_path / "02_moving_model_to_device.py"
     path.write_text("def move_model(model, device):\n    return (model\n", encoding="utf-8")
     grader = FileGrader(path, BENCH, 8)
-    first, second = (grader.results(MOVING, function) for function in MOVING.functions)
+    first, second = (grader.results_of(MOVING, function) for function in MOVING.functions)
     assert first[0].misconception == "syntax-error"
     assert {result.outcome for result in second} == {Outcome.BLOCKED}
     assert (
@@ -138,7 +138,7 @@ def test_two_mistakes_at_one_line_are_both_told(source: str, tmp_path: Path) -> 
     grader = FileGrader(path, BENCH, 8, references={memory.stem: reference("day8", memory.stem)})
     for function in memory.functions:
         if f"def {function.name}" in source:
-            grader.results(memory, function)
+            grader.results_of(memory, function)
     assert list(told_after(grader.graded, memory).values()) == [None, None]
 
 
@@ -185,7 +185,7 @@ def test_a_function_is_to_be_mended_before_another_that_calls_it(tmp_path: Path)
     )
     grader = FileGrader(path, BENCH, 8, references={TIMING.stem: reference("day8", TIMING.stem)})
     for function in TIMING.functions[:2]:
-        grader.results(TIMING, function)
+        grader.results_of(TIMING, function)
     first = "waits_for_the_device"
     assert told_after(grader.graded, TIMING) == {
         first: None,
@@ -196,7 +196,7 @@ def test_a_function_is_to_be_mended_before_another_that_calls_it(tmp_path: Path)
 def test_a_function_that_is_missing_has_no_hints_on_what_it_should_do(tmp_path: Path) -> None:
     path = tmp_path / "02_moving_model_to_device.py"
     path.write_text("def moves_model(model, device):\n    return model\n", encoding="utf-8")
-    result = FileGrader(path, BENCH, 8).results(MOVING, MOVING.functions[0])[0]
+    result = FileGrader(path, BENCH, 8).results_of(MOVING, MOVING.functions[0])[0]
     assert result.happened == "`move_model` was not handed in; is `moves_model` meant to be it?"
     assert (result.line, hints_about(result, MOVING.functions[0])) == (1, ())
 
@@ -218,7 +218,7 @@ def test_an_error_by_a_misspelt_name_says_which_one_is_near(
 ) -> None:
     path = tmp_path / "04_modifying_training_loop_gpu.py"
     path.write_text(f"import torch\n{HEAD}\n    {body}\n", encoding="utf-8")
-    result = first_of(FileGrader(path, BENCH, 8).results(TRAINING, TRAINING.functions[0]))
+    result = first_of(FileGrader(path, BENCH, 8).results_of(TRAINING, TRAINING.functions[0]))
     assert result.happened.endswith(told)
     if (
         result.misconception is None

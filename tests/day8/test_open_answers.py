@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpudojo.grading.engine import judge
+from gpudojo.grading.engine import judge_checks
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import exercises_of
@@ -34,7 +34,7 @@ def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
         "virtual",
         8,
     )
-    results = judge(
+    results = judge_checks(
         EXERCISE, function, observe(EXERCISE, function, load_submission(path), "virtual", 8), wanted
     )
     assert [result.outcome for result in results] == [

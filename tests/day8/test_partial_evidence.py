@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.grading.engine import judge
+from gpudojo.grading.engine import judge_checks
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import Outcome
@@ -22,7 +22,9 @@ FUNCTIONS = [
 
 
 def passes(exercise: Any, function: Any, evidence: Evidence) -> bool:
-    results = judge(exercise, function, evidence, wanted("day8", exercise.stem, function.name))
+    results = judge_checks(
+        exercise, function, evidence, wanted("day8", exercise.stem, function.name)
+    )
     return all(result.outcome is Outcome.PASSED for result in results)
 
 
@@ -87,7 +89,7 @@ def test_where_every_probe_ends_with_an_error_every_check_is_judged(
         evidence = msgspec.structs.replace(
             right, observations=right.observations | dict.fromkeys(probes, ended)
         )
-        results = judge(exercise, function, evidence, right)
+        results = judge_checks(exercise, function, evidence, right)
         assert all(result.outcome is not Outcome.ERROR for result in results)
         assert len(probes) < len(right.observations) or all(
             result.outcome is not Outcome.PASSED for result in results

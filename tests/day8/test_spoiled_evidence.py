@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from gpudojo.grading.engine import judge
+from gpudojo.grading.engine import judge_checks
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import exercises_of
@@ -83,7 +83,7 @@ def put(facts: Any, way: tuple[Any, ...], value: Any) -> Any:
 )
 def test_no_spoiled_fact_passes(exercise: Any, function: Any) -> None:
     wanted = right(exercise.stem, function.name)
-    assert {r.outcome for r in judge(exercise, function, wanted, wanted)} == {Outcome.PASSED}
+    assert {r.outcome for r in judge_checks(exercise, function, wanted, wanted)} == {Outcome.PASSED}
     tried = 0
     survived = []
     for probe, seen in wanted.observations.items():
@@ -95,7 +95,7 @@ def test_no_spoiled_fact_passes(exercise: Any, function: Any) -> None:
                 observations = wanted.observations | {
                     probe: msgspec.structs.replace(seen, facts=facts)
                 }
-                results = judge(
+                results = judge_checks(
                     exercise,
                     function,
                     msgspec.structs.replace(wanted, observations=observations),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.kept_solutions import kept_solutions
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise, was_executed
 from gpudojo.model.results import Outcome
 
@@ -45,7 +45,7 @@ def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
             if isinstance(truth[stem]["cause"], list)
             else [truth[stem]["cause"]]
         )
-        assert set(causes) <= {"-", *misconceptions()}, stem
+        assert set(causes) <= {"-", *known_misconceptions()}, stem
         assert max(lines) <= len(path.read_text(encoding="utf-8").splitlines()), stem
         failed = [result for result in graded(path) if result.outcome is Outcome.FAILED]
         assert failed, f"{stem} passes"

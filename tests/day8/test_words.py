@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.lint_declarations import declaration_findings, hint_findings
-from gpudojo.model.catalogue import exercises_of, misconceptions, misconceptions_of
+from gpudojo.model.catalogue import exercises_of, known_misconceptions, misconceptions_of
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.hints import FunctionHints
 from gpudojo.model.results import Outcome
@@ -31,7 +31,7 @@ def test_hints_are_those_of_the_mistake_or_of_the_check(name: str) -> None:
     result = next(each for each in graded(path) if each.outcome is Outcome.FAILED)
     function = next(each for each in exercise.functions if each.name == result.function)
     wanted = [function.hints[number - 1] for number in CASES[name]]
-    wanted = wanted or [*misconceptions()[result.misconception or ""].hints]
+    wanted = wanted or [*known_misconceptions()[result.misconception or ""].hints]
     parts = Feedback(result, exercise, path, 9).parts
     assert [text for label, text in parts if label.startswith("hint")] == wanted
 

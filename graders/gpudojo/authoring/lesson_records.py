@@ -29,8 +29,8 @@ from gpudojo.model.lessons import (
     Snippet,
     lesson_path,
     lesson_text,
-    lines_never_run,
-    snippets,
+    lines_outside_snippets,
+    snippets_in,
 )
 from gpudojo.release.leaks import leaks as leaked_lines
 from gpudojo.release.stubs import solution_blocks, stubs_of_day
@@ -54,11 +54,11 @@ def fill_lesson(source: str) -> str:
     Raises BadDay where the options of a snippet are wrong.
     """
     setup = ""
-    for snippet in snippets(source):
+    for snippet in snippets_in(source):
         if snippet.name == SETUP:
             setup += snippet.code
     # From the end, so that the places of the snippets before stay right.
-    for snippet in reversed(snippets(source)):
+    for snippet in reversed(snippets_in(source)):
         if snippet.name != SETUP:
             block = f"```text\n{describe_run(snippet, setup)}\n```\n"
             source = source[: snippet.end] + block + source[snippet.after :]
@@ -255,9 +255,9 @@ def lesson_problems(day: str, stem: str, root: Path) -> Iterator[str]:
     name = f"{LESSONS_FOLDER}/{path.name}"
     source = path.read_text(encoding="utf-8")
     # What it has, and what it must not show.
-    for line in lines_never_run(source):
+    for line in lines_outside_snippets(source):
         yield f"{name}, line {line}: nothing runs this code; write <!-- run: NAME --> above it"
-    names_of_snippets = {snippet.name for snippet in snippets(source)}
+    names_of_snippets = {snippet.name for snippet in snippets_in(source)}
     if not {"wrong", "right"} <= names_of_snippets:
         yield f"{name} has no snippet called wrong, or none called right"
     if lesson_text(source, folded=True).count("</details>") != COUNT_OF_QUESTIONS:
@@ -265,7 +265,7 @@ def lesson_problems(day: str, stem: str, root: Path) -> Iterator[str]:
     yield from _solution_lines_in(name, source, root / "reference" / day)
     # What its code does.
     new_source = fill_lesson(source)
-    for snippet in snippets(new_source):
+    for snippet in snippets_in(new_source):
         if snippet.name == "right" and f"\n{ERROR}" in (snippet.recorded or ""):
             yield f"{name}: the snippet called right ends with an error"
             break

@@ -14,7 +14,7 @@ from gpudojo.classes.console_texts import (
     statuses_in_words,
 )
 from gpudojo.classes.result_writing import RULES_CHANGED
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.catalogue import known_misconceptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +126,7 @@ class _SummaryPrinter:
         """Print the misconceptions that most submissions show."""
         lines = []
         for id_, count in self.tally.misconceptions.most_common(MISCONCEPTIONS_SHOWN):
-            misconception = misconceptions().get(id_)
+            misconception = known_misconceptions().get(id_)
             name = misconception.name if misconception else id_
             lines.append(f"{count:>5}  {name}")
         self._print_list("Most common misconceptions", lines)

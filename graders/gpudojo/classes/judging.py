@@ -16,7 +16,7 @@ from gpudojo.classes.records import FunctionRecord, Incident, IncidentKind, Reco
 from gpudojo.classes.submission_run import BEFORE_FIRST_STEP
 from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.reference_solutions import refuse_failing
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.errors import BadClass, ReferenceFails
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function
@@ -151,7 +151,7 @@ def prepare_judging(exercises: Iterable[Exercise], only: frozenset[str] = frozen
         del os.environ[THREADS_VARIABLE]
         if threads_before is not None:
             os.environ[THREADS_VARIABLE] = threads_before
-    misconceptions()
+    known_misconceptions()
     for _, function in _graded_functions(exercises, only):
         for probe in function.probes:
             _ = probe.returns  # finding out takes long the first time
@@ -296,7 +296,7 @@ def _check_rows(
     record: Record,
 ) -> list[CheckRow]:
     """The rows of a function's checks; in a notebook, lines are counted within their cell."""
-    mistakes = misconceptions()
+    mistakes = known_misconceptions()
     rows = []
     for result, worth in zip(results, points, strict=True):
         row = row_of_check(result, worth, function, mistakes, place)

@@ -66,7 +66,7 @@ def judge_function(
     `lines` are those of names and patterns in the student's source, or a function that returns
     them, which is called if a check failed. `signature` is the one the function should have.
     """
-    results = judge(exercise, function, evidence, reference)
+    results = judge_checks(exercise, function, evidence, reference)
     if not any(result.outcome is Outcome.FAILED for result in results):
         return results
     if callable(lines):
@@ -85,7 +85,7 @@ class Judgement(NamedTuple):
     ran: Lines | None = None
 
 
-def judge(
+def judge_checks(
     exercise: Exercise, function: Function, evidence: Evidence, reference: Evidence
 ) -> list[CheckResult]:
     """Judge each check of a function. A check that needs one that did not pass is blocked."""
@@ -198,7 +198,7 @@ def grade_function(
         return judge_function(exercise, function, seen, seen, submission.lines)
     # The reference is run, or read, only if a check may need it.
     wanted = seen
-    if _was_called(seen):
+    if _all_probes_called(seen):
         wanted = _decoded_again(reference.evidence_of(exercise, theirs, kind, seed))
     signature = reference.signature_of(exercise, function)
     return judge_function(exercise, function, seen, wanted, submission.lines, signature)
@@ -208,7 +208,7 @@ def _decoded_again(evidence: Evidence) -> Evidence:
     return decode_evidence(encode_evidence(evidence))
 
 
-def _was_called(evidence: Evidence) -> bool:
+def _all_probes_called(evidence: Evidence) -> bool:
     """True if all probes called the function. Otherwise no check needs the reference."""
     statuses = {observation.status for observation in evidence.observations.values()}
     return statuses <= {CallStatus.RETURNED, CallStatus.RAISED}
@@ -240,7 +240,7 @@ class FileGrader:
         self._results: dict[str, list[CheckResult]] = {}  # by the name of the function
         self._references: dict[str, Reference] = dict(references or {})
 
-    def results(
+    def results_of(
         self, exercise: Exercise, function: Function, limits: Limits = UNLIMITED
     ) -> list[CheckResult]:
         """One result for each check of a function. Grades it if that has not been done.
@@ -256,14 +256,14 @@ class FileGrader:
         """The results of all functions that were graded so far, in this order."""
         return [result for results in self._results.values() for result in results]
 
-    def prepare(self, exercise: Exercise, functions: Iterable[Function]) -> None:
+    def fill_cache(self, exercise: Exercise, functions: Iterable[Function]) -> None:
         """Fill the cache with the reference's evidence for the functions that are written.
 
         For a process that has not run student code. What goes wrong is told when a function is
         graded.
         """
         with contextlib.suppress(DojoError, OSError):
-            reference = self._reference(exercise)
+            reference = self._reference_of(exercise)
             if not isinstance(reference, CachedReference):
                 return
             missing = []
@@ -275,7 +275,7 @@ class FileGrader:
                 if function.name in written:
                     reference.fill_cache(function, self.kind, self.seed)
 
-    def _reference(self, exercise: Exercise) -> Reference:
+    def _reference_of(self, exercise: Exercise) -> Reference:
         """The reference of an exercise, found once. Raises NoReference, BadEvidence."""
         found = self._references.get(exercise.stem)
         if found is None:
@@ -294,7 +294,7 @@ class FileGrader:
         earlier function failed because of the same error in the file.
         """
         try:
-            found = self._grade(exercise, function, limits)
+            found = self._load_and_grade(exercise, function, limits)
         except DojoError as error:
             why = Failed(str(error), "a verdict")
             found = []
@@ -320,13 +320,15 @@ class FileGrader:
                 ]
         return found
 
-    def _grade(self, exercise: Exercise, function: Function, limits: Limits) -> list[CheckResult]:
+    def _load_and_grade(
+        self, exercise: Exercise, function: Function, limits: Limits
+    ) -> list[CheckResult]:
         """Load the file if that has not been done, and grade one function of it."""
         from gpudojo.grading.observe import load_file
         from gpudojo.grading.watching import Pair
 
         # The reference comes before the student's file, which may spoil the process it runs in.
-        reference = self._reference(exercise)
+        reference = self._reference_of(exercise)
         if isinstance(reference, CachedReference):
             reference.load_early(function, self.kind, self.seed)
         if self.submission is None:

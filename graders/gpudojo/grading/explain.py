@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.evidence import CallStatus, Observation, Raised
 from gpudojo.model.exercise import Function, Misconception, line_to_show, pattern_key
 from gpudojo.model.results import CheckResult, Outcome
@@ -154,7 +154,7 @@ def _mistake_by_source(
             return "return-forgotten"
         return None
     # The check named one: what was executed confirms it, rules it out, or shows another.
-    known = misconceptions()
+    known = known_misconceptions()
     mistake = known.get(result.misconception)
     if mistake is None:
         return result.misconception
@@ -178,7 +178,7 @@ def line_of_failure(
     It is the line of the mistake itself, else the recorded one, else that of a pattern that was
     executed.
     """
-    mistake = misconceptions().get(result.misconception or "", _NO_MISTAKE)
+    mistake = known_misconceptions().get(result.misconception or "", _NO_MISTAKE)
     cause = line_to_show((*mistake.cause, *result.at), function.name, lines, result.ran)
     if cause is not None:
         return cause

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.grading import notebooks
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise, Function, was_executed
 from gpudojo.model.results import (
     NOT_YOUR_ERROR,
@@ -63,7 +63,7 @@ def headline_and_parts(
 def _parts_of_failure(result: CheckResult, place: str) -> list[Part]:
     """What happened, what was expected, the line, the named mistake, the points: what there is."""
     parts = [("happened", result.happened), ("expected", result.expected), ("line", place)]
-    mistake = misconceptions().get(result.misconception or "")
+    mistake = known_misconceptions().get(result.misconception or "")
     if mistake is not None:
         parts.append(("mistake", mistake.name))
         parts.append(("why", " ".join(mistake.why.split())))
@@ -127,7 +127,9 @@ def _fails_in_helper(earlier: CheckResult, result: CheckResult) -> bool:
 
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
     """The hints about one failure, and no others."""
-    return hints_for_result(result, function, misconceptions().get(result.misconception or ""))
+    return hints_for_result(
+        result, function, known_misconceptions().get(result.misconception or "")
+    )
 
 
 def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:

@@ -27,7 +27,7 @@ from gpudojo.grading.limits import (
     in_probe,
 )
 from gpudojo.grading.load import Submission, describe_exception, load_submission
-from gpudojo.grading.probing import observe_here, unusable
+from gpudojo.grading.probing import describe_unusable, observe_here
 from gpudojo.grading.sources import Trees
 from gpudojo.grading.subprocess_probe import observe_in_subprocess
 from gpudojo.model.errors import DojoError, author_line
@@ -186,7 +186,7 @@ def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation
         problem = _why_not_recordable(seen)
         if problem is None:
             return seen
-        raised = unusable(run.function.name, problem, None)
+        raised = describe_unusable(run.function.name, problem, None)
     except DojoError:
         raise
     except BaseException as error:  # SystemExit, and whatever else student code may raise

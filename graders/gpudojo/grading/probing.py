@@ -89,7 +89,9 @@ def _facts_or_error(name: str, probe: Probe[Any], call: Call) -> Observation:
     except Exception as error:
         # The probe cannot use what came out, whatever it is; with the reference's result it can.
         path = call.submission.path
-        raised = unusable(name, error, call.submission.lines.get(name), author_line(error, path))
+        raised = describe_unusable(
+            name, error, call.submission.lines.get(name), author_line(error, path)
+        )
         if isinstance(error, DeviceClosed):
             raised = msgspec.structs.replace(raised, type=DeviceClosed.__name__)
         return Observation(CallStatus.RAISED, raised=raised)
@@ -141,7 +143,7 @@ def _without_accelerator(machine: str) -> contextlib.AbstractContextManager[Any]
     return virtual_cuda.hooks.no_accelerator(built=True)
 
 
-def unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
+def describe_unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
     """An error of a probe as evidence: what the function did or returned cannot be used."""
     kind, text = describe_error(error)
     first_line = f"{kind}: {text}".partition("\n")[0]

@@ -248,7 +248,7 @@ def _read_mistakes(path: Path) -> Mapping[str, Misconception]:
 
 
 @functools.cache
-def misconceptions() -> Mapping[str, Misconception]:
+def known_misconceptions() -> Mapping[str, Misconception]:
     """The named mistakes of all installed days, and the general ones, by key.
 
     Of two with the same key, that of a day counts, and of two days that of the first.

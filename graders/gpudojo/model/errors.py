@@ -47,10 +47,10 @@ def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
     except (Exception, SystemExit):  # whatever a student's class may raise
         text = "its text could not be made"
     name = type.__dict__["__name__"].__get__(type(error))
-    return _plain(name, 100), _plain(text, most)
+    return _encodable_text(name, 100), _encodable_text(text, most)
 
 
-def _plain(text: str, most: int) -> str:
+def _encodable_text(text: str, most: int) -> str:
     # `join` makes a text of the class str, and no other method of a subclass is called.
     return "".join([text])[:most].encode("utf-8", "backslashreplace").decode()
 

@@ -76,7 +76,7 @@ def lesson_text(source: str, folded: bool) -> str:
     return f"{without_answers}\n\n---\n\n## Answers\n\n{numbered}\n"
 
 
-def snippets(source: str) -> list[Snippet]:
+def snippets_in(source: str) -> list[Snippet]:
     """The snippets of a lesson's source, in order."""
     found = []
     for match in _SNIPPET.finditer(source):
@@ -97,9 +97,9 @@ def snippets(source: str) -> list[Snippet]:
     return found
 
 
-def lines_never_run(source: str) -> list[int]:
+def lines_outside_snippets(source: str) -> list[int]:
     """The lines of Python blocks in a lesson that no mark makes snippets."""
-    marked = {snippet.line for snippet in snippets(source)}
+    marked = {snippet.line for snippet in snippets_in(source)}
     lines = [_line_at(source, match.start(1)) for match in _FENCE.finditer(source)]
     return [line for line in lines if line not in marked]
 

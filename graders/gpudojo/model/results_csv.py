@@ -52,11 +52,11 @@ def _on_one_line(name: str) -> str:
     return printable_text(without_surrogates(name))
 
 
-def _submitted(row: SubmissionRow) -> str:
+def _submission_date(row: SubmissionRow) -> str:
     return row.timing.submitted if row.timing else ""
 
 
-def _lateness(row: SubmissionRow) -> str:
+def _lateness_text(row: SubmissionRow) -> str:
     """Hours where they are known, below one hour minutes or seconds. Empty where it was in time."""
     if row.timing is None or not row.timing.late:
         return ""
@@ -70,7 +70,7 @@ def _lateness(row: SubmissionRow) -> str:
     return f"{seconds} s"
 
 
-def _penalty(row: SubmissionRow) -> str:
+def _penalty_points(row: SubmissionRow) -> str:
     if row.timing is None or not row.timing.penalty:
         return ""
     return format_points(row.timing.penalty)
@@ -82,14 +82,14 @@ def _extended_deadline(row: SubmissionRow) -> str:
     return row.timing.deadline
 
 
-def _attempts(row: SubmissionRow) -> str:
+def _attempt_count(row: SubmissionRow) -> str:
     """How many submissions there are; `row.attempts` is empty where there is one or none."""
     if row.attempts:
         return str(len(row.attempts))
     return "0" if row.status is SubmissionStatus.ABSENT else "1"
 
 
-def _overrides(row: SubmissionRow) -> str:
+def _override_texts(row: SubmissionRow) -> str:
     return "; ".join(f"{name}: {format_points(one.points)}" for name, one in row.overrides)
 
 
@@ -108,12 +108,12 @@ LAST_COLUMNS: Final = (
     CsvColumn("group", lambda row: row.group),
     CsvColumn("points", lambda row: format_points(row.final.points)),
     CsvColumn("out_of", lambda row: format_points(row.final.max_points)),
-    CsvColumn("submitted", _submitted),
-    CsvColumn("late", _lateness),
-    CsvColumn("penalty", _penalty),
+    CsvColumn("submitted", _submission_date),
+    CsvColumn("late", _lateness_text),
+    CsvColumn("penalty", _penalty_points),
     CsvColumn("extended_to", _extended_deadline),
-    CsvColumn("attempts", _attempts),
-    CsvColumn("overrides", _overrides),
+    CsvColumn("attempts", _attempt_count),
+    CsvColumn("overrides", _override_texts),
     CsvColumn("to_grade", lambda row: "; ".join(row.to_grade)),
     CsvColumn("reason", lambda row: row.reason),
     CsvColumn("notes", lambda row: "; ".join(row.notes)),

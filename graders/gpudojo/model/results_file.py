@@ -68,10 +68,10 @@ def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
 
 def read(path: Path) -> ClassResults:
     """Everything in a file of results. Raises BadResults with a sentence where it is not one."""
-    with _open(path) as file:
+    with _open_to_read(path) as file:
         data = file.read().removeprefix(b"\xef\xbb\xbf")
     _check_version(path, data)
-    results = _decode(path, data, ClassResults)
+    results = _decode_struct(path, data, ClassResults)
     for row in results.submissions:
         _check_sums(path, row)
     return results
@@ -79,13 +79,13 @@ def read(path: Path) -> ClassResults:
 
 def header(path: Path) -> ClassResults:
     """The file's header, without its submissions."""
-    with _open(path) as file:
+    with _open_to_read(path) as file:
         return _decode_header(path, file.readline())
 
 
 def iterate(path: Path) -> Iterator[SubmissionRow]:
     """The submissions one by one, without holding all of them. Raises BadResults as `read` does."""
-    with _open(path) as file:
+    with _open_to_read(path) as file:
         if not _ends_before_rows(file.readline()):
             # The same JSON in another layout: some program has written it anew.
             yield from read(path).submissions
@@ -96,7 +96,7 @@ def iterate(path: Path) -> Iterator[SubmissionRow]:
             text = line.strip().removesuffix(b",")
             if text == END.strip():
                 return
-            row = _decode(path, text, SubmissionRow)
+            row = _decode_struct(path, text, SubmissionRow)
             _check_sums(path, row)
             yield row
     raise BadResults(str(path), "it ends in the middle")
@@ -158,7 +158,7 @@ def without_surrogates(thing: Any) -> Any:
     return [without_surrogates(item) for item in thing] if isinstance(thing, list) else thing
 
 
-def _open(path: Path) -> BinaryIO:
+def _open_to_read(path: Path) -> BinaryIO:
     """Open a file of results. Raises BadResults where it cannot be read."""
     try:
         return path.open("rb")
@@ -177,7 +177,7 @@ def _decode_header(path: Path, line: bytes) -> ClassResults:
         return msgspec.structs.replace(read(path), submissions=[])
     data = line.rstrip() + b"]}"
     _check_version(path, data)
-    return _decode(path, data, ClassResults)
+    return _decode_struct(path, data, ClassResults)
 
 
 def _check_version(path: Path, data: bytes) -> None:
@@ -195,7 +195,7 @@ def _check_version(path: Path, data: bytes) -> None:
         )
 
 
-def _decode(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
+def _decode_struct(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
     """The struct that JSON holds. Raises BadResults with what is wrong in it."""
     try:
         return decode_untrusted(msgspec.json.Decoder(kind).decode, data)

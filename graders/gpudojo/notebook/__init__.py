@@ -232,7 +232,7 @@ def _check_function(
     random_state = torch.get_rng_state()
     try:
         with bounded_output(OUTPUT_CHARACTERS), recording_lines(student, submission.names):
-            results = grader.results(task.exercise, task.function, limits)
+            results = grader.results_of(task.exercise, task.function, limits)
     finally:
         torch.set_rng_state(random_state)
     lines = None

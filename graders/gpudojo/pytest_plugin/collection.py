@@ -121,7 +121,7 @@ class CheckItem(pytest.Item):
         limits = self.stash.get(LIMITS, None)
         if limits is None:
             limits = Limits(characters=OUTPUT_CHARACTERS, on_raised=quit_debugger)
-        results = self.file.grader.results(self.checks.exercise, self.checks.function, limits)
+        results = self.file.grader.results_of(self.checks.exercise, self.checks.function, limits)
         result = next(result for result in results if result.check == self.check.name)
         self.stash[RESULT] = result
         if result.outcome is not Outcome.PASSED:

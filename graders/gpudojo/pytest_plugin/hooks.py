@@ -125,7 +125,7 @@ class ExerciseHooks:
             return []
         line = self._check_options({item.path: item.checks.exercise for item in checks})
         for function in dict.fromkeys(item.checks for item in checks):
-            function.file.grader.prepare(function.exercise, [function.function])
+            function.file.grader.fill_cache(function.exercise, [function.function])
         # What is here now stays until the end: to look through all of torch in every collection,
         # five of them pytest's own, and once more when Python ends, takes a second.
         gc.freeze()

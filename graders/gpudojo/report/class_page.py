@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 
 from gpudojo.classes.check_statistics import ClassStatistics, absent_functions
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.results import (
     CheckRow,
     ClassResults,
@@ -298,7 +298,7 @@ def class_page(
     tally: Tally, records: RecordStore, students: bool, anonymous: bool, similar: bool = False
 ) -> str:
     """Return the page's text; with `students`, each name is a link to the student's own page."""
-    known = misconceptions()
+    known = known_misconceptions()
 
     def name_of(mistake: Mistake) -> str:
         """The name of a misconception; its key, where no day declares it any more."""

@@ -296,7 +296,7 @@ def _grade(
     functions = {function.name: function for function in exercise.functions}
     for name in job.functions:
         with _catch_output() as printed:
-            results = grader.results(exercise, functions[name], limits)
+            results = grader.results_of(exercise, functions[name], limits)
         file = grader.submission
         stopped = file.broken if file is not None and name in file.names else None
         _send(answers, StandbyResult(job.stem, name, results, printed.getvalue(), stopped))

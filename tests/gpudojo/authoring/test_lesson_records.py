@@ -25,7 +25,7 @@ def snippet(code: str, options: str = "", name: str = "right") -> str:
 
 def block(source: str) -> str:
     (found,) = (
-        one.recorded for one in lessons.snippets(fill_lesson(source)) if one.recorded is not None
+        one.recorded for one in lessons.snippets_in(fill_lesson(source)) if one.recorded is not None
     )
     return found
 

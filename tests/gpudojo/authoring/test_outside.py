@@ -192,7 +192,11 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_course"]:
         monkeypatch.delitem(sys.modules, name)
     yield folder
-    for cached in (catalogue._load_day, catalogue.misconceptions_of, catalogue.misconceptions):
+    for cached in (
+        catalogue._load_day,
+        catalogue.misconceptions_of,
+        catalogue.known_misconceptions,
+    ):
         cached.cache_clear()
 
 

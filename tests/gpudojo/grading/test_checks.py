@@ -22,7 +22,7 @@ from gpudojo.grading.checks import (
     same_as_reference,
 )
 from gpudojo.grading.comparing import arrays_close, arrays_identical, values_close
-from gpudojo.grading.engine import judge
+from gpudojo.grading.engine import judge_checks
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe
 from gpudojo.model.evidence import Array, Cases
@@ -82,7 +82,7 @@ def failed(folder: Path, body: str, function: Function = double) -> dict[str, st
         observe(exercise, function, load_submission(path), "virtual", 8)
         for path in (student, right)
     )
-    results = judge(exercise, function, seen, wanted)
+    results = judge_checks(exercise, function, seen, wanted)
     return {result.check: result.happened for result in results if result.outcome is Outcome.FAILED}
 
 

@@ -123,7 +123,7 @@ def test_a_failure_shows_the_lines_of_the_calls_that_the_check_asked_about() -> 
         }
         evidence = Evidence("01_doubling", "double", "virtual", 8, seen)
         reference = Evidence("01_doubling", "double", "virtual", 8, right)
-        return engine.judge(exercise, function, evidence, reference)
+        return engine.judge_checks(exercise, function, evidence, reference)
 
     assert [result.outcome for result in judge("int", 6)] == [Outcome.PASSED] * 2
     passed, failed = judge("int", 7)
@@ -226,7 +226,7 @@ def test_an_error_in_a_probe_is_not_the_student_s_and_names_file_and_line(
     monkeypatch.setattr(
         engine, "reference_for", lambda path, exercise: ReferenceSolution(files.reference)
     )
-    (result,) = FileGrader(files.student, "virtual", 8).results(exercise, exercise.functions[0])
+    (result,) = FileGrader(files.student, "virtual", 8).results_of(exercise, exercise.functions[0])
     assert (result.outcome, result.points) == (Outcome.ERROR, 1)
     assert 'KeyError: "a mistake of the author\'s"' in result.happened
     assert result.happened.endswith(f"(raised at {place_of(stumbling, 'return {}')})")

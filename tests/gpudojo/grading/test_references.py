@@ -95,7 +95,7 @@ def test_a_damaged_or_foreign_file_is_made_anew(
             )
         )
     assert not kept.has_evidence(function, "virtual", SEED)
-    kept.prepare(function, "virtual", SEED)
+    kept.fill_cache(function, "virtual", SEED)
     assert CachedReference(SOLUTION, exercise).has_evidence(function, "virtual", SEED)
 
 
@@ -113,7 +113,7 @@ def test_without_a_cache_everything_works(
     file.write_text("no folder", encoding="utf-8")
     monkeypatch.setenv("DOJO_CACHE", str(file))
     kept = CachedReference(SOLUTION, exercise)
-    kept.prepare(function, "virtual", SEED)
+    kept.fill_cache(function, "virtual", SEED)
     assert kept.evidence_of(exercise, function, "virtual", SEED).function == function.name
     assert not CachedReference(SOLUTION, exercise).has_evidence(function, "virtual", SEED)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.lessons import lesson_of, lesson_text, lines_never_run, snippets
+from gpudojo.model.lessons import lesson_of, lesson_text, lines_outside_snippets, snippets_in
 
 SOURCE = """\
 # 01 A title
@@ -55,7 +55,7 @@ def test_on_a_page_answers_are_folded_and_marks_of_snippets_are_gone() -> None:
 
 
 def test_snippets_have_names_options_and_what_was_recorded() -> None:
-    setup, wrong = snippets(SOURCE)
+    setup, wrong = snippets_in(SOURCE)
     assert (setup.name, setup.options, setup.code, setup.recorded) == (
         "setup",
         {},
@@ -72,8 +72,8 @@ def test_snippets_have_names_options_and_what_was_recorded() -> None:
 
 
 def test_python_that_no_mark_makes_a_snippet_is_found() -> None:
-    assert lines_never_run(SOURCE) == []
-    assert lines_never_run(SOURCE.replace("<!-- run: setup -->\n", "")) == [4]
+    assert lines_outside_snippets(SOURCE) == []
+    assert lines_outside_snippets(SOURCE.replace("<!-- run: setup -->\n", "")) == [4]
 
 
 def test_an_exercise_without_a_lesson_has_none() -> None:

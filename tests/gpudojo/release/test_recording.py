@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from gpudojo.days.day8.pixel_race import BAR
-from gpudojo.grading.engine import judge
+from gpudojo.grading.engine import judge_checks
 from gpudojo.grading.shipped_evidence import (
     PUBLIC_SEEDS,
     ShippedEvidence,
@@ -48,9 +48,9 @@ def test_every_function_is_there_for_every_seed_and_bench(
         for bench in ("virtual", "cpu", "cuda"):
             found = recorded.evidence_of(exercise.stem, function.name, bench, seed)
             assert list(found.observations) == [probe.name for probe in function.probes]
-            assert {result.outcome for result in judge(exercise, function, found, found)} == {
-                Outcome.PASSED
-            }
+            assert {
+                result.outcome for result in judge_checks(exercise, function, found, found)
+            } == {Outcome.PASSED}
 
 
 def test_a_seed_that_is_not_there_is_told(recorded: ShippedEvidence) -> None:
@@ -96,7 +96,7 @@ def test_the_modelled_speedup_is_judged_and_no_clock_of_a_machine(
             "pictures": Observation(pictures.status, pictures.facts | {"speed": modelled}),
             "timed": Observation(pictures.status, measured),
         }
-        results = judge(
+        results = judge_checks(
             exercise, function, msgspec.structs.replace(wanted, observations=seen), wanted
         )
         (verdict,) = (result for result in results if result.check == "faster_than_the_loop")
@@ -116,7 +116,9 @@ def test_timed_outputs_are_still_compared(
         "loop_outputs": [wrong, wrong],
     }
     seen = {**wanted.observations, "timed": Observation(wanted.observations["timed"].status, facts)}
-    results = judge(exercise, function, msgspec.structs.replace(wanted, observations=seen), wanted)
+    results = judge_checks(
+        exercise, function, msgspec.structs.replace(wanted, observations=seen), wanted
+    )
     assert next(r for r in results if r.check == "faster_than_the_loop").outcome is Outcome.FAILED
 
 
