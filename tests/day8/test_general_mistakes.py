@@ -12,7 +12,7 @@ from gpudojo.grading.feedback import check_to_mend_first, hints_about
 from gpudojo.grading.load import load_submission
 from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.results import CheckResult, Outcome, describe_blocked
+from gpudojo.model.results import CheckResult, Outcome, describe_blocking
 from gpudojo.pytest_plugin.terminal import Feedback
 
 from tests.solutions import BENCH, claimed, exercise_of, graded, reference
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     assert first[0].misconception == "syntax-error"
     assert {result.outcome for result in second} == {Outcome.BLOCKED}
     assert (
-        describe_blocked(second[0])
+        describe_blocking(second[0])
         == "blocked: the check `runs` of `move_model` has to pass first."
     )
     waiting = [result.check for result in first if result.blocked_by == "runs"]

@@ -22,7 +22,7 @@ from gpudojo.model.results import (
     NOT_YOUR_ERROR,
     CheckResult,
     Outcome,
-    describe_blocked,
+    describe_blocking,
     hints_for_result,
 )
 
@@ -48,7 +48,7 @@ def headline_and_parts(
         what = result.happened or f"`{result.function}` is still a stub{where}"
         return f"to do: {what}.", []
     if result.outcome is Outcome.BLOCKED:
-        return describe_blocked(result), []
+        return describe_blocking(result), []
     if result.outcome is Outcome.ERROR:
         return NOT_YOUR_ERROR, [("claim", result.claim), ("happened", result.happened)]
     parts = _parts_of_failure(result, place)

@@ -251,8 +251,8 @@ class SubmissionRow(msgspec.Struct, frozen=True):
 
     @property
     def scaled(self) -> bool:
-        """Whether the points to publish are others than those of the exercises."""
-        return (self.final.points, self.final.max_points) != (self.score, self.max_score)
+        """True if the points to publish are others than those of the exercises."""
+        return self.final != Grade(self.score, self.max_score)
 
     @property
     def called(self) -> str:
@@ -278,8 +278,11 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     @property
     def review(self) -> list[str]:
         """Why a person should look at it before grades go out."""
-        ended = self.status not in (SubmissionStatus.GRADED, SubmissionStatus.ABSENT)
-        return self.needs_human or [self.reason] * ended
+        if self.needs_human:
+            return self.needs_human
+        if self.status in (SubmissionStatus.GRADED, SubmissionStatus.ABSENT):
+            return []
+        return [self.reason]
 
     @property
     def overrides(self) -> list[tuple[str, Override]]:
@@ -288,11 +291,9 @@ class SubmissionRow(msgspec.Struct, frozen=True):
         for exercise in self.exercises:
             if exercise.override is not None:
                 found.append((exercise.exercise, exercise.override))
-            found += [
-                (check.id, check.override)
-                for check in exercise.checks
-                if check.override is not None
-            ]
+            for check in exercise.checks:
+                if check.override is not None:
+                    found.append((check.id, check.override))
         return found
 
 
@@ -329,8 +330,9 @@ class Visibility(msgspec.Struct, frozen=True):
 
         Without a deadline, "after deadline" is at once.
         """
-        passed = not deadline or now >= datetime.datetime.fromisoformat(deadline)
-        return what == "always" or (what == "after deadline" and passed)
+        if what == "after deadline" and deadline:
+            return now >= datetime.datetime.fromisoformat(deadline)
+        return what != "never"
 
 
 class ClassResults(msgspec.Struct, frozen=True):
@@ -397,15 +399,13 @@ def rows_of(
         if not own:
             continue
         functions = {function.name: function for function in exercise.functions}
-        checks = [
-            row_of_check(
-                *(result, points, functions.get(result.function), misconceptions or {}),
-                *(places.get(result.function), hints),
-            )
-            for result, points in zip(
-                own, round_points([result.max_points for result in own]), strict=True
-            )
-        ]
+        points_of_checks = round_points([result.max_points for result in own])
+        checks = []
+        for result, points in zip(own, points_of_checks, strict=True):
+            function = functions.get(result.function)
+            place = places.get(result.function)
+            row = row_of_check(result, points, function, misconceptions or {}, place, hints)
+            checks.append(row)
         rows.append(row_of_exercise(exercise, checks))
     if by_exercise:
         # A result that belongs nowhere would be lost from the score without a word.
@@ -429,14 +429,36 @@ def row_of_check(
     place: Definition | None,
     hints: int = 1,
 ) -> CheckRow:
-    """The row of one check that is worth so many points, rounded."""
+    """The row of one check that is worth so many points, rounded.
+
+    `hints` is how many of a function's hints are shown where a check failed.
+    """
     mistake = misconceptions.get(result.misconception or "")
-    every = (
-        hints_for_result(result, function, mistake)
-        if function and result.outcome is Outcome.FAILED
-        else ()
+    shown_hints: tuple[str, ...] = ()
+    if function is not None and result.outcome is Outcome.FAILED:
+        shown_hints = hints_for_result(result, function, mistake)[: max(hints, 0)]
+    why = ""
+    if mistake is not None:
+        why = f"{mistake.name}: {' '.join(mistake.why.split())}"
+    earns_points = result.outcome in (Outcome.PASSED, Outcome.ERROR)
+    return CheckRow(
+        id=result.id,
+        function=result.function,
+        outcome=result.outcome,
+        points=points if earns_points else 0.0,
+        max_points=points,
+        message=_message_of(result),
+        line=result.line,
+        misconception=result.misconception,
+        claim=result.claim,
+        happened=result.happened,
+        expected=result.expected,
+        why=why,
+        hint="\n".join(shown_hints),
+        blocked_by=result.blocked_by,
+        file=place.file if place else None,
+        cell=place.cell if place else None,
     )
-    return _row(result, points, "\n".join(every[: max(hints, 0)]), mistake, place)
 
 
 ERROR_HINTS: Final = (
@@ -481,40 +503,14 @@ def hints_for_result(
 
 def round_points(points: Sequence[float]) -> list[float]:
     """The points, rounded so that they add up to the rounded sum. Three thirds stay a whole."""
-    return list(_rounded(tuple(points)))
+    return list(_round_points(tuple(points)))
 
 
 @functools.lru_cache(256)  # they are the same for every submission
-def _rounded(points: tuple[float, ...]) -> tuple[float, ...]:
-    sums = [0.0] + [sum_points(points[: count + 1]) for count in range(len(points))]
+def _round_points(points: tuple[float, ...]) -> tuple[float, ...]:
+    """Each as the difference between two rounded sums."""
+    sums = [sum_points(points[:count]) for count in range(len(points) + 1)]
     return tuple(round(after - before, POINT_PLACES) for before, after in itertools.pairwise(sums))
-
-
-def _row(
-    result: CheckResult,
-    max_points: float,
-    hint: str,
-    mistake: Misconception | None,
-    place: Definition | None,
-) -> CheckRow:
-    return CheckRow(
-        id=result.id,
-        function=result.function,
-        outcome=result.outcome,
-        points=max_points if result.outcome in (Outcome.PASSED, Outcome.ERROR) else 0.0,
-        max_points=max_points,
-        message=_message(result),
-        line=result.line,
-        misconception=result.misconception,
-        claim=result.claim,
-        happened=result.happened,
-        expected=result.expected,
-        why=f"{mistake.name}: {' '.join(mistake.why.split())}" if mistake else "",
-        hint=hint,
-        blocked_by=result.blocked_by,
-        file=place.file if place else None,
-        cell=place.cell if place else None,
-    )
 
 
 def not_handed_in(function: str) -> str:
@@ -522,7 +518,7 @@ def not_handed_in(function: str) -> str:
     return f"`{function}` was not handed in"
 
 
-def describe_blocked(result: CheckResult) -> str:
+def describe_blocking(result: CheckResult) -> str:
     """The sentence that says which check has to pass first.
 
     In `result.blocked_by` a check of another function is named as `function::check`.
@@ -531,20 +527,19 @@ def describe_blocked(result: CheckResult) -> str:
     return f"blocked: the check `{check}` of `{function or result.function}` has to pass first."
 
 
-def _message(result: CheckResult) -> str:
+def _message_of(result: CheckResult) -> str:
     """One line, for places that have room for one."""
     match result.outcome:
         case Outcome.PASSED:
             return ""
         case Outcome.TODO:
-            return f"to do: {result.happened or f'`{result.function}` is still a stub'}."
+            what = result.happened or f"`{result.function}` is still a stub"
+            return f"to do: {what}."
         case Outcome.BLOCKED:
-            return describe_blocked(result)
+            return describe_blocking(result)
         case Outcome.ERROR:
             return NOT_YOUR_ERROR
         case Outcome.FAILED:
-            return (
-                f"{result.happened}; expected {result.expected}"
-                if result.expected
-                else result.happened
-            )
+            if not result.expected:
+                return result.happened
+            return f"{result.happened}; expected {result.expected}"
