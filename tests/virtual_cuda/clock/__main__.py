@@ -19,21 +19,13 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 from virtual_cuda import Gpu, Times, gpu_named
-from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import VirtualCudaError
 from virtual_cuda.ledger import rows
 
-from tools.fitting import (
-    Agreement,
-    ClockRecord,
-    Program,
-    Ran,
-    agreement,
-    fit,
-    read_record,
-    read_records,
-    run_all,
-)
+from tools.agreement import Agreement, agreement_of
+from tools.clock_records import ClockRecord, Program, read_record, read_records
+from tools.fitting import fit_gpu, modelled_times
+from tools.program_runs import ProgramRun, run_programs
 
 HERE = Path(__file__).parent
 RECORD = HERE / "h200-times.json"
@@ -49,9 +41,9 @@ LEDGERS = (
 )  # what the steps of all programs write: by the name of the record and of the program
 
 
-def modelled(ran: dict[str, Ran], gpu: Gpu) -> dict[str, Times]:
+def modelled(ran: dict[str, ProgramRun], gpu: Gpu) -> dict[str, Times]:
     """The modelled times of the step of each program."""
-    return {name: times_of_rows(written, gpu, first) for name, (written, first) in ran.items()}
+    return {name: modelled_times(run, gpu) for name, run in ran.items()}
 
 
 @functools.cache
@@ -107,11 +99,12 @@ def _plain(value: Any) -> Any:
 
 
 @functools.cache
-def stored(record: Path) -> dict[str, Ran]:
+def stored(record: Path) -> dict[str, ProgramRun]:
     """The rows of the programs of a record as they were stored: a clock needs nothing else."""
-    return {
-        name: (_rows(*program), program[0]) for name, program in _ledgers()[record.name].items()
-    }
+    found = {}
+    for name, (first, before, step) in _ledgers()[record.name].items():
+        found[name] = ProgramRun(_rows(first, before, step), first)
+    return found
 
 
 def store() -> None:
@@ -119,7 +112,7 @@ def store() -> None:
     found = {}
     for path in (*RECORDS[:3], MIXES):
         found[path.name] = {
-            name: _kept(*ran) for name, ran in run_all(read_record(path).programs).items()
+            name: _kept(*ran) for name, ran in run_programs(read_record(path).programs).items()
         }
     LEDGERS.write_bytes(lzma.compress(msgspec.msgpack.encode(found, enc_hook=str), preset=9))
 
@@ -158,7 +151,7 @@ def noise() -> Iterator[tuple[str, Agreement]]:
             for name, p in programs.items()
         }
         second = {name: Times("", [], 0.0, seconds) for name, seconds in other.items()}
-        yield f"recording {a} and {b}", agreement(first, second)
+        yield f"recording {a} and {b}", agreement_of(first, second)
 
 
 def by_family(programs: dict[str, Program]) -> dict[str, dict[str, Program]]:
@@ -170,7 +163,7 @@ def by_family(programs: dict[str, Program]) -> dict[str, dict[str, Program]]:
 
 
 def held_out(
-    record: ClockRecord, ran: dict[str, Ran], base: Gpu, folds: int, seed: int = 0
+    record: ClockRecord, ran: dict[str, ProgramRun], base: Gpu, folds: int, seed: int = 0
 ) -> dict[str, Times]:
     """The times of each program by a model that was fitted without it: the programs are dealt out at random."""
     found: dict[str, Times] = {}
@@ -187,7 +180,7 @@ def held_out(
             if (program.setup, program.step) in left_out
         }
         known = {name: program for name, program in record.programs.items() if name not in out}
-        gpu = fit(msgspec.structs.replace(record, programs=known), ran, blank)
+        gpu = fit_gpu(msgspec.structs.replace(record, programs=known), ran, blank)
         gpu = msgspec.structs.replace(
             gpu, copies=base.copies
         )  # one program for each size: none would be left
@@ -198,7 +191,7 @@ def held_out(
 _KEPT = ("pointwise", "copy on the device", "half attention")  # what a fit may find no program for
 
 
-def _every(paths: list[Path]) -> dict[str, Ran]:
+def _every(paths: list[Path]) -> dict[str, ProgramRun]:
     """The stored rows of several records, by the names that `read_records` gives to their programs."""
     several = len(paths) > 1
     return {
@@ -277,14 +270,14 @@ def main() -> int:
         return 0
     programs = {name: program for name, program in record.programs.items() if options.only in name}
     record = msgspec.structs.replace(record, programs=programs)
-    ran = _every(options.record or [RECORD]) if options.stored else run_all(programs)
+    ran = _every(options.record or [RECORD]) if options.stored else run_programs(programs)
     times = modelled({name: ran[name] for name in programs}, gpu)
     for family, members in by_family(programs).items():
-        table.add_row(*row_of(family, agreement(members, times)))
-    table.add_row(*row_of("all", agreement(programs, times)), style="bold")
+        table.add_row(*row_of(family, agreement_of(members, times)))
+    table.add_row(*row_of("all", agreement_of(programs, times)), style="bold")
     if options.held_out:
         left_out = held_out(record, ran, gpu, options.held_out)
-        table.add_row(*row_of("all, held out", agreement(programs, left_out)), style="bold")
+        table.add_row(*row_of("all, held out", agreement_of(programs, left_out)), style="bold")
     console.print(table)
     if options.list:
         for name, program in sorted(
@@ -298,7 +291,7 @@ def main() -> int:
     if options.pin:
         pinned = json.loads(PINNED.read_text(encoding="utf-8"))
         pinned[(options.record or [RECORD])[0].name] = msgspec.to_builtins(
-            agreement(programs, times)
+            agreement_of(programs, times)
         )
         PINNED.write_text(json.dumps(pinned, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -36,17 +36,10 @@ from tests.virtual_cuda.clock.__main__ import (
     noise,
     stored,
 )
-from tools.fitting import (
-    Agreement,
-    BadClockRecord,
-    Program,
-    agreement,
-    fit,
-    main,
-    read_record,
-    run_all,
-    without_arithmetic,
-)
+from tools.agreement import Agreement, agreement_of
+from tools.clock_records import BadClockRecord, Program, read_record
+from tools.fitting import fit_gpu, main
+from tools.program_runs import run_programs, without_arithmetic
 
 H200 = gpu_named("H200")
 
@@ -78,7 +71,7 @@ def _is_as_wanted(
 
 @pytest.mark.parametrize("path", WANTED, ids=lambda path: path.stem)
 def test_the_programs_of_a_record_take_about_as_long_as_on_the_gpu(path: Path) -> None:
-    reached = agreement(read_record(path).programs, modelled(stored(path), H200))
+    reached = agreement_of(read_record(path).programs, modelled(stored(path), H200))
     pinned = msgspec.json.decode(PINNED.read_bytes(), type=dict[str, Agreement])[path.name]
     assert _figures(reached) == pytest.approx(_figures(pinned), rel=0.001)
     assert _is_as_wanted(reached, *WANTED[path]), reached
@@ -86,7 +79,7 @@ def test_the_programs_of_a_record_take_about_as_long_as_on_the_gpu(path: Path) -
 
 def test_the_model_agrees_with_recordings_as_well_as_they_do_with_each_other() -> None:
     times = modelled(stored(STUDENTS), H200)
-    reached = agreement(middle(), times)
+    reached = agreement_of(middle(), times)
     assert _is_as_wanted(reached, (1.25, 2.0), (1.4, 2.5), 0.97), reached
     pairs = [found for _, found in noise()]
     assert len(pairs) == 6
@@ -104,7 +97,7 @@ def test_on_no_gpu_is_a_time_zero_negative_or_no_number() -> None:
 
 
 def _are_stored(path: Path, programs: dict[str, Program]) -> None:
-    fresh = modelled(run_all(programs), H200)
+    fresh = modelled(run_programs(programs), H200)
     kept = modelled({n: stored(path)[n] for n in programs}, H200)
     for name, times in fresh.items():
         assert times.kernels == kept[name].kernels, name
@@ -145,7 +138,7 @@ def test_a_fit_finds_the_figures_that_made_the_times() -> None:
         }
         made[name] = msgspec.structs.replace(some[name], **took)
     record = msgspec.structs.replace(read_record(STUDENTS), programs=made)
-    reached = agreement(made, modelled(ran, fit(record, ran, H200)))
+    reached = agreement_of(made, modelled(ran, fit_gpu(record, ran, H200)))
     assert reached.wall[1] <= 1.1
     assert reached.kernel[1] <= 1.1
     assert reached.rank >= 0.99
@@ -600,7 +593,9 @@ def test_a_program_that_needs_its_products_is_run_with_them() -> None:
     source = (
         "import torch\na = torch.eye(4, device='cuda') + 0.1; b = torch.ones(4, 1, device='cuda')"
     )
-    rows, first = run_all({"solve": Program(source, "z = torch.linalg.solve(a.T @ a, b)")})["solve"]
+    rows, first = run_programs({"solve": Program(source, "z = torch.linalg.solve(a.T @ a, b)")})[
+        "solve"
+    ]
     assert any("solve" in str(getattr(row, "name", "")) for row in rows[first:])
 
 
