@@ -1,22 +1,15 @@
-"""Storages, saving and loading, DLPack, and tensors that other processes share.
-
-A storage is the memory behind tensors; DLPack is how libraries hand tensors to each other.
-"""
+"""Storages on the device: the memory behind tensors, `untyped_storage()`, `set_`, `data_ptr`."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 import torch
-import torch.utils.dlpack
 
 from virtual_cuda.device.hidden import hidden_attribute
-from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 from virtual_cuda.device.state import CUDA, Block, VirtualDevice, open_device_named
-from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, update_shell, wrap
+from virtual_cuda.device.tensor import Tensor, update_shell, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import Direction
 from virtual_cuda.ops import placement
@@ -25,104 +18,28 @@ from virtual_cuda.ops.dispatch import (
     closed_device_error,
     record_operation,
     require_open_device,
-    wrap_result,
 )
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.torch_api.student_classes import student_class
-
-_CUDA: Final = torch.utils.dlpack.DLDeviceType.kDLCUDA
-
-
-class PyCapsule:
-    """What `to_dlpack` hands out for a device tensor; it can be taken in once."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor: Any = tensor
-
-
-def _exported(tensor: Any) -> Any:
-    """A tensor over the same memory, to be handed out.
-
-    Raises BufferError for one that requires gradients, has the conjugate bit, or is not strided.
-    """
-    if tensor.requires_grad:
-        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    if tensor.is_conj():
-        raise BufferError("Can't export tensors with the conjugate bit set")
-    if tensor.layout is not torch.strided:
-        raise BufferError("Can't export tensors with layout other than torch.strided")
-    return wrap(tensor._inner, tensor._block)
-
-
-def _dlpack(self: Any, **kwargs: Any) -> Any:
-    """`Tensor.__dlpack__`, which always raises BufferError.
-
-    Every library that is not torch asks it. All there can be here are libraries of the host, NumPy
-    above all.
-    """
-    _exported(self)
-    raise BufferError("Unsupported device in DLTensor.")
-
-
-def _to_dlpack(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    return (
-        PyCapsule(_exported(tensor))
-        if type(tensor) in VIRTUAL
-        else original(tensor, *args, **kwargs)
-    )
-
-
-def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
-    """The tensor in a capsule of ours, or a device tensor over another one's memory.
-
-    Any other object is torch's. Raises RuntimeError for a capsule that was taken in before, and
-    BufferError: see `_exported`.
-    """
-    if type(ext_tensor) in VIRTUAL:
-        taken = _exported(ext_tensor)
-    elif isinstance(ext_tensor, PyCapsule):
-        taken = ext_tensor.tensor
-        ext_tensor.tensor = None
-        if taken is None:
-            raise RuntimeError(
-                "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once"
-            )
-    else:
-        return original(ext_tensor, **kwargs)
-    device = kwargs.get("device")
-    moved = taken if device is None else taken.to(device)
-    return moved.clone() if kwargs.get("copy") and moved is taken else moved
-
-
-Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
-Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.device.index)  # type: ignore[method-assign,attr-defined]
-
 
 aten: Final = torch.ops.aten
-_Base: Final[Any] = torch.UntypedStorage
-_Raw: Final[Any] = _Base.__mro__[1]  # the class in C that torch.UntypedStorage adds its methods to
-_copy: Final = _Raw.copy_
+_HostStorage: Final[Any] = torch.UntypedStorage
+# The class in C that torch.UntypedStorage adds its methods to.
+_StorageInC: Final[Any] = _HostStorage.__mro__[1]
+_copy_on_host: Final = _StorageInC.copy_
 host_set: Final[Any] = torch.Tensor.set_
-_new: Final = _Raw.__new__
 _is_lazy_clone: Final = find_internal("torch._C._is_cow_tensor", otherwise=lambda tensor: False)
 _data_address: Final = find_internal("torch._C._data_address", "const_data_ptr of a lazy clone")
-_reduce_tensor: Final = find_internal("torch.Tensor._reduce_ex_internal", "saving a tensor")
 _set_from_file: Final = find_internal(
     "torch.UntypedStorage._set_from_file", "reading a storage from a file"
 )
-_rebuild_parameter: Final = find_internal("torch._utils._rebuild_parameter", "saving a parameter")
-_rebuild_parameter_with_state: Final = find_internal(
-    "torch._utils._rebuild_parameter_with_state", "saving a parameter with attributes"
-)
-_rebuild_from_type: Final = find_internal(
-    "torch._tensor._rebuild_from_type_v2", "saving a tensor with attributes"
-)
 
 
-def _address(block: Block, offset: int) -> int:
+def _address_in(block: Block, offset: int) -> int:
     """The device's address of a byte in a block; 0 for a block without bytes."""
-    return block.device.memory.make_layout().spot(block).address + offset if block.size else 0
+    if not block.size:
+        return 0
+    return block.device.memory.make_layout().spot(block).address + offset
 
 
 class UntypedStorage(torch.UntypedStorage):
@@ -141,11 +58,11 @@ class UntypedStorage(torch.UntypedStorage):
     def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(args[0], slice):
             placement.record_waits("item")
-            return _Base.__getitem__(self, *args, **kwargs)
-        return on_device(_Base.__getitem__(self, *args, **kwargs), self._block)
+            return _HostStorage.__getitem__(self, *args, **kwargs)
+        return on_device(_HostStorage.__getitem__(self, *args, **kwargs), self._block)
 
     def data_ptr(self) -> int:
-        return _address(self._block, 0)
+        return _address_in(self._block, 0)
 
     def resize_(self, size: int) -> Any:
         super().resize_(size)
@@ -168,10 +85,10 @@ class UntypedStorage(torch.UntypedStorage):
         raise RuntimeError("_share_filename_: only available on CPU")
 
     def new(self) -> Any:
-        return _Base(0, device=self.device)
+        return _HostStorage(0, device=self.device)
 
     def _write_file(self, *args: Any, **kwargs: Any) -> None:
-        _Base.cpu(self)._write_file(*args, **kwargs)
+        _HostStorage.cpu(self)._write_file(*args, **kwargs)
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
         filled = _set_from_file(self, *args, **kwargs)
@@ -200,15 +117,14 @@ def storage_of(tensor: Any) -> Any:
 def data_ptr(tensor: Any) -> int:
     """`x.data_ptr()`."""
     inner = tensor._inner
-    return (
-        _address(tensor._block, inner.data_ptr() - _Raw.data_ptr(inner.untyped_storage()))
-        if inner.numel()
-        else 0
-    )
+    if not inner.numel():
+        return 0
+    offset = inner.data_ptr() - _StorageInC.data_ptr(inner.untyped_storage())
+    return _address_in(tensor._block, offset)
 
 
-# Of memory that lazy clones share: where it is on the host -> on the device.
-_lent: Final[dict[int, int]] = {}
+# Of memory that lazy clones share: by its address on the host, the one on the device.
+_shared_addresses: Final[dict[int, int]] = {}
 
 
 def const_data_ptr(tensor: Any) -> int:
@@ -216,10 +132,11 @@ def const_data_ptr(tensor: Any) -> int:
     inner = tensor._inner
     if not inner.numel() or not _is_lazy_clone(inner):
         return data_ptr(tensor)
-    return _lent[_data_address(inner)] + int(inner.storage_offset()) * int(inner.element_size())
+    address = _shared_addresses[_data_address(inner)]
+    return address + int(inner.storage_offset()) * int(inner.element_size())
 
 
-def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
+def _run_lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     """Run `aten::_lazy_clone`: a tensor that shares memory until one of the two is written to.
 
     The host's kernels copy it then.
@@ -228,14 +145,14 @@ def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     device = require_open_device(tensor)
     inner = tensor._inner
     if not _is_lazy_clone(inner):
-        _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
+        _shared_addresses[inner.untyped_storage().data_ptr()] = _address_in(tensor._block, 0)
     clone = func(inner)
     block = allocate(device, inner.untyped_storage().nbytes())
     record_operation(str(func), device, 0)
     return wrap(clone, block)
 
 
-operator("_lazy_clone", plan=_lazy_clone)
+operator("_lazy_clone", plan=_run_lazy_clone)
 
 
 def as_bytes(storage: Any) -> torch.Tensor:
@@ -243,7 +160,7 @@ def as_bytes(storage: Any) -> torch.Tensor:
     return host_set(torch.empty(0, dtype=torch.uint8, device="cpu"), storage)  # type: ignore[no-any-return]
 
 
-def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+def _make_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """Make a storage, as `torch.UntypedStorage(..., device="cuda")` does.
 
     Raises DeviceClosed and OutOfMemoryError.
@@ -252,88 +169,99 @@ def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     if open_device is None:
         if device is not None:
             kwargs["device"] = device
-        return _new(_Base if cls is UntypedStorage else cls, *args, **kwargs)
+        host_class = _HostStorage if cls is UntypedStorage else cls
+        return _StorageInC.__new__(host_class, *args, **kwargs)
     if open_device.closed:
         raise closed_device_error(open_device)
-    nbytes = (
-        args[0]
-        if args and isinstance(args[0], int)
-        else len(args[0])
-        if args
-        else kwargs.get("size", 0)
-    )
+    # A size, or the bytes themselves.
+    nbytes = args[0] if args else kwargs.get("size", 0)
+    if not isinstance(nbytes, int):
+        nbytes = len(nbytes)
     block = allocate(open_device, nbytes)
-    return on_device(_new(_Base, *args, **kwargs), block)
+    return on_device(_StorageInC.__new__(_HostStorage, *args, **kwargs), block)
 
 
-def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
+def _untyped(storage: Any) -> Any:
+    """The untyped storage in a typed one; any other object as it is."""
+    if isinstance(storage, torch.storage.TypedStorage):
+        return storage._untyped_storage
+    return storage
+
+
+def _device_of_storage(storage: Any) -> VirtualDevice | None:
+    """The device of a storage, or None if it is the host's."""
+    return storage._block.device if type(storage) is UntypedStorage else None
+
+
+def _copy_storage(storage: Any, source: Any, non_blocking: Any = False) -> Any:
     """`storage.copy_(other)`.
 
     Records the copy where it leads from one device to another.
     """
     # C++ asks for the same class only of what it cannot convert; both are host storages to it.
-    raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
-    target = _place(self)
-    origin = _place(raw)
-    _copy(self, raw, bool(non_blocking))
-    if target is not origin:
-        ends = [placement.HOST if device is None else device.label for device in (origin, target)]
-        direction: Direction = "between_devices"
-        if target is None:
-            direction = "to_host"
-        elif origin is None:
-            direction = "to_device"
-        placement.record_copy(direction, as_bytes(raw), False, bool(non_blocking), *ends)
-    return self
+    untyped = _untyped(source)
+    _copy_on_host(storage, untyped, bool(non_blocking))
+    target = _device_of_storage(storage)
+    origin = _device_of_storage(untyped)
+    if target is origin:
+        return storage
+    from_label = placement.HOST if origin is None else origin.label
+    to_label = placement.HOST if target is None else target.label
+    direction: Direction = "between_devices"
+    if target is None:
+        direction = "to_host"
+    elif origin is None:
+        direction = "to_device"
+    placement.record_copy(
+        direction, as_bytes(untyped), False, bool(non_blocking), from_label, to_label
+    )
+    return storage
 
 
-def _place(storage: Any) -> VirtualDevice | None:
-    return storage._block.device if type(storage) is UntypedStorage else None
-
-
-def _elsewhere(target: Any, storage: Any) -> RuntimeError:
+def _storage_elsewhere_error(target: Any, storage: Any) -> RuntimeError:
+    """The error for a tensor that is given a storage on another device."""
     return RuntimeError(
-        f'Attempted to set the storage of a tensor on device "{target.device}" to a storage on different device '
-        f'"{storage.device}".  This is no longer allowed; the devices must match.'
+        f'Attempted to set the storage of a tensor on device "{target.device}" to a storage on '
+        f'different device "{storage.device}".  This is no longer allowed; the devices must match.'
     )
 
 
-def _set_on_host(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _set_on_host(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """`x.set_(storage)`; raises RuntimeError if a host tensor is given a storage of the device.
 
     C++ takes such a storage for the host's.
     """
     source = args[0] if args else kwargs.get("source")
-    raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
-    if type(raw) is UntypedStorage and not isinstance(self, Tensor):
-        raise _elsewhere(self, raw)
-    return host_set(self, *args, **kwargs)
+    untyped = _untyped(source)
+    if type(untyped) is UntypedStorage and not isinstance(tensor, Tensor):
+        raise _storage_elsewhere_error(tensor, untyped)
+    return host_set(tensor, *args, **kwargs)
 
 
-def _set_(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run `aten::set_`: give a device tensor other memory.
+def _run_set(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::set_`: give a device tensor the memory of a tensor or storage.
 
     Raises RuntimeError for memory on another device.
     """
-    target, source, *rest = args
-    storage = storage_of(source) if isinstance(source, Tensor) and rest else source
-    if (
-        isinstance(storage, torch.Tensor) is not isinstance(storage, Tensor)
-        or storage.device != target.device
-    ):
-        raise _elsewhere(target, storage)
+    target, source, *view = args
+    if isinstance(source, Tensor) and view:
+        source = storage_of(source)
+    is_host_tensor = isinstance(source, torch.Tensor) and not isinstance(source, Tensor)
+    if is_host_tensor or source.device != target.device:
+        raise _storage_elsewhere_error(target, source)
     device = require_open_device(target)
-    host_set(
-        target._inner, storage._inner if isinstance(storage, Tensor) else storage, *rest, **kwargs
-    )
-    target._block = storage._block
-    if not isinstance(storage, Tensor):
+    if isinstance(source, Tensor):
+        host_set(target._inner, source._inner, *view, **kwargs)
+    else:
+        host_set(target._inner, source, *view, **kwargs)
         record_operation(str(func), device, 0)
+    target._block = source._block
     update_shell(target)
     return target
 
 
-def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
+def _run_set_to_nothing(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `aten::set_` without a source: the device tensor has no memory afterwards."""
     (target,) = args
     target._inner.set_()
     target._block = allocate(target._block.device, 0)
@@ -341,9 +269,9 @@ def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
     return target
 
 
-operator("set_", plan=_set_nothing)
-operator("set_.source_Storage", "set_.source_Storage_storage_offset", plan=_set_)
-operator("set_.source_Tensor", "set_.source_Tensor_storage_offset", plan=_set_)
+operator("set_", plan=_run_set_to_nothing)
+operator("set_.source_Storage", "set_.source_Storage_storage_offset", plan=_run_set)
+operator("set_.source_Tensor", "set_.source_Tensor_storage_offset", plan=_run_set)
 # Asked by `x.data = y` of two device tensors; nothing runs on a device for it.
 operator("_has_compatible_shallow_copy_type", plan=lambda func, args, kwargs: True)
 # Asked by forward-mode differentiation, also of tensors on two devices.
@@ -357,152 +285,41 @@ operator("_efficientzerotensor", kernel=aten.zeros.default)
 Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
 
 
-_REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
-
-
-def _reduce(self: Any, protocol: Any) -> Any:
-    """What pickle saves of a device tensor: a function and its arguments.
-
-    Replaces `Tensor.__reduce_ex__` and that of `Parameter`, because the tensor's class is not what
-    it says. Raises DeviceClosed.
-    """
-    require_open_device(self)
-    state = {name: value for name, value in self.__dict__.items() if name not in HIDDEN_IN_TENSORS}
-    if isinstance(self, Parameter):
-        given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]
-        if not state:
-            return _rebuild_parameter, given
-        return _rebuild_parameter_with_state, (*given, state)
-    function, rebuilt = _parts(self, protocol)
-    cls = student_class(type(self))
-    if cls is torch.Tensor and not state:
-        return function, rebuilt
-    return _rebuild_from_type, (function, cls, rebuilt, state)
-
-
-def _parts(tensor: Any, protocol: Any) -> Any:
-    """The function and the arguments that rebuild a tensor's values, without its class."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return _reduce_tensor(tensor, protocol)
-    torch.utils.hooks.warn_if_has_hooks(tensor)
-    storage_of(tensor)  # from now on the storage behind the inner tensor says where it lives
-    function, given = _reduce_tensor(tensor._inner.detach(), protocol)
-    given = list(given)
-    given[_REQUIRES_GRAD] = tensor.requires_grad
-    return function, tuple(given)
-
-
-Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
-
-
-def _shared(tensor: Any) -> Any:
-    """What another process is sent to see the same memory: a function and its arguments.
-
-    That process needs the device, too. Raises DeviceClosed, and RuntimeError for a tensor with a
-    history.
-    """
-    if tensor.requires_grad and not tensor.is_leaf:
-        # It refuses, in torch's own words.
-        return torch.multiprocessing.reductions.reduce_tensor(tensor)
-    device = require_open_device(tensor)
-    inner = tensor._inner
-    place_in_memory = inner.storage_offset(), inner.size(), inner.stride()
-    return _taken_in, (
-        *_as_of_the_host(inner.untyped_storage()),
-        inner.dtype,
-        place_in_memory,
-        device.label,
-        isinstance(tensor, Parameter),
-        tensor.requires_grad,
-    )
-
-
-def _as_of_the_host(storage: Any) -> Any:
-    """What another process is sent to see the memory of a storage.
-
-    It is what torch sends for one of the host, also where this one says that it is on the device.
-    """
-    kind = type(storage)
-    storage.__class__ = _Base
-    try:
-        return torch.multiprocessing.reductions.reduce_storage(storage)
-    finally:
-        storage.__class__ = kind
-
-
-def _taken_in(
-    rebuild: Any,
-    shared: Any,
-    dtype: torch.dtype,
-    where: Any,
-    label: str,
-    parameter: bool,
-    requires_grad: bool,
-) -> Any:
-    """The device tensor that another process has sent.
-
-    Raises RuntimeError where this process has no virtual device open.
-    """
-    device = open_device_named(label)
-    if device is None:
-        raise RuntimeError(
-            f"a tensor of {label} was received, but this process has no virtual CUDA device open"
-        )
-    inner = host_set(torch.empty(0, dtype=dtype, device="cpu"), rebuild(*shared), *where)
-    tensor, _ = wrap_result(inner, device, {})
-    return (
-        torch.nn.Parameter(tensor, requires_grad)
-        if parameter
-        else tensor.requires_grad_(requires_grad)
-    )
-
-
-for _kind in (Tensor, Parameter):
-    ForkingPickler.register(_kind, _shared)
-
-
-def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:
-    """Give a tensor that was loaded its conjugate and negative bits."""
-    if type(tensor) in VIRTUAL:
-        original(tensor._inner, metadata)
-    original(tensor, metadata)
-
-
-def _wrapped(original: Any, self: Any, storage: Any) -> Any:
-    """A typed storage like `self` around an untyped one."""
+def _wrap_in_typed_storage(original: Any, typed: Any, storage: Any) -> Any:
+    """A typed storage like `typed` around an untyped one."""
     if type(storage) is not UntypedStorage:
-        return original(self, storage)
-    typed: Any = torch.storage.TypedStorage
-    if type(self) is typed:
-        return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
-    return type(self)(wrap_storage=storage)
+        return original(typed, storage)
+    plain: Any = torch.storage.TypedStorage
+    if type(typed) is plain:
+        return plain(wrap_storage=storage, dtype=typed.dtype, _internal=True)
+    return type(typed)(wrap_storage=storage)
 
 
-def _share_cuda(original: Any, self: Any, *args: Any) -> Any:
-    if type(self) is not UntypedStorage:
+def _share_cuda(original: Any, storage: Any, *args: Any) -> Any:
+    """`UntypedStorage._share_cuda_`; raises RuntimeError for a storage of the host."""
+    if type(storage) is not UntypedStorage:
         raise RuntimeError("_share_cuda_: only available on CUDA")
-    return original(self, *args)
+    return original(storage, *args)
+
+
+def _ask_inner_tensor(original: Any, tensor: Any) -> Any:
+    """Call a function of C++ about memory with the inner tensor of a device tensor."""
+    return original(hidden_attribute(tensor, "_inner", tensor))
+
+
+def _is_storage(original: Any, obj: Any) -> bool:
+    """`torch.is_storage`, which knows storages of the device, too."""
+    return type(obj) is UntypedStorage or original(obj)
 
 
 @torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of storages, DLPack and loading."""
-    yield around(torch.storage.TypedStorage, "_new_wrapped_storage", _wrapped)
-    dlpack: Any = torch.utils.dlpack
-    for home in (torch, dlpack):
-        yield around(home, "from_dlpack", _from_dlpack)
-        yield around(home, "to_dlpack", _to_dlpack)
-    yield torch.UntypedStorage, "__new__", staticmethod(_make)
-    yield torch.UntypedStorage, "copy_", _copy_
-    yield torch.Tensor, "set_", _set_on_host
+def _storage_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of storages; what this torch lacks is left out."""
+    yield around(torch.storage.TypedStorage, "_new_wrapped_storage", _wrap_in_typed_storage)
+    yield torch.UntypedStorage, "__new__", staticmethod(_make_storage)
+    yield torch.UntypedStorage, "copy_", _copy_storage
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
+    yield torch.Tensor, "set_", _set_on_host
     for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
-        yield around(
-            torch._C,
-            name,
-            lambda original, tensor: original(hidden_attribute(tensor, "_inner", tensor)),
-        )
-    yield around(find_internal("torch._utils"), "set_tensor_metadata", _set_metadata)
-    yield around(
-        torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj)
-    )
+        yield around(torch._C, name, _ask_inner_tensor)
+    yield around(torch, "is_storage", _is_storage)
