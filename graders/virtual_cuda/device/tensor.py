@@ -214,7 +214,7 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
     )
     # C++ resolves the conjugate and the negative bit of the shell before an operator arrives
     # here; a view keeps both.
-    if inner.is_conj():
+    if dtype.is_complex and inner.is_conj():
         set_conjugate(shell, True)
     if inner.is_neg():
         _set_neg(shell, True)

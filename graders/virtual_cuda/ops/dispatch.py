@@ -139,18 +139,17 @@ def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
 
     That is the dtype, the shape of the first result, and the shapes of the tensors it was given.
     """
-    shapes: list[Any] = []
-    dtype = None
+    tensors = []
     for argument in arguments:
-        for value in argument if type(argument) in (list, tuple) else (argument,):
-            if isinstance(value, torch.Tensor):
-                shapes.append(value.shape)
-                dtype = dtype or value.dtype
+        values = argument if type(argument) in (list, tuple) else (argument,)
+        tensors += [value for value in values if isinstance(value, torch.Tensor)]
+    shapes = [tensor.shape for tensor in tensors]
+    dtype = tensors[0].dtype if tensors else None
     if isinstance(results, (list, tuple)):
         results = results[0] if results else None
-    if isinstance(results, torch.Tensor):
-        return dtype or results.dtype, results.shape, *shapes
-    return dtype, None, *shapes
+    if not isinstance(results, torch.Tensor):
+        return dtype, None, *shapes
+    return dtype or results.dtype, results.shape, *shapes
 
 
 def put_on_device(result: Any, device: VirtualDevice, name: str, *shapes: Any) -> Any:
@@ -230,6 +229,20 @@ class Unwrapped:
             self.blocks[inner.untyped_storage()._cdata] = tensor._block
         return inner
 
+    def is_mixed(self) -> bool:
+        """True if tensors are in several places, one of them a virtual device."""
+        return len(self.devices) > 1 or (bool(self.plain) and self.device is not None)
+
+    def unshare(self, tensor: Any) -> torch.Tensor:
+        """A new inner tensor of an argument whose shape is to change in place.
+
+        No other device tensor may share it then.
+        """
+        inner: torch.Tensor = tensor._inner.detach()
+        tensor._inner = inner
+        self.back[identity(inner)] = tensor
+        return inner
+
     def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
         """The results on the device, and how many bytes are new there.
 
@@ -297,21 +310,16 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
     kwargs = kwargs or {}
     opened = Unwrapped()
     inner = [opened.open(value) for value in args]
-    named: dict[str, Any] = {}
-    for key, value in kwargs.items():
-        named[key] = None if key == "pin_memory" else opened.open(value)
-    # `device=` says where the results will be; on the host everything is computed on the CPU.
+    named = {key: opened.open(value) for key, value in kwargs.items()}
+    if "pin_memory" in named:
+        named["pin_memory"] = None
     device = opened.device
-    target = device
-    if named.get("device") is not None:
-        target = open_device_of(named["device"])
-        if target is not None:
-            named["device"] = CPU
+    target = move_to_host(named, device)
     if device is not None and device.closed:
         raise closed_device_error(device)
     # Arguments in several places: most are refused, and some decide the result.
-    if (opened.plain and device is not None) or len(opened.devices) > 1:
-        if any(type(tensor).__torch_dispatch__ is not _NO_DISPATCH for tensor in opened.plain):
+    if opened.is_mixed():
+        if _have_own_dispatcher(opened.plain):
             return NotImplemented
         decided = placement.judge_placement(func, args, kwargs)
         if decided is not ALLOWED:
@@ -321,9 +329,7 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
     if rules.refuse is not None and ledger_device is not None:
         rules.refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
-        # Its shape changes: no other device tensor may share the inner one.
-        inner[0] = args[0]._inner = args[0]._inner.detach()
-        opened.back[identity(inner[0])] = args[0]
+        inner[0] = opened.unshare(args[0])
     # Compute, wrap and record.
     try:
         results = rules.call(*inner, **named)
@@ -341,3 +347,23 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
             rules.count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator returns nothing.
     return wrapped if func._schema.returns else None
+
+
+def move_to_host(named: dict[str, Any], device: VirtualDevice | None) -> VirtualDevice | None:
+    """The device where results will be; None for the host.
+
+    That is `device`, unless there is a `device=` among the arguments by name. One on the virtual
+    device is changed to the CPU, where everything is computed. Raises CUDA's error for an index
+    that is not there.
+    """
+    if named.get("device") is None:
+        return device
+    target = open_device_of(named["device"])
+    if target is not None:
+        named["device"] = CPU
+    return target
+
+
+def _have_own_dispatcher(tensors: list[torch.Tensor]) -> bool:
+    """True if the class of one of these tensors has a dispatcher of its own."""
+    return any(type(tensor).__torch_dispatch__ is not _NO_DISPATCH for tensor in tensors)

@@ -13,7 +13,6 @@ operation. So it raises what `run_any` raises.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -23,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from virtual_cuda.device.state import VirtualDevice
-from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, update_shell, wrap, wrap_new
+from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, update_shell, wrap
 from virtual_cuda.internals import COMPOSITE, dispatch_also_to, find_internal, has_kernel
 from virtual_cuda.ops.cpu_errors import handle_cpu_error
 from virtual_cuda.ops.dispatch import (
@@ -46,7 +45,6 @@ Plan = Callable[[Any, Any], Any]  # function(args, kwargs) -> results
 
 _STRIDED: Final = torch.strided
 _NUMBERS: Final = (int, float, bool)
-_is_inference_mode: Final = torch.is_inference_mode_enabled
 _increment_version: Final = find_internal(
     "torch._C._increment_version", otherwise=lambda tensors: None
 )
@@ -68,8 +66,10 @@ def _elements_of_product(left: torch.Tensor, right: torch.Tensor) -> int:
 
 def _elements_of_broadcast(left: Any, right: Any) -> int:
     """How many elements two shapes have when each is stretched to the other."""
-    pairs = zip_longest(reversed(left), reversed(right), fillvalue=1)
-    return math.prod(max(pair) for pair in pairs)
+    elements = 1
+    for pair in zip_longest(reversed(left), reversed(right), fillvalue=1):
+        elements *= max(pair)
+    return elements
 
 
 def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
@@ -111,7 +111,7 @@ def _plan_item(func: Any, rules: Rules) -> Plan:
     count_waits = rules.count_waits
     assert count_waits is not None
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_item(args: Any, kwargs: Any) -> Any:
         """Give the number; record the operation and the wait of the host."""
         first = args[0]
         device = first._block.device
@@ -123,7 +123,7 @@ def _plan_item(func: Any, rules: Rules) -> Plan:
         count_waits(args, {})
         return value
 
-    return plan
+    return run_item
 
 
 def _plan_detach(func: Any, rules: Rules) -> Plan:
@@ -133,7 +133,7 @@ def _plan_detach(func: Any, rules: Rules) -> Plan:
     dispatcher. Operators that change a tensor's shape in place unshare the inner tensor first.
     """
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_detach(args: Any, kwargs: Any) -> Any:
         """Give a device tensor that shares the inner tensor and the block."""
         first = args[0]
         if type(first) not in VIRTUAL:
@@ -144,12 +144,9 @@ def _plan_detach(func: Any, rules: Rules) -> Plan:
         block = first._block
         if block.device.closed:
             raise closed_device_error(block.device)
-        dtype = inner.dtype
-        if dtype.is_complex or _is_inference_mode() or inner.storage_offset() or inner.is_neg():
-            return wrap(inner, block)
-        return wrap_new(inner, inner.shape, dtype, block)
+        return wrap(inner, block)
 
-    return plan
+    return run_detach
 
 
 def _plan_like(func: Any, rules: Rules) -> Plan:
@@ -160,7 +157,7 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
     name = rules.name
     call = rules.call
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_like(args: Any, kwargs: Any) -> Any:
         """Give a new tensor; options that are None are left out."""
         first = args[0]
         if type(first) not in VIRTUAL or len(args) > 1:
@@ -179,7 +176,7 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
             return run_any(func, args, kwargs)
         return put_on_device(call(inner, **options), device, name)
 
-    return plan
+    return run_like
 
 
 # ---- plans for operators of one form -------------------------------------------------------------
@@ -191,7 +188,7 @@ def _plan_view(func: Any, rules: Rules) -> Plan:
     call_for_complex = rules.call
     call_for_real = call_of(func)  # without the care that conjugated numbers need
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_view(args: Any, kwargs: Any) -> Any:
         """Give a view that shares the block; record the operation."""
         first = args[0]
         if type(first) not in VIRTUAL:
@@ -202,14 +199,15 @@ def _plan_view(func: Any, rules: Rules) -> Plan:
         if device.closed:
             raise closed_device_error(device)
         call = call_for_complex if inner.dtype.is_complex else call_for_real
+        rest = args[1:]
         try:
-            result = call(inner, *args[1:], **(kwargs or {}))
+            result = call(inner, *rest, **kwargs) if kwargs else call(inner, *rest)
         except Exception as error:
-            result = handle_cpu_error(func, [inner, *args[1:]], kwargs or {}, device, error)
+            result = handle_cpu_error(func, [inner, *rest], kwargs or {}, device, error)
         record_operation(name, device, 0)
         return wrap(result, block)
 
-    return plan
+    return run_view
 
 
 def _plan_one_tensor(func: Any, call: Any) -> Plan:
@@ -222,7 +220,7 @@ def _plan_one_tensor(func: Any, call: Any) -> Plan:
     is_pointwise = torch.Tag.pointwise in func.tags
     strided_dim = _strided_dim_of(func)
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_on_one(args: Any, kwargs: Any) -> Any:
         """Give the new tensor; record the operation."""
         first = args[0]
         if type(first) not in VIRTUAL:
@@ -241,15 +239,14 @@ def _plan_one_tensor(func: Any, call: Any) -> Plan:
         # Record the shapes that the clock needs.
         if strided_dim is not None:
             return put_on_device(result, device, name, inner.shape, *strided_dim(args))
+        if is_pointwise and not is_copy:
+            return put_on_device(result, device, name)
         # The clock takes a copy with the same strides, without a shape, for no kernel.
-        has_shape_of_result = is_pointwise
-        if is_copy:
-            has_shape_of_result = inner.stride() == result.stride()
-        if has_shape_of_result:
+        if is_copy and inner.stride() == result.stride():
             return put_on_device(result, device, name)
         return put_on_device(result, device, name, inner.shape)
 
-    return plan
+    return run_on_one
 
 
 def _plan_two_tensors(func: Any, call: Any) -> Plan:
@@ -261,7 +258,7 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
     strided_dim = _strided_dim_of(func)
     run_with_number = partial(_run_with_number, func, name, call)
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_on_two(args: Any, kwargs: Any) -> Any:
         """Give the new tensor; record the operation."""
         # Leave calls of another form to others.
         if len(args) < 2:
@@ -281,18 +278,21 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
         left = first._inner
         right = second._inner
         rest = args[2:]
-        shapes = (left.shape, right.shape)
-        if shapes[0] != shapes[1] and _elements_of_broadcast(*shapes) > _MANY_ELEMENTS:
+        left_shape = left.shape
+        right_shape = right.shape
+        is_stretched = left_shape != right_shape
+        if is_stretched and _elements_of_broadcast(left_shape, right_shape) > _MANY_ELEMENTS:
             refuse_if_too_large(func, [left, right, *rest], kwargs, device)
         try:
             result = call(left, right, *rest, **kwargs) if kwargs else call(left, right, *rest)
         except Exception as error:
             result = handle_cpu_error(func, [left, right, *rest], kwargs or {}, device, error)
         if strided_dim is None:
-            return put_on_device(result, device, name, *shapes)
-        return put_on_device(result, device, name, *shapes, *strided_dim(args))
+            return put_on_device(result, device, name, left_shape, right_shape)
+        dims = strided_dim(args)
+        return put_on_device(result, device, name, left_shape, right_shape, *dims)
 
-    return plan
+    return run_on_two
 
 
 def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) -> Any:
@@ -304,10 +304,11 @@ def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) ->
     inner = first._inner
     if inner.layout is not _STRIDED or device.closed:
         return run_any(func, args, kwargs)
+    rest = args[1:]
     try:
-        result = call(inner, *args[1:], **(kwargs or {}))
+        result = call(inner, *rest, **kwargs) if kwargs else call(inner, *rest)
     except Exception as error:
-        result = handle_cpu_error(func, [inner, *args[1:]], kwargs or {}, device, error)
+        result = handle_cpu_error(func, [inner, *rest], kwargs or {}, device, error)
     if result.dtype is inner.dtype:
         return put_on_device(result, device, name, inner.shape)
     # The work is told in the dtype of the argument.
@@ -326,7 +327,7 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
     reshapes = torch.Tag.inplace_view in func.tags
     strided_dim = _strided_dim_of(func)
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_in_place(args: Any, kwargs: Any) -> Any:
         """Change and return the first argument; record the operation and its waits."""
         # Leave calls of another form to `run_any`.
         opened = _open_tensors(args, slots, numbers_allowed=True)
@@ -341,12 +342,12 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
             raise closed_device_error(device)
         if reshapes:  # other device tensors may share the inner one
             inner[0] = first._inner = inner[0].detach()
-        _compute(func, rules, args, kwargs, opened, is_product)
+        _call_kernel(func, rules, args, kwargs, opened, is_product)
         # Record it, with the shapes that the clock needs.
         if opened.has_number:
             work = work_of(inner[0], inner)
         else:
-            work = (first.dtype, None, *opened.shapes(slots))
+            work = (first.dtype, None, *opened.shapes_at(slots))
             if strided_dim is not None:
                 work += strided_dim(args)
         record_operation(name, device, 0, work)
@@ -356,7 +357,7 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
             update_shell(first)
         return first
 
-    return plan
+    return run_in_place
 
 
 def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
@@ -370,7 +371,7 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
     is_single = len(func._schema.returns) == 1
     strided_dim = _strided_dim_of(func)
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_for_new(args: Any, kwargs: Any) -> Any:
         """Give the new tensors; record the operation and its waits."""
         opened = _open_tensors(args, slots, numbers_allowed=False)
         if opened is None:
@@ -378,8 +379,8 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
         device = opened.device
         if device.closed:
             raise closed_device_error(device)
-        results = _compute(func, rules, args, kwargs, opened, is_product)
-        shapes = opened.shapes(slots)
+        results = _call_kernel(func, rules, args, kwargs, opened, is_product)
+        shapes = opened.shapes_at(slots)
         if strided_dim is not None:
             shapes += strided_dim(args)
         if rules.output is not None:
@@ -396,7 +397,7 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
             rules.count_waits(args, kwargs or {})
         return wrapped
 
-    return plan
+    return run_for_new
 
 
 class _Opened(NamedTuple):
@@ -406,10 +407,13 @@ class _Opened(NamedTuple):
     inner: list[Any]
     has_number: bool = False  # whether there is a number where a tensor could be
 
-    def shapes(self, slots: tuple[int, ...]) -> list[Any]:
+    def shapes_at(self, slots: tuple[int, ...]) -> list[Any]:
         """The shapes of the tensors at these positions."""
-        given = [self.inner[slot] for slot in slots if slot < len(self.inner)]
-        return [tensor.shape for tensor in given if tensor is not None]
+        shapes = []
+        for slot in slots:
+            if slot < len(self.inner) and self.inner[slot] is not None:
+                shapes.append(self.inner[slot].shape)
+        return shapes
 
 
 def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _Opened | None:
@@ -437,7 +441,7 @@ def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _
     return None if device is None else _Opened(device, inner, has_number)
 
 
-def _compute(
+def _call_kernel(
     func: Any, rules: Rules, args: Any, kwargs: Any, opened: _Opened, is_product: bool
 ) -> Any:
     """Refuse what CUDA refuses, and return what the kernel computes from the inner tensors.
@@ -447,7 +451,7 @@ def _compute(
     inner = opened.inner
     if rules.refuse is not None:
         rules.refuse(args, kwargs or {})
-    if is_product and _elements_of_product(*inner[-2:]) > _MANY_ELEMENTS:
+    if is_product and _elements_of_product(inner[-2], inner[-1]) > _MANY_ELEMENTS:
         refuse_if_too_large(func, inner, kwargs, opened.device)
     try:
         return rules.call(*inner, **kwargs) if kwargs else rules.call(*inner)
@@ -513,7 +517,7 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
     name = str(func)
     makes_tensors = bool(func._schema.returns)
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_on_lists(args: Any, kwargs: Any) -> Any:
         """Give a list of new tensors, or None after a change in place; record the operation."""
         opened = _open_lists(args, slots)
         if opened is None:
@@ -527,8 +531,9 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
         except Exception as error:
             results = handle_cpu_error(func, inner, kwargs or {}, device, error)
         # Record it as one operation; a change in place makes nothing new.
-        first = inner[slots[0]]
-        work = (first[0].dtype, None, *[tensor.shape for tensor in first])
+        first_list = inner[slots[0]]
+        shapes = [tensor.shape for tensor in first_list]
+        work = (first_list[0].dtype, None, *shapes)
         if not makes_tensors:
             _increment_version(args[slots[0]])  # as torch does for a list that is changed in place
             record_operation(name, device, 0, work)
@@ -541,7 +546,7 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
         record_operation(name, device, nbytes, work)
         return wrapped
 
-    return plan
+    return run_on_lists
 
 
 # ---- the choice ----------------------------------------------------------------------------------
@@ -563,7 +568,7 @@ def _plan_parts(func: Any) -> Plan:
     run_parts = partial(func._op_dk, COMPOSITE)
     is_cast_itself = has_kernel(func.name(), "AutocastCUDA")
 
-    def plan(args: Any, kwargs: Any) -> Any:
+    def run_as_on_gpu(args: Any, kwargs: Any) -> Any:
         """Give what the parts give, with autocast on or off as they would find it on a GPU."""
         kwargs = kwargs or {}
         if thread_state.autocast is None or thread_state.cast:
@@ -578,7 +583,7 @@ def _plan_parts(func: Any) -> Plan:
         with dispatch_also_to(AUTOCAST):
             return run_parts(*args, **kwargs)
 
-    return plan
+    return run_as_on_gpu
 
 
 _BY_ENTRY: Final = {
@@ -617,16 +622,21 @@ def _plan_by_schema(func: Any) -> Plan | None:
             list_slots.append(index)
         elif kind in ("Tensor", "Optional[Tensor]") and not argument.kwarg_only:
             slots.append(index)
-    returns = schema.returns
     if list_slots:
-        is_foreach = schema.name.startswith("aten::_foreach_") and not slots
-        returns_one_list = len(returns) == 1 and not schema.is_mutable
-        if is_foreach and rules.refuse is None and (not returns or returns_one_list):
-            return _plan_lists(func, rules.call, tuple(list_slots))
-        return None
+        if slots or rules.refuse is not None or not _is_plain_foreach(schema):
+            return None
+        return _plan_lists(func, rules.call, tuple(list_slots))
+    returns = schema.returns
     if not returns or not slots or any(str(each.type) != "Tensor" for each in returns):
         return None
     return _plan_by_results(func, rules, tuple(slots))
+
+
+def _is_plain_foreach(schema: Any) -> bool:
+    """True for `_foreach_*` that returns nothing, or one new list."""
+    if not schema.name.startswith("aten::_foreach_"):
+        return False
+    return not schema.returns or (len(schema.returns) == 1 and not schema.is_mutable)
 
 
 def _takes_tensors_by_name(schema: Any) -> bool:
@@ -645,25 +655,28 @@ def _plan_by_results(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | 
     """The plan for an operator with tensors at these positions that returns tensors."""
     schema = func._schema
     returns = schema.returns
-    makes_new = not schema.is_mutable and all(each.alias_info is None for each in returns)
-    if len(returns) > 1:
-        return _plan_new_tensors(func, rules, slots) if makes_new else None
-    if slots[0] != 0:
-        return None
-    if makes_new:
-        is_plain = rules.refuse is None and rules.output is None and rules.count_waits is None
-        if is_plain and not facts_of(func).front:
-            if slots == (0,):
-                return _plan_one_tensor(func, rules.call)
-            if slots == (0, 1):
-                return _plan_two_tensors(func, rules.call)
-        return _plan_new_tensors(func, rules, slots)
     alias = returns[0].alias_info
-    if alias is None:
+    if not schema.is_mutable and all(each.alias_info is None for each in returns):
+        return _plan_by_tensors(func, rules, slots)
+    if len(returns) > 1 or slots[0] != 0 or alias is None:
         return None
     if alias.is_write:
         return _plan_changed_tensor(func, rules, slots)
     return _plan_view(func, rules) if len(slots) == 1 else None
+
+
+def _plan_by_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | None:
+    """The plan for an operator with tensors at these positions that makes new tensors."""
+    if len(func._schema.returns) > 1:
+        return _plan_new_tensors(func, rules, slots)
+    if slots[0] != 0:
+        return None
+    has_own_care = rules.refuse or rules.output or rules.count_waits or facts_of(func).front
+    if slots == (0,) and not has_own_care:
+        return _plan_one_tensor(func, rules.call)
+    if slots == (0, 1) and not has_own_care:
+        return _plan_two_tensors(func, rules.call)
+    return _plan_new_tensors(func, rules, slots)
 
 
 PLANS.maker = make_plan

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.pinning import SPARSE_LAYOUTS, is_pinned, parts_of_sparse
-from virtual_cuda.device.state import CPU, Block, VirtualDevice, open_device_of
+from virtual_cuda.device.state import Block, VirtualDevice, open_device_of
 from virtual_cuda.device.tensor import AUTOCAST, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
 from virtual_cuda.identity import identity
@@ -25,6 +25,7 @@ from virtual_cuda.ops.dispatch import (
     Unwrapped,
     allocate,
     closed_device_error,
+    move_to_host,
     record_operation,
     require_open_device,
     wrap_result,
@@ -372,15 +373,11 @@ def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
     named = {key: opened.open(value) for key, value in kwargs.items()}
     named.pop("pin_memory", None)
     device = opened.device
-    target = device
-    if named.get("device") is not None:
-        target = open_device_of(named["device"])
-        if target is not None:
-            named["device"] = CPU
+    target = move_to_host(named, device)
     # Refuse what CUDA refuses.
     if device is not None and device.closed:
         raise closed_device_error(device)
-    if (opened.plain and device is not None) or len(opened.devices) > 1:
+    if opened.is_mixed():
         _compare_devices(func, args, kwargs)
     facts = facts_of(func)
     if facts.nondeterministic is not None:
