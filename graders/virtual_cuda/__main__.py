@@ -31,7 +31,7 @@ import msgspec
 from virtual_cuda.clock.advice import compare_with_cpu, what_limits
 from virtual_cuda.clock.gpu_models import USUAL_GPU, gpu_named, gpus
 from virtual_cuda.clock.lanes import Times, times_of
-from virtual_cuda.clock.to_scale import modelled_trace, scaled
+from virtual_cuda.clock.to_scale import lanes_to_scale, modelled_trace
 from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import (
     Ledger,
@@ -500,7 +500,7 @@ class _Run:
         with suppress(OSError):
             source = Path(self.file).read_text(encoding="utf-8", errors="replace").splitlines()
         peak = max(self.ledger.peaks.values(), default=0)
-        lanes = None if self.times is None else scaled(self.times)
+        lanes = None if self.times is None else lanes_to_scale(self.times)
         made = timeline_of(
             self.ledger.records, self.name, "", self.file, "", source, peak, scaled=lanes
         )

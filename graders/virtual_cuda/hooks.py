@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from virtual_cuda.clock.advice import what_limits as what_limits
     from virtual_cuda.clock.gpu_models import USUAL_GPU as USUAL_GPU
     from virtual_cuda.clock.lanes import CYCLES_PER_SECOND as CYCLES_PER_SECOND
+    from virtual_cuda.clock.to_scale import lanes_to_scale as lanes_to_scale
     from virtual_cuda.clock.to_scale import modelled_trace as modelled_trace
-    from virtual_cuda.clock.to_scale import scaled as scaled
     from virtual_cuda.device.tensor import Parameter as Parameter
     from virtual_cuda.device.tensor import Tensor as Tensor
     from virtual_cuda.device.tensor import device_classes as device_classes
@@ -67,6 +67,7 @@ _HOMES: Final = {
     "format_size": "sizes",
     "from_library": "recorder",
     "keep_patches": "devices",
+    "lanes_to_scale": "clock.to_scale",
     "limit_memory": "real",
     "modelled_time": "modelled_time",
     "modelled_trace": "clock.to_scale",
@@ -78,7 +79,6 @@ _HOMES: Final = {
     "patch": "patching",
     "patch_imported_names": "imported_names",
     "run_script": "__main__",
-    "scaled": "clock.to_scale",
     "virtual_mps": "torch_api.other_machines",
     "what_limits": "clock.advice",
 }

@@ -288,10 +288,10 @@ class Busiest(_Watching):
 
     def lanes_to_scale(self) -> Scaled | None:
         """The lanes of host and device to scale. Returns None where the call used no device."""
-        from virtual_cuda.hooks import scaled
+        from virtual_cuda.hooks import lanes_to_scale
 
         times = self.modelled_times()
-        return None if times is None else scaled(times)
+        return None if times is None else lanes_to_scale(times)
 
     def seconds_by_record(self) -> dict[int, tuple[float, float]] | None:
         """Modelled seconds of host and GPU, by the index of the record.

@@ -88,10 +88,11 @@ class Times(NamedTuple):
             return 0.0
         busy = 0.0
         busy_until = 0.0
-        for start, end in sorted((interval.start, interval.end) for interval in self.on_device):
-            if end > busy_until:
-                busy += end - max(start, busy_until)
-                busy_until = end
+        # In the order of their starts, so that what several streams do at a time counts once.
+        for interval in sorted(self.on_device, key=lambda interval: (interval.start, interval.end)):
+            if interval.end > busy_until:
+                busy += interval.end - max(interval.start, busy_until)
+                busy_until = interval.end
         return 1 - busy / self.end
 
     def by_row(self) -> dict[int, tuple[float, float]]:
@@ -169,7 +170,7 @@ class Clock:
         self._intervals_before_step: dict[int, int] = {}  # by the row of a step
         for row in rows[:first]:
             if isinstance(row, OperationRow):
-                self._reserve(row)
+                self._reserve_memory(row)
             elif isinstance(row, StreamRow) and row.what == "tf32":
                 self._allow_tf32(bool(row.other))
 
@@ -226,7 +227,7 @@ class Clock:
             case TransferRow():
                 self._run_transfer(number, row)
             case SyncRow():
-                self._wait(row)
+                self._wait_for_device(row)
             case StreamRow():
                 self._follow_stream(number, row)
             case StepRow():
@@ -257,7 +258,7 @@ class Clock:
         kind: Literal["wait", "issue"] = "wait" if is_wait else "issue"
         self.intervals.append(Interval(number, HOST, name, start, self.now, 0, kind))
 
-    def _run(
+    def _put_into_stream(
         self, number: int, stream: StreamKey, name: str, seconds: float, kernels: int, issued: float
     ) -> None:
         """Put work into a stream, which was issued at this time; a copy has no kernels."""
@@ -275,7 +276,7 @@ class Clock:
     def _current_stream(self, device: str) -> StreamKey:
         return StreamKey(device, self._current.get(device, 0))
 
-    def _reserve(self, row: OperationRow) -> bool:
+    def _reserve_memory(self, row: OperationRow) -> bool:
         """True if this operation needs more memory than is cached.
 
         Notes that so much is cached from then on.
@@ -293,21 +294,20 @@ class Clock:
 
         The host issued them from `before` until now. New memory costs the host more time.
         """
-        if self._reserve(row):
+        if self._reserve_memory(row):
             self.now += self.gpu.host["cudaMalloc"]
         stream = self._current_stream(row.device)
         engine = (row.device, "kernels")
         issuing = self.now - before
-        for place, kernel in enumerate(kernels, 1):  # launched one by one while the host is at it
-            issued = before + issuing * place / len(kernels)
+        # Kernels are launched one by one while the host is at it.
+        for number_of_kernel, kernel in enumerate(kernels, 1):
+            issued = before + issuing * number_of_kernel / len(kernels)
             seconds = self.gpu.kernel_seconds(kernel)
             fills_gpu = seconds > _FILLING * self.gpu.least_seconds(kernel)
             if fills_gpu:  # two of these take turns, whatever their streams
-                self._stream_free[stream] = max(
-                    self._stream_free[stream], self._engine_free[engine]
-                )
+                self._hold_stream(stream, self._engine_free[engine])
             is_kernel = int(kernel.kind != COPY)
-            self._run(number, stream, row.name, seconds, is_kernel, issued)
+            self._put_into_stream(number, stream, row.name, seconds, is_kernel, issued)
             if fills_gpu:
                 self._engine_free[engine] = self._stream_free[stream]
 
@@ -320,22 +320,18 @@ class Clock:
         stream = self._current_stream(device)
         engine = (device, row.direction)
         into_used = is_into_used(self._rows, number)
-        host_seconds, device_seconds = self.gpu.copy_seconds(
-            row.direction, row.bytes, row.pinned, into_used
-        )
+        seconds = self.gpu.copy_seconds(row.direction, row.bytes, row.pinned, into_used)
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or
         # out of it.
-        staged = self.now + max(host_seconds - device_seconds, 0.0)
-        free = max(self._stream_free[stream], self._engine_free[engine], staged)
-        self._stream_free[stream] = free
-        self._run(
-            number, stream, way_of_copy(row.direction, row.pinned), device_seconds, 0, self.now
-        )
+        staged = self.now + max(seconds.host - seconds.device, 0.0)
+        self._hold_stream(stream, max(self._engine_free[engine], staged))
+        way = way_of_copy(row.direction, row.pinned)
+        self._put_into_stream(number, stream, way, seconds.device, 0, self.now)
         self._engine_free[engine] = self._stream_free[stream]
-        if host_seconds:
+        if seconds.host:
             self._idle_until(self._stream_free[stream])
 
-    def _wait(self, row: SyncRow) -> None:
+    def _wait_for_device(self, row: SyncRow) -> None:
         """Let the host wait for a device.
 
         An explicit wait is for the awaited event or stream, or else for everything; an implicit one
@@ -368,25 +364,30 @@ class Clock:
     def _follow_stream(self, number: int, row: StreamRow) -> None:
         """Follow what a row says of streams: which is current, what it waits for, its events."""
         stream = StreamKey(row.device, row.stream)
-        free = self._stream_free
         match row.what:
             case "use":
                 self._current[row.device] = row.stream
             case "tf32":
                 self._allow_tf32(bool(row.other))
             case "record":
-                free[stream] = max(free[stream], self.now)
-                self.events[number] = free[stream]
+                self._hold_stream(stream, self.now)
+                self.events[number] = self._stream_free[stream]
             case "wait":
-                free[stream] = max(free[stream], self.events.get(row.other, 0.0))
+                self._hold_stream(stream, self.events.get(row.other, 0.0))
             case "wait_stream":
-                free[stream] = max(free[stream], free[StreamKey(row.device, row.other)])
+                other = StreamKey(row.device, row.other)
+                self._hold_stream(stream, self._stream_free[other])
             case "sleep":
-                self._run(number, stream, "sleep", row.other / CYCLES_PER_SECOND, 1, self.now)
+                seconds = row.other / CYCLES_PER_SECOND
+                self._put_into_stream(number, stream, "sleep", seconds, 1, self.now)
             case "synchronize_event":
                 self._awaited = self.events.get(row.other, 0.0)
             case "synchronize":
-                self._awaited = free[stream]
+                self._awaited = self._stream_free[stream]
+
+    def _hold_stream(self, stream: StreamKey, moment: float) -> None:
+        """Let a stream begin nothing new before this moment."""
+        self._stream_free[stream] = max(self._stream_free[stream], moment)
 
     def _allow_tf32(self, allowed: bool) -> None:
         """Follow torch's setting for matrix products, from here on."""

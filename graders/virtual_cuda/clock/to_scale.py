@@ -13,39 +13,44 @@ from virtual_cuda.ledger.records import Record
 from virtual_cuda.ledger.timeline import MOST_LANES, PARTS, Lane, LaneKind, Scaled
 
 
-def scaled(times: Times) -> Scaled:
+def lanes_to_scale(times: Times) -> Scaled:
     """The lanes of modelled times as plain data.
 
     For each part of the time, a lane says what it did, and how much of the part that took.
     """
-    lanes: dict[str, _LaneParts] = {HOST: _LaneParts()}
+    parts_per_second = PARTS / times.end if times.end else 0.0
+    lanes = {HOST: _LaneParts(parts_per_second)}
     for interval in times.intervals:
         if interval.lane not in lanes:
-            lanes[interval.lane] = _LaneParts()
-    parts_per_second = PARTS / times.end if times.end else 0.0
-    for interval in times.intervals:
-        lanes[interval.lane].add(interval, parts_per_second)
+            lanes[interval.lane] = _LaneParts(parts_per_second)
+        lanes[interval.lane].add_interval(interval)
+    drawn = [Lane(name, parts.finish()) for name, parts in lanes.items()]
     return Scaled(
         gpu=times.gpu,
         end=round(times.end * 1e9),
         idle=round(times.idle_share * 100),
         limit=what_limits(times),
-        lanes=[Lane(name, parts.finish()) for name, parts in lanes.items()][:MOST_LANES],
+        lanes=drawn[:MOST_LANES],
     )
+
+
+# What a lane did in one part of the time, and the percentage of the part in which it did anything.
+_Part = tuple[LaneKind, int]
 
 
 class _LaneParts:
     """What one lane did in each of PARTS equal parts of the time."""
 
-    def __init__(self) -> None:
-        self.done: list[tuple[LaneKind, int]] = [("issue", 0)] * PARTS
+    def __init__(self, parts_per_second: float) -> None:
+        self.parts_per_second = parts_per_second
+        self.done: list[_Part] = [("issue", 0)] * PARTS
         # Of the parts that are not filled by one interval: the share of each kind.
         self.shares: dict[int, dict[LaneKind, float]] = {}
 
-    def add(self, interval: Interval, parts_per_second: float) -> None:
+    def add_interval(self, interval: Interval) -> None:
         """Add an interval to the parts of the time that it touches."""
-        start = interval.start * parts_per_second
-        end = interval.end * parts_per_second
+        start = interval.start * self.parts_per_second
+        end = interval.end * self.parts_per_second
         first = int(start)
         last = min(int(end), PARTS - 1)
         if first > last:  # nothing, at the very end
@@ -60,10 +65,11 @@ class _LaneParts:
         self.done[first + 1 : last] = [(interval.kind, 100)] * between
 
     def _add_share(self, part: int, kind: LaneKind, share: float) -> None:
+        """Add what an interval of this kind took of a part of the time."""
         shares = self.shares.setdefault(part, {})
         shares[kind] = shares.get(kind, 0.0) + share
 
-    def finish(self) -> list[tuple[LaneKind, int]]:
+    def finish(self) -> list[_Part]:
         """For each part what took most of it, and the percentage in which the lane did anything."""
         for part, shares in self.shares.items():
             most = max(shares, key=shares.__getitem__)
@@ -83,7 +89,9 @@ def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
     for interval in times.intervals:
         track = tracks.setdefault(interval.lane, len(tracks) + 1)
         events.append(_trace_event(interval, records.get(interval.row), track))
-    names = {track: f"{lane}, modelled on {times.gpu}" for lane, track in tracks.items()}
+    names = {}
+    for lane, track in tracks.items():
+        names[track] = f"{lane}, modelled on {times.gpu}"
     return {"traceEvents": [*named_tracks(names), *events]}
 
 

@@ -20,7 +20,7 @@ from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
 from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import UnknownClock, UnknownGpu
-from virtual_cuda.hooks import scaled, what_limits
+from virtual_cuda.hooks import lanes_to_scale, what_limits
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.rows import OperationRow
 from virtual_cuda.ledger.timeline_text import draw_scaled
@@ -296,7 +296,7 @@ def test_lanes_are_to_scale() -> None:
             x = x + 1
         torch.cuda.synchronize()
         times = gpu.times()
-    made = scaled(times)
+    made = lanes_to_scale(times)
     assert [lane.name for lane in made.lanes] == ["host", "cuda:0 stream 0"]
     assert made.end == pytest.approx(times.end * 1e9, rel=1e-6)
     for lane in made.lanes:
