@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gpudojo.cli.options import EXISTING_FILE, FOLDER
-from gpudojo.model.errors import BadFile
 
 if TYPE_CHECKING:
     from gpudojo.classes.gradebook import Gradebook
@@ -155,27 +154,24 @@ def _carry_out(book: Gradebook, asked: OverrideArguments, points: float | None) 
     Raises UsageError, ClickException, BadClass and BadFile.
     """
     from gpudojo.classes.class_state import utc_now
-    from gpudojo.cli import override_entries as entries
     from gpudojo.cli import override_output as output
+    from gpudojo.cli.override_entries import EntryMaker
 
     at = utc_now("microseconds")  # tells commands apart
-    by = asked.by or _login_name()
+    maker = EntryMaker(book, at, asked.by or _login_name())
     if asked.log:
         output.print_log(book)
     elif asked.items:
         output.print_items(book)
     elif asked.file is not None:
-        lines = entries.read_points_file(book, asked.file)
-        if not lines:
-            raise BadFile(str(asked.file), None, "no line of it has points")
-        output.write_and_print(book, [entries.log_entry(at, by, given) for given in lines])
+        output.write_and_print(book, maker.entries_for_file(asked.file))
     elif asked.names_nobody and asked.undo:
-        output.write_and_print(book, entries.entries_to_undo(book, at, by))
+        output.write_and_print(book, maker.entries_to_undo())
     elif asked.names_nobody:
         output.print_overrides(book)
         output.print_items_to_grade(book)
     else:
-        output.write_and_print(book, [entries.entry_for_words(book, asked, points, at, by)])
+        output.write_and_print(book, [maker.entry_for_words(asked, points)])
 
 
 def _login_name() -> str:

@@ -1,10 +1,10 @@
-"""What `dojo override` prints, and how it writes what was given."""
+"""What `dojo override` writes and prints."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -21,34 +21,10 @@ from gpudojo.model.results_file import format_points
 
 MOST_LINES: Final = 20  # about students whose points changed
 WIDTH: Final = 100
-
-
-def write_and_print(book: Gradebook, entries: Sequence[LogEntry]) -> None:
-    """Write the log and the results, and print whose points changed; raises BadClass."""
-    keys = {entry.key for entry in entries}
-    concerned = []
-    for participant in book.list_class().participants:
-        if EVERYONE in keys or not keys.isdisjoint(participant.keys):
-            concerned.append(participant)
-    before = {each.name: book.row_of(each) for each in concerned}
-    book.overrides.append_entries(entries)
-    written = write_results(book, changed=before)
-    # Whose points changed: by what was given, and by other rules since the last time.
-    gives = entries[0].action == SET
-    changed = _print_changes(book, concerned, before)
-    if len(concerned) != 1:
-        absent = _count_absent(concerned, keys) if gives else 0
-        _print_count_of_changes(changed, len(concerned), absent)
-    elif not changed:
-        click.echo("The points are the same as before.")
-    if written.tally.changed_by_rules:
-        click.echo(RULES_CHANGED)
-        for line in written.tally.changed_by_rules[:MOST_LINES]:
-            _print_line(f"  {line}")
-    sentence = f"{written.path} and {book.overrides.path} written."
-    if gives:
-        sentence += f" To undo it: dojo override --undo --out {book.out}"
-    click.echo(sentence)
+TO_GRADE: Final = (
+    "\nStill to grade by hand: STUDENT ITEM --points …, "
+    "or --from a table of student,item,points,comment"
+)
 
 
 def _print_line(text: str) -> None:
@@ -56,38 +32,77 @@ def _print_line(text: str) -> None:
     click.echo(printable_text(text))
 
 
-def _count_absent(participants: Sequence[Participant], keys: set[str]) -> int:
-    """How many of them handed in nothing, and are not named by one of the keys."""
-    absent = 0
-    for participant in participants:
-        if not participant.submissions and keys.isdisjoint(participant.keys):
-            absent += 1
-    return absent
+# What was given
 
 
-def _print_count_of_changes(changed: int, concerned: int, absent: int) -> None:
-    """Print of how many students points changed, and how many got nothing."""
-    sentence = f"{changed} of {concerned} students' points changed."
-    if absent:
-        sentence += f" {absent} handed in nothing and got nothing: to give them points, name them."
-    click.echo(sentence)
+def write_and_print(book: Gradebook, entries: Sequence[LogEntry]) -> None:
+    """Write the log and the results, and print whose points changed; raises BadClass."""
+    _EntryWriter(book, entries).write_and_print()
 
 
-def _print_changes(
-    book: Gradebook, participants: Sequence[Participant], before: Mapping[str, SubmissionRow]
-) -> int:
-    """Print how the points of the first of them changed; returns of how many they did."""
-    changed = 0
-    for participant in participants:
-        old = before[participant.name]
-        new = book.row_of(participant)
-        if new.final == old.final:
-            continue
-        changed += 1
-        if changed <= MOST_LINES:
-            change = _describe_change_of_row(old, new)
-            _print_line(f"{participant.full_name}: {change}")
-    return changed
+class _EntryWriter:
+    """Writes entries of one command, which all give or all take back points."""
+
+    def __init__(self, book: Gradebook, entries: Sequence[LogEntry]) -> None:
+        self.book = book
+        self.entries = entries
+        self.gives = entries[0].action == SET
+        self.keys = {entry.key for entry in entries}
+        self.concerned: list[Participant] = []
+        for participant in book.list_class().participants:
+            if EVERYONE in self.keys or not self.keys.isdisjoint(participant.keys):
+                self.concerned.append(participant)
+
+    def write_and_print(self) -> None:
+        """Write the log and the results, and print whose points changed; raises BadClass."""
+        book = self.book
+        before = {each.name: book.row_of(each) for each in self.concerned}
+        book.overrides.append_entries(self.entries)
+        written = write_results(book, changed=before)
+        self._print_changes(before)
+        # By other rules than at the last time, and not by what was given.
+        if written.tally.changed_by_rules:
+            click.echo(RULES_CHANGED)
+            for line in written.tally.changed_by_rules[:MOST_LINES]:
+                _print_line(f"  {line}")
+        sentence = f"{written.path} and {book.overrides.path} written."
+        if self.gives:
+            sentence += f" To undo it: dojo override --undo --out {book.out}"
+        click.echo(sentence)
+
+    def _print_changes(self, before: dict[str, SubmissionRow]) -> None:
+        """Print how the points of the first students changed, and of how many they did."""
+        changed = 0
+        for participant in self.concerned:
+            old = before[participant.name]
+            new = self.book.row_of(participant)
+            if new.final == old.final:
+                continue
+            changed += 1
+            if changed <= MOST_LINES:
+                _print_line(f"{participant.full_name}: {_describe_change_of_row(old, new)}")
+        if len(self.concerned) != 1:
+            self._print_count_of_changes(changed)
+        elif not changed:
+            click.echo("The points are the same as before.")
+
+    def _print_count_of_changes(self, changed: int) -> None:
+        """Print of how many students points changed, and how many got nothing."""
+        sentence = f"{changed} of {len(self.concerned)} students' points changed."
+        absent = self._count_absent()
+        if absent and self.gives:
+            sentence += (
+                f" {absent} handed in nothing and got nothing: to give them points, name them."
+            )
+        click.echo(sentence)
+
+    def _count_absent(self) -> int:
+        """How many handed in nothing, and are not named themselves."""
+        absent = 0
+        for participant in self.concerned:
+            if not participant.submissions and self.keys.isdisjoint(participant.keys):
+                absent += 1
+        return absent
 
 
 def _describe_change_of_row(old: SubmissionRow, new: SubmissionRow) -> str:
@@ -108,13 +123,14 @@ def _describe_change(old: Grade, new: Grade) -> str:
     return f"{before} → {after} of {maximum}"
 
 
-# Showing
+# What there is
 
 
 def print_overrides(book: Gradebook) -> None:
     """Print what holds: of several keys of one student, the last; and what nobody has any more."""
     entries = _entries_to_show(book)
-    for entry in sorted(entries, key=lambda entry: (entry.student, entry.item)):
+    entries.sort(key=lambda entry: (entry.student, entry.item))
+    for entry in entries:
         words = [entry.student, entry.item, format_points(entry.points)]
         if entry.comment:
             words.append(entry.comment)
@@ -142,18 +158,19 @@ def _entries_to_show(book: Gradebook) -> list[LogEntry]:
 
 def print_items_to_grade(book: Gradebook) -> None:
     """Print whose items a person still has to grade."""
+    # Names of students, by item.
     handed_in: defaultdict[str, list[str]] = defaultdict(list)
     absent: defaultdict[str, list[str]] = defaultdict(list)
-    for row in book.rows_of(book.list_class().participants):
-        names = absent if row.status is SubmissionStatus.ABSENT else handed_in
+    participants = book.list_class().participants
+    for row in book.rows_of(participants):
+        names_by_item = handed_in
+        if row.status is SubmissionStatus.ABSENT:
+            names_by_item = absent
         for exercise in row.exercises:
             if exercise.to_grade:
-                names[exercise.exercise].append(row.called)
+                names_by_item[exercise.exercise].append(row.called)
     if handed_in:
-        click.echo(
-            "\nStill to grade by hand: STUDENT ITEM --points …, "
-            "or --from a table of student,item,points,comment"
-        )
+        click.echo(TO_GRADE)
     for item in book.course.by_hand:
         if item.name in handed_in:
             _print_item_to_grade(item, handed_in[item.name], absent[item.name])
@@ -173,8 +190,8 @@ def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Seque
 
 def _print_names(introduction: str, names: Sequence[str]) -> None:
     """Print names, on as many lines as they need."""
-    text = printable_text(introduction + ", ".join(names))
-    for line in textwrap.wrap(text, WIDTH):
+    text = introduction + ", ".join(names)
+    for line in textwrap.wrap(printable_text(text), WIDTH):
         click.echo(f"    {line}")
 
 
@@ -183,9 +200,11 @@ def print_log(book: Gradebook) -> None:
     for entry in book.overrides.log:
         what = "undone"
         if entry.action == SET:
-            what = f"{format_points(entry.points)}  {entry.comment}".rstrip()
+            points = format_points(entry.points)
+            what = f"{points}  {entry.comment}".rstrip()
         time = entry.at[:19]
-        _print_line("  ".join([time, entry.by, entry.student, entry.item, what]))
+        words = [time, entry.by, entry.student, entry.item, what]
+        _print_line("  ".join(words))
     if not book.overrides.log:
         click.echo("Nothing was overridden yet.")
 
