@@ -102,7 +102,10 @@ class ChildScheduler:
         return True
 
     def _start_child(self, task: GradingTask) -> None:
-        """Start a child for a task, if need be with another fork server."""
+        """Start a child for a task, if need be with another fork server.
+
+        Raises ForkServerFailed after too many deaths of fork servers.
+        """
         while True:
             try:
                 pipes = self.client.spawn(task.run.make_job(secrets.token_bytes(TOKEN)))
@@ -133,7 +136,8 @@ class ChildScheduler:
     def _handle_exits(self) -> bool:
         """Take in what the fork server says of children.
 
-        Returns False where the fork server had ended and was started anew.
+        Returns False where the fork server had ended and was started anew. Raises ForkServerFailed
+        where that happened too often.
         """
         events = self.client.events()
         if events is None:

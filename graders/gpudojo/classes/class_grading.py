@@ -297,7 +297,11 @@ class ClassGrading:
     # Reading
 
     def _grade_entries(self, listing: Listing) -> list[GradedEntry]:
-        """Give every entry a verdict; see `_run_and_judge` for what it raises."""
+        """Give every entry a verdict, and return what is kept of it.
+
+        The layers of isolation are put into the state, and the reference's sources are kept. Raises
+        BadClass, and what the runner raises: see `_run_and_judge`.
+        """
         entries = listing.entries
         if self.options.rejudge:
             self._prepare_judging_again(entries)

@@ -105,7 +105,10 @@ def complete_options(
 
 
 def _functions_that_count(day: str, rules: CourseRules) -> frozenset[str]:
-    """The functions of the exercises that the course counts. Empty if these are all."""
+    """The functions of the exercises that the course counts. Empty if these are all.
+
+    Raises BadFile where the course names an exercise that the day does not have.
+    """
     exercises = exercises_of(day)
     worths = rules.worth_by_exercise(exercises)
     if len(worths) == len(exercises):

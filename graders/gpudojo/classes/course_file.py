@@ -155,7 +155,7 @@ class _CourseReader:
             raise self.bad_setting(f"there is no time zone {name!r}{hint}", "time_zone") from None
 
     def _read_deadline(self) -> datetime.datetime | None:
-        """The deadline with its time zone, or None."""
+        """The deadline with its time zone, or None. Raises BadFile for a bad time."""
         if self.settings.deadline is None:
             return None
         return self._with_zone(self.settings.deadline, "deadline")
@@ -211,7 +211,7 @@ class _CourseReader:
         return worths
 
     def _read_worth(self, name: str, value: Any) -> Worth:
-        """What one exercise counts."""
+        """What one exercise counts. Raises BadFile for points that are out of range."""
         setting = ("exercises", name)
         if value is True:
             value = {}

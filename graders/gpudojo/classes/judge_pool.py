@@ -119,6 +119,6 @@ def _judge_reference() -> None:
 
 
 def _judge_record(key: str) -> VerdictSummary:
-    """Judge a record, keep the verdict, and return what is told of it."""
+    """Judge a record, keep the verdict, and return its summary. Raises BadClass: see `submit`."""
     assert _verdicts is not None
     return VerdictSummary.of_row(_verdicts.judge_and_keep(key))

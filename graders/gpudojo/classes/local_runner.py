@@ -23,7 +23,10 @@ class LocalRunner:
         self._watch: Callable[[list[GradingTask]], None] = lambda under_way: None
 
     def start_early(self, bench: str) -> None:
-        """Start the fork server and do not wait for it: to import torch takes seconds."""
+        """Start the fork server and do not wait for it: to import torch takes seconds.
+
+        Raises BadClass where this machine lacks the device.
+        """
         self._client = fork_client_for(bench)
         self._client.start()
 

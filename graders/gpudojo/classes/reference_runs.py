@@ -70,7 +70,10 @@ class ReferenceRuns:
             yield self._reference_task(each, then)
 
     def _reference_task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
-        """The task that runs the reference with these settings, checks its record and keeps it."""
+        """The task that runs the reference with these settings, checks its record and keeps it.
+
+        What it does at the end raises BadClass where the reference cannot be used.
+        """
 
         def check_and_keep(record: Record) -> None:
             judging.require_usable_reference(record, self.exercises, self.only)

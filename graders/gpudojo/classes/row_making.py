@@ -189,7 +189,7 @@ class RowMaker:
 
     @functools.cached_property
     def graded_exercises(self) -> dict[str, GradedExercise]:
-        """By stem, the exercises that are graded."""
+        """By stem, the exercises that are graded. Raises BadFile for a bad name in the course."""
         exercises = exercises_of(self.state.day)
         worths = self.course.worth_by_exercise(exercises)
         only = set(self.state.only)

@@ -122,7 +122,10 @@ class VerdictReporter:
                 self._report_verdict(entry, summary, ran)
 
     def _verdict_of(self, judged: _BeingJudged) -> VerdictSummary:
-        """The verdict of another process, or, where there is none, our own."""
+        """The verdict of another process, or, where there is none, our own.
+
+        Raises BadClass where the record of the reference cannot be read.
+        """
         if judged.future is not None:
             with contextlib.suppress(*POOL_ERRORS):
                 return judged.future.result()

@@ -74,7 +74,10 @@ class VerdictStore:
             return False
 
     def load_or_judge(self, key: str) -> SubmissionRow:
-        """The verdict on a record: the one that is kept, or a new one."""
+        """The verdict on a record: the one that is kept, or a new one, which is kept then.
+
+        Raises BadClass where there is none and the reference cannot be read.
+        """
         kept = self.kept_row(key)
         return self.judge_and_keep(key) if kept is None else kept
 
@@ -108,7 +111,10 @@ class VerdictStore:
         return judging.judge_unreadable(problem, exercises_of(self.day), self.only)
 
     def summary_of(self, key: str) -> VerdictSummary:
-        """The summary of the verdict on a record: the one that is kept, or a new one."""
+        """The summary of the verdict on a record: the one that is kept, or a new one.
+
+        Raises BadClass where there is none and the reference cannot be read.
+        """
         kept = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
         return VerdictSummary.of_row(self.judge_and_keep(key)) if kept is None else kept
 

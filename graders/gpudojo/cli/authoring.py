@@ -88,7 +88,7 @@ def day_(name: str, title: str | None, exercises: int, points: int, root: Path |
 def _write_files(
     root: Path | None, make_files: Callable[[Surroundings], dict[str, str | None]]
 ) -> None:
-    """Write new files into the repository, and print their paths."""
+    """Write new files into the repository, and print their paths; raises ClickException."""
     root = (root or find_repository()).resolve()
     is_here = Path.cwd().is_relative_to(root)
     for path in write_new(root, make_files(find_surroundings(root))):

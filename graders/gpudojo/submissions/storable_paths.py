@@ -44,7 +44,10 @@ def path_on_disk(name: str, limits: ReadLimits) -> StorablePath:
 
 
 def _path_for(name: str, shown_as: str, limits: ReadLimits) -> StorablePath:
-    """The path for a name; a note is needed if a source or archive was called otherwise."""
+    """The path for a name; a note is needed if a source or archive was called otherwise.
+
+    Raises Unreadable where it leads out, or is too long or too deep.
+    """
     path = storable_path(name, limits)
     if path is None or path == "/".join(_parts_of_path(shown_as)):
         return StorablePath(path, needs_note=False)
