@@ -406,17 +406,17 @@ class ClassGrading:
         Raises BadClass without a record for --rejudge, a usable reference or the isolation that
         was asked for, and what the runner raises.
         """
-        left = [entry for entry in entries if entry.name not in ready]
+        entries_left = [entry for entry in entries if entry.name not in ready]
         references = self._settings_without_reference(entries)
         if self.options.rejudge:
-            self._refuse_missing_records(left, bool(references))
+            self._refuse_missing_records(entries_left, bool(references))
             self._judge_again(entries, ready)
-            self._reporter.report_known(left)
-        elif not references and all(self._is_known_unreadable(entry) for entry in left):
+            self._reporter.report_known(entries_left)
+        elif not references and all(self._is_known_unreadable(entry) for entry in entries_left):
             self._begin_judging(entries, ready)
-            self._reporter.report_known(left)
+            self._reporter.report_known(entries_left)
         else:
-            self._run_and_judge_rest(entries, ready, left, references)
+            self._run_and_judge_rest(entries, ready, entries_left, references)
 
     def _settings_without_reference(self, entries: Sequence[SubmissionEntry]) -> list[RunSettings]:
         """The settings for which the reference has to run."""
@@ -431,14 +431,14 @@ class ClassGrading:
         return [each for key, each in by_reference.items() if self.store.load_record(key) is None]
 
     def _refuse_missing_records(
-        self, left: Sequence[SubmissionEntry], lacks_reference: bool
+        self, entries_left: Sequence[SubmissionEntry], lacks_reference: bool
     ) -> None:
         """Raises BadClass if --rejudge finds entries, or a reference, that have no record.
 
         The entries are read, which puts them into `_stored`; unreadable ones need no record.
         """
         names = []
-        for entry in left:
+        for entry in entries_left:
             if self._read_submission(entry) is not None:
                 names.append(entry.name)
         if names:
@@ -461,7 +461,7 @@ class ClassGrading:
         self,
         entries: Sequence[SubmissionEntry],
         ready: Mapping[str, str],
-        left: Sequence[SubmissionEntry],
+        entries_left: Sequence[SubmissionEntry],
         references: Sequence[RunSettings],
     ) -> None:
         """Run the references that are needed and the entries that are left, and judge all.
@@ -470,7 +470,7 @@ class ClassGrading:
         has run by then is kept.
         """
         options = self._settings_for(entries[0]).run_options
-        if not self._uses_judges(len(left)):
+        if not self._uses_judges(len(entries_left)):
             # While the process that runs submissions starts.
             judging.prepare_judging(self.exercises, self.options.only)
         try:
@@ -478,7 +478,7 @@ class ClassGrading:
             if references:
                 students = f" for {len(references)} students" if len(references) > 1 else ""
                 self.progress.report_preparation(f"running {REFERENCE}{students}")
-            submissions = self._tasks_for(left)
+            submissions = self._tasks_for(entries_left)
             timelines = self._timelines_tasks(options, entries)
             begin_judging = functools.partial(self._begin_judging, entries, ready)
             if len(references) == 1 and not self.options.require_isolation:
@@ -564,13 +564,13 @@ class ClassGrading:
         if not self.options.alone:
             # Before students' code is judged, for a run may be stopped; but not if it is refused.
             save_state(self.options.out, self.state)
-        held = self._reporter.stop_holding()
+        held_back = self._reporter.stop_holding()
         self._reporter.report_known([entry for entry in entries if entry.name in ready])
         if self._has_one_seed:
             # This process has to keep children busy, and must not grow.
             records = len(entries) - len(ready)
             self._reporter.start_processes(verdicts, records, self._most_judges)
-        for equal in held:
+        for equal in held_back:
             self._reporter.judge_or_hold(equal)
 
     @property

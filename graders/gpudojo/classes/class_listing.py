@@ -71,7 +71,7 @@ class ClassListing:
         for entry in listing.entries:
             if entry.kind is not Kind.ZIP:
                 continue
-            content = unpack_class(entry.origin, self.folder, known=True)
+            content = unpack_class(entry.origin, self.folder, only_known=True)
             if content != entry.origin:
                 self._content_of[entry.origin] = content
                 opened_before = True

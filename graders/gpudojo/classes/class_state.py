@@ -131,17 +131,17 @@ def version_on_disk(out: Path) -> tuple[int, ...]:
     Empty where nothing is known of the class.
     """
     try:
-        found = (out / STATE).stat()
+        status = (out / STATE).stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def key_of_student(entry: SubmissionEntry) -> str:
     """By what a student is known from one run to the next."""
     if entry.naming is Naming.GRADESCOPE and entry.people:
         # Gradescope's number is that of the submission, and not of the student.
-        people = [name_key(who.sid or who.email or who.name) for who in entry.people]
+        people = [name_key(person.sid or person.email or person.name) for person in entry.people]
         return f"gradescope:{'&'.join(people)}"
     if entry.identifier and entry.naming is not Naming.GRADESCOPE:
         return f"{entry.naming}:{fold_case(entry.identifier)}"

@@ -21,11 +21,11 @@ def print_text(console: Console | None, text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def count_in_words(number: int, what: str) -> str:
+def count_in_words(number: int, noun: str) -> str:
     """A number of things: 1 submission, 2 submissions."""
     if number == 1:
-        return f"{number} {what}"
-    return f"{number} {what}s"
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def statuses_in_words(statuses: Counter[str]) -> str:

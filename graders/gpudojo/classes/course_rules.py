@@ -99,15 +99,15 @@ class CourseRules:
         """The extensions that end before the deadline."""
         if self.deadline is None:
             return []
-        found = []
+        useless = []
         for who, end in self.extensions.items():
             if end < self.deadline:
                 sentence = (
                     f"the extension of {who!r} ends {end:%Y-%m-%d %H:%M %Z}, before the deadline, "
                     f"{self.deadline:%Y-%m-%d %H:%M %Z}, which holds"
                 )
-                found.append(UselessExtension(who, sentence))
-        return found
+                useless.append(UselessExtension(who, sentence))
+        return useless
 
     def timing_of(
         self, submitted: str, told_by: str, marked_late: bool, names: Collection[str]

@@ -35,11 +35,11 @@ class Versions(msgspec.Struct, frozen=True):
     python: str
     distributed: str
 
-    def describe_difference(self, there: Versions) -> str | None:
+    def describe_difference(self, other: Versions) -> str | None:
         """The first difference in words, or None. It usually explains the others."""
         for name in ("python", "distributed", "torch", "gpudojo", "probes"):
             ours = getattr(self, name)
-            theirs = getattr(there, name)
+            theirs = getattr(other, name)
             if ours != theirs:
                 words = {"python": "Python", "probes": "other probes:"}
                 return f"it has {words.get(name, name)} {theirs}, and the grader {ours}"

@@ -212,10 +212,10 @@ class Gradebook:
 
         Such as where an address has changed.
         """
-        known = self._known_keys()
+        known_keys = self._known_keys()
         former: dict[str, list[str]] = {}
         for entry in self.overrides.entries_in_force().values():
-            if entry.key not in known:
+            if entry.key not in known_keys:
                 keys = former.setdefault(name_key(entry.student), [])
                 if entry.key not in keys:
                     keys.append(entry.key)
@@ -223,14 +223,14 @@ class Gradebook:
 
     def _known_keys(self) -> set[str]:
         """The keys of everybody who is in the class now, and the one that stands for all."""
-        known = {EVERYONE, *self.state.students}
+        keys = {EVERYONE, *self.state.students}
         if self.roster is not None:
             for row in self.roster.rows:
-                known.add(_key_on_roster(row.id))
+                keys.add(_key_on_roster(row.id))
         for members in self.course.groups.values():
             for member in members:
-                known.add(f"plain:{fold_case(member)}")
-        return known
+                keys.add(f"plain:{fold_case(member)}")
+        return keys
 
     def _add_former_keys(self, participants: Sequence[Participant]) -> None:
         """Give former keys to the only participant of that name, if there is one."""

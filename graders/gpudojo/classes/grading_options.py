@@ -74,13 +74,13 @@ class ChosenRecording:
                 name = (exercise.stem, function.name)
                 if not self.shipped.has_function(*name):
                     continue  # `judging.require_usable_reference` says which one is missing
-                seen = FunctionRecord(
+                function_record = FunctionRecord(
                     self.shipped.evidence_of(*name, bench, self.seed),
                     0.0,
                     self.shipped.signature_of(*name),
                     timelines=self.shipped.timelines_of(*name),
                 )
-                record.add_function("::".join(name), seen)
+                record.add_function("::".join(name), function_record)
         return record
 
 

@@ -126,13 +126,13 @@ def require_usable_reference(
 ) -> None:
     """Raise BadClass where the reference does not run, or a probe cannot use what it did."""
     for exercise, function in _graded_functions(exercises, only):
-        seen = reference.functions.get(f"{exercise.stem}::{function.name}")
-        if seen is None:
+        function_record = reference.functions.get(f"{exercise.stem}::{function.name}")
+        if function_record is None:
             reasons = dict.fromkeys(incident.detail for incident in reference.incidents)
             why = "; ".join(reasons) or "there is no evidence"
             raise BadClass(f"the reference solution of `{function.name}` cannot be run: {why}")
         try:
-            refuse_failing(seen.evidence)
+            refuse_failing(function_record.evidence)
         except ReferenceFails as error:
             raise BadClass(str(error)) from None
 
@@ -202,19 +202,19 @@ def _judge_function(
     )
 
 
-def complete_after_time_out(function: Function, found: Evidence) -> Evidence | None:
+def complete_after_time_out(function: Function, evidence: Evidence) -> Evidence | None:
     """Fill in the time-out for probes that were not asked any more.
 
     Returns None where no probe timed out, or none is missing. On a real GPU several children
     observe a function. After a time-out in one of them no other is asked.
     """
-    observations = found.observations
+    observations = evidence.observations
     timed_out = [each for each in observations.values() if each.timed_out]
     names = [probe.name for probe in function.probes]
     if not timed_out or not observations.keys() < set(names):
         return None
     completed = {name: observations.get(name, timed_out[0]) for name in names}
-    return replace(found, observations=completed)
+    return replace(evidence, observations=completed)
 
 
 def evidence_of_ended_process(exercise: Exercise, function: Function, record: Record) -> Evidence:

@@ -215,10 +215,10 @@ def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
     if len(matching) == 1:
         return matching[0], checks[matching[0]]
     if matching:
-        some = ", ".join(_without_exercise(check) for check in matching[:SUGGESTED_CHECKS])
+        names = ", ".join(_without_exercise(check) for check in matching[:SUGGESTED_CHECKS])
         if len(matching) > SUGGESTED_CHECKS:
-            some += ", …"
-        raise BadClass(f"{len(matching)} checks are called {name!r}; write more of it: {some}")
+            names += ", …"
+        raise BadClass(f"{len(matching)} checks are called {name!r}; write more of it: {names}")
     hint = _suggest_item(name, exercises, checks)
     raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
 
@@ -272,8 +272,8 @@ class _OverrideApplier:
         if entry is None:
             return None
         if entry.points > most:
-            given = f"{format_points(entry.points)} of {format_points(most)} points"
-            self.problems.append(f"an override gives {given} for {item}; it was cut")
+            share = f"{format_points(entry.points)} of {format_points(most)} points"
+            self.problems.append(f"an override gives {share} for {item}; it was cut")
         points = min(entry.points, most)
         return Override(points, graded, entry.comment, entry.by, entry.at)
 

@@ -38,12 +38,12 @@ def parse_date(text: str, zone: datetime.tzinfo) -> datetime.datetime | None:
     Returns None where it cannot be read.
     """
     text = " ".join(unicodedata.normalize("NFC", text).split())
-    found = _date_in_words(text) or _date_in_figures(text)
-    if found is None:
+    date = _date_in_words(text) or _date_in_figures(text)
+    if date is None:
         return None
-    if found.tzinfo is None:
-        return found.replace(tzinfo=zone)
-    return found
+    if date.tzinfo is None:
+        return date.replace(tzinfo=zone)
+    return date
 
 
 def _date_in_words(text: str) -> datetime.datetime | None:

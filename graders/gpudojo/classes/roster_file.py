@@ -80,15 +80,15 @@ class _RosterReader:
 
     def _find_columns(self, first: TableLine) -> None:
         """Note which column holds what. Raises BadFile where none says who somebody is."""
-        known = _known_headings()
+        known_headings = _known_headings()
         headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
-        for column, names in known.by_column.items():
+        for column, names in known_headings.by_column.items():
             for name in names:
                 if name in headings:
                     self.columns[column] = headings.index(name)
                     break
         for number, heading in enumerate(headings):
-            if heading in known.ids:
+            if heading in known_headings.ids:
                 self.id_columns.append(number)
         self.date_column = _column_of_dates(headings)
         if self.columns.keys().isdisjoint(WHO):
@@ -203,9 +203,9 @@ def _without_participant(cell: str) -> str:
 
 def _column_of_dates(headings: Sequence[str]) -> int | None:
     """The column that tells when each student handed in. Returns None where there is none."""
-    known = _known_headings().submitted
+    headings_of_dates = _known_headings().submitted
     for number, heading in enumerate(headings):
-        if heading in known:
+        if heading in headings_of_dates:
             return number
     # In languages that are not listed: Moodle has two headings that begin alike, "Last modified
     # (submission)" and, after it, "Last modified (grade)".
@@ -224,11 +224,11 @@ def _text_before_brackets(heading: str) -> str:
 
 def _suggested_heading(headings: Sequence[str]) -> str:
     """Which heading may have been meant, for the end of a sentence. Empty where none is near."""
-    every = []
+    known_headings = []
     for names in _known_headings().by_column.values():
-        every += names
+        known_headings += names
     for heading in headings:
-        hint = suggest_name(heading, every, "")
+        hint = suggest_name(heading, known_headings, "")
         if hint:
             return hint
     return ""

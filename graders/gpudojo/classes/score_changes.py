@@ -91,10 +91,10 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
     # The submission that counted before, and the one that counts now.
     before = None
     known_submissions: list[StoredSubmission] = []
-    known = book.state.students.get(key)
-    if known is not None:
-        known_submissions = known.sent
-        before = book.counted_submission(book.participant_for(key, known))
+    known_student = book.state.students.get(key)
+    if known_student is not None:
+        known_submissions = known_student.sent
+        before = book.counted_submission(book.participant_for(key, known_student))
         if before is not None:
             before = replace(before)  # the grading of the same submission may change it
     entry = graded[-1].entry

@@ -46,13 +46,13 @@ def _seconds_of_threads() -> dict[str, float]:
 
     Where the system does not say so, all threads together, and only the time in which they ran.
     """
-    found = {}
+    seconds = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/task"):
             # A thread may end meanwhile.
             with contextlib.suppress(OSError, ValueError):
-                found[name] = _seconds_of_thread(name)
-    return found or {"all": time.process_time()}
+                seconds[name] = _seconds_of_thread(name)
+    return seconds or {"all": time.process_time()}
 
 
 def _seconds_of_thread(name: str) -> float:

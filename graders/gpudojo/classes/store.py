@@ -79,9 +79,9 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             with contextlib.suppress(PermissionError):
                 path.chmod(0o600)  # an earlier version left it readable
-            known = path.read_text(encoding="utf-8")
-            if given in (None, known):
-                return known
+            last_secret = path.read_text(encoding="utf-8")
+            if given in (None, last_secret):
+                return last_secret
         secret = secrets.token_hex(16) if given is None else given
         if keep:
             write_file(path, secret.encode(), mode=0o600)
@@ -155,9 +155,9 @@ class Store:
 
     def _wait_for_all_but(self, most: int) -> None:
         """Wait for all but so many. Raises OSError where one that is done has failed."""
-        for digest, kept in list(self._keeping.items()):
-            if kept.done() or len(self._keeping) > most:
-                kept.result()
+        for digest, future in list(self._keeping.items()):
+            if future.done() or len(self._keeping) > most:
+                future.result()
                 del self._keeping[digest]
 
     def load_sources(self, digest: str) -> dict[str, bytes]:

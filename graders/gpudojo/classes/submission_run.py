@@ -188,10 +188,10 @@ class SubmissionRun:
 
         The values are reasons why a layer is missing; empty where it is not.
         """
-        known = self.record.layers
-        merged = dict(known)
+        layers_before = self.record.layers
+        merged = dict(layers_before)
         for name, why in layers.items():
-            merged[name] = known.get(name) or why
+            merged[name] = layers_before.get(name) or why
         self.record.layers = merged
 
     def _add_file(self, frame: protocol.Loaded) -> bool:
@@ -236,7 +236,9 @@ class SubmissionRun:
         if frame.interrupted and not _timed_out(errors):
             return False
         # Functions that are missing are told without a step of their own.
-        is_missing = all(seen.status is CallStatus.MISSING for seen in observations.values())
+        is_missing = all(
+            observation.status is CallStatus.MISSING for observation in observations.values()
+        )
         if self.step != key and not is_missing:
             return False
         return self._is_new(key, set(observations))
@@ -385,10 +387,10 @@ class SubmissionRun:
         used_up = seconds > WHOLE * self.options.seconds
         if self.step is not None and self._children < MOST_CHILDREN and not used_up:
             return True
-        left = sorted(self.options.known - set(self.record.seen) - self.skip)
-        if left:
-            detail = f"{len(left)} functions were not run"
-            self._add_incident(IncidentKind.NOT_RUN, left[0], detail)
+        functions_left = sorted(self.options.known - set(self.record.seen) - self.skip)
+        if functions_left:
+            detail = f"{len(functions_left)} functions were not run"
+            self._add_incident(IncidentKind.NOT_RUN, functions_left[0], detail)
         return False
 
     def _end_step(self, step: str, what: IncidentKind, detail: str) -> None:
@@ -420,9 +422,9 @@ class SubmissionRun:
 def _errors_in(evidence: Evidence) -> list[Raised]:
     """The errors that a student's function raised, without those of loading its file."""
     errors = []
-    for seen in evidence.observations.values():
-        if seen.raised and seen.status is not CallStatus.BROKEN:
-            errors.append(seen.raised)
+    for observation in evidence.observations.values():
+        if observation.raised and observation.status is not CallStatus.BROKEN:
+            errors.append(observation.raised)
     return errors
 
 

@@ -153,13 +153,13 @@ class _SettingError:
         self.setting.append(name)
         return f"there is no setting `{name}` here{hint}"
 
-    def _wrong_type(self, expected: str, got: str) -> str:
+    def _wrong_type(self, expected: str, actual: str) -> str:
         """The sentence for a value of another type, in words for types that teachers know."""
         wanted = []
         for name in expected.split(" | "):
             if name != "null":
                 wanted.append(_WORD_OF_TYPE.get(name, name))
-        value = _WORD_OF_TYPE.get(got, got)
+        value = _WORD_OF_TYPE.get(actual, actual)
         reason = f"{self._must_be}{' or '.join(wanted)}, not {value}"
         if self.setting == ["by_hand"]:
             reason += "; write [[by_hand]]"

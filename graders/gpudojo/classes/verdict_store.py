@@ -78,8 +78,8 @@ class VerdictStore:
 
         Raises BadClass where there is none and the reference cannot be read.
         """
-        kept = self.kept_row(key)
-        return self.judge_and_keep(key) if kept is None else kept
+        kept_row = self.kept_row(key)
+        return self.judge_and_keep(key) if kept_row is None else kept_row
 
     def judge_and_keep(self, key: str) -> SubmissionRow:
         """Judge a record and keep the verdict. Raises BadClass where the reference cannot be read.
@@ -115,8 +115,12 @@ class VerdictStore:
 
         Raises BadClass where there is none and the reference cannot be read.
         """
-        kept = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
-        return VerdictSummary.of_row(self.judge_and_keep(key)) if kept is None else kept
+        kept_summary = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
+        return (
+            VerdictSummary.of_row(self.judge_and_keep(key))
+            if kept_summary is None
+            else kept_summary
+        )
 
     def kept_row(self, key: str) -> SubmissionRow | None:
         """The verdict on a record, if it has been judged."""
@@ -126,8 +130,8 @@ class VerdictStore:
         """True if there is a verdict on a record, or a record that can be judged."""
         if not self.store.has_record(key):
             return False
-        kept = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
-        return kept is not None or self.store.load_record(key) is not None
+        kept_summary = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
+        return kept_summary is not None or self.store.load_record(key) is not None
 
     def _path_of_row(self, key: str) -> Path:
         return self.store.row_path(key, self.judging_key)

@@ -103,8 +103,8 @@ def _doubts_about_name(name: str, roster: Roster) -> list[str]:
     if matching:
         ids = ", ".join(sorted(roster.rows[row].id for row in matching))
         return [f"{len(matching)} on the roster are called {shown!r}: write {ids}"]
-    known = []
+    known_names = []
     for row in roster.rows:
-        known += [row.name, row.id, row.email, row.github]
-    hint = suggest_name(name, known, "")
+        known_names += [row.name, row.id, row.email, row.github]
+    hint = suggest_name(name, known_names, "")
     return [f"nobody on the roster is called {shown!r}{hint}"]

@@ -210,9 +210,9 @@ def _filled_template(path: str, **values: str) -> bytes:
 
 def _refuse_solutions(files: Files, root: Path, day: str) -> None:
     """Raise CannotRelease where a line of a solution is in the files."""
-    found = leaks.leaks(files, root / "reference" / day)
-    if found:
-        raise CannotRelease(f"nothing was written, because it would hold a solution: {found[0]}")
+    leaked = leaks.leaks(files, root / "reference" / day)
+    if leaked:
+        raise CannotRelease(f"nothing was written, because it would hold a solution: {leaked[0]}")
 
 
 def _mode_of(name: str) -> int:

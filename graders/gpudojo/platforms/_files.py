@@ -32,18 +32,18 @@ def safe_name(name: str) -> str:
     return text
 
 
-def new_name(wanted: str, taken: set[str]) -> str:
-    """Return a safe name that is not in `taken`, and put it there.
+def new_name(wanted: str, used: set[str]) -> str:
+    """Return a safe name that is not in `used`, and put it there.
 
     Names that differ in upper and lower case alone are one name.
     """
     first = safe_name(wanted)
     name = first
     number = 1
-    while _comparable_name(name) in taken:
+    while _comparable_name(name) in used:
         number += 1
         name = f"{first}-{number}"
-    taken.add(_comparable_name(name))
+    used.add(_comparable_name(name))
     return name
 
 
@@ -53,8 +53,8 @@ def _comparable_name(name: str) -> str:
 
 def file_names(rows: Iterable[SubmissionRow]) -> list[str]:
     """Return a file name for each submission of a class."""
-    taken: set[str] = set()
-    return [new_name(row.submission, taken) for row in rows]
+    used: set[str] = set()
+    return [new_name(row.submission, used) for row in rows]
 
 
 def save_text(path: Path, text: str) -> Path:

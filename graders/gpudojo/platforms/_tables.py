@@ -167,7 +167,7 @@ def match_lines(
     roster who handed in nothing, only the number is told, at the end.
     """
     finder = _LineFinder(people, platform)
-    taken: dict[int, str] = {}
+    submission_by_line: dict[int, str] = {}
     absent = 0
     for row in submissions:
         if row.status is SubmissionStatus.ABSENT and not row.overrides:
@@ -179,10 +179,12 @@ def match_lines(
             say(f"{row.submission!r} matches {whom} in the table and is left out.")
             continue
         line = lines.pop()
-        if line in taken:
-            say(f"{row.submission!r} is from the same person as {taken[line]!r} and is left out.")
+        if line in submission_by_line:
+            say(
+                f"{row.submission!r} is from the same person as {submission_by_line[line]!r} and is left out."
+            )
             continue
-        taken[line] = row.submission
+        submission_by_line[line] = row.submission
         yield line, row
     if absent:
         say(

@@ -171,14 +171,14 @@ def _say_that_canvas_creates(title: str, headings: list[str], options: Options) 
     options.say(text)
 
 
-def _require_same_maximum(title: str, there: str, maximum: float) -> None:
+def _require_same_maximum(title: str, maximum_there: str, maximum: float) -> None:
     """Raise CannotExport where the assignment is worth something else in Canvas."""
-    if number_in(there) == maximum:
+    if number_in(maximum_there) == maximum:
         return
     here = format_points(maximum)
     raise CannotExport(
         "canvas",
-        f"the assignment {title!r} has {there or 'no'} points there and {here} here; "
+        f"the assignment {title!r} has {maximum_there or 'no'} points there and {here} here; "
         "change its points in Canvas and download the gradebook again",
     )
 

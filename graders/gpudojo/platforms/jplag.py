@@ -33,11 +33,11 @@ def export(
     """
     store = Store(options.results or target)
     written: list[Path] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     for row in rows:
         sources = store.load_sources(row.digest) if row.digest else {}
         if sources:
-            folder = target / "submissions" / new_name(row.submission, taken)
+            folder = target / "submissions" / new_name(row.submission, used)
             written += _write_sources(folder, sources)
     if not written:
         where = options.results or "the results"
@@ -59,7 +59,7 @@ def _write_sources(folder: Path, sources: dict[str, bytes]) -> list[Path]:
 
     What is neither, or cannot be parsed, is left out.
     """
-    taken: set[str] = set()
+    used: set[str] = set()
     written = []
     for path, data in sorted(sources.items()):
         if not ending_of(path, SOURCES):
@@ -69,7 +69,7 @@ def _write_sources(folder: Path, sources: dict[str, bytes]) -> list[Path]:
         except (Unparsable, NotANotebook, RecursionError, MemoryError):
             continue
         stem = path.removesuffix(NOTEBOOK_SUFFIX).removesuffix(".py")
-        name = new_name("-".join(PurePosixPath(stem).parts), taken)
+        name = new_name("-".join(PurePosixPath(stem).parts), used)
         code = "\n\n".join(texts).rstrip()
         written.append(save_text(folder / f"{name}.py", f"{code}\n"))
     return written

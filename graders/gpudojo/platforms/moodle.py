@@ -85,14 +85,14 @@ def export(
     return [save_csv(filled, [table.headings, *table.rows], table.delimiter, table.mark)]
 
 
-def _require_same_maximum(there: str, row: SubmissionRow, path: Path) -> None:
+def _require_same_maximum(maximum_there: str, row: SubmissionRow, path: Path) -> None:
     """Raise CannotExport where the assignment is worth something else in Moodle."""
     maximum = row.final.max_points
-    if number_in(there) == maximum:
+    if number_in(maximum_there) == maximum:
         return
     raise CannotExport(
         "moodle",
-        f"the maximum is {there} in {path} and {format_points(maximum)} here; "
+        f"the maximum is {maximum_there} in {path} and {format_points(maximum)} here; "
         "change the assignment's maximum grade in Moodle and download the worksheet again",
     )
 

@@ -358,7 +358,7 @@ def _bindings_in_file(
     path: str, data: bytes, names: set[str], trees: sources.Trees
 ) -> tuple[dict[str, Candidate], str]:
     """The last binding of each name in a file, and what is wrong with the file, or ""."""
-    found: dict[str, Candidate] = {}
+    bindings: dict[str, Candidate] = {}
     broken: dict[str, Candidate] = {}
     reason = ""
     try:
@@ -374,16 +374,16 @@ def _bindings_in_file(
                 for name in _names_that_look_bound(part.source, names):
                     broken[name] = Candidate(path, line, part.cell, State.BROKEN)
                 continue
-            found |= _bindings_in_tree(path, part, tree, names)
+            bindings |= _bindings_in_tree(path, part, tree, names)
     except (sources.Unparsable, notebooks.NotANotebook) as error:
         return {}, str(error)
     except (RecursionError, MemoryError):
         return {}, "it is nested too deeply"
     # A broken definition is better than none, and than a stub.
     for name, candidate in broken.items():
-        if name not in found or found[name].state is State.STUB:
-            found[name] = candidate
-    return found, reason
+        if name not in bindings or bindings[name].state is State.STUB:
+            bindings[name] = candidate
+    return bindings, reason
 
 
 def _parse_part(part: SourcePart, trees: sources.Trees) -> ast.Module:
@@ -417,7 +417,7 @@ def _bindings_in_tree(
 ) -> dict[str, Candidate]:
     """The last binding of each name in a syntax tree."""
     marked = _find_marked_lines(tree)
-    found = {}
+    bindings = {}
     for name, line, is_stub in find_bindings(tree):
         if name not in names:
             continue
@@ -426,8 +426,8 @@ def _bindings_in_tree(
             state = State.STUB
         own_line = line - part.first_line + 1
         imported = line in marked.imported
-        found[name] = Candidate(path, own_line, part.cell, state, imported)
-    return found
+        bindings[name] = Candidate(path, own_line, part.cell, state, imported)
+    return bindings
 
 
 def _names_that_look_bound(source: str, names: set[str]) -> set[str]:

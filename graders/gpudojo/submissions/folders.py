@@ -73,8 +73,8 @@ class _FolderLister:
         """
         try:
             with os.scandir(folder.path) as listing:
-                some = itertools.islice(listing, self.limits.entries + 1)
-                children = sorted(some, key=lambda child: natural_key(child.name))
+                entries = itertools.islice(listing, self.limits.entries + 1)
+                children = sorted(entries, key=lambda child: natural_key(child.name))
         except OSError as error:
             name = folder.name or "The folder"
             self.contents.add_note(name, f"cannot be read: {reason_of(error)}")
@@ -131,13 +131,13 @@ def read_file(path: Path, most: int) -> bytes:
         # file.
         size = max(status.st_size, _LEAST_READ)
         parts = []
-        left = most + 1
-        while left:
-            part = os.read(descriptor, min(left, size))
+        bytes_left = most + 1
+        while bytes_left:
+            part = os.read(descriptor, min(bytes_left, size))
             if not part:
                 break
             parts.append(part)
-            left -= len(part)
+            bytes_left -= len(part)
         return b"".join(parts)
     except OSError as error:
         raise Unreadable(f"cannot be read: {reason_of(error)}") from None

@@ -76,12 +76,12 @@ def list_one(folder: Path) -> Listing:
     return Listing((entry,), ())
 
 
-def unpack_class(path: Path, folder: Path, known: bool = False) -> Path:
+def unpack_class(path: Path, folder: Path, only_known: bool = False) -> Path:
     """Unpack the zip of a whole class, as a platform packs it, below `folder`.
 
-    Returns the folder with the submissions, or the path itself if it is no such zip. With `known`,
-    nothing is unpacked: the folder is returned only if it is there already. Raises OSError if the
-    folder cannot be written.
+    Returns the folder with the submissions, or the path itself if it is no such zip. With
+    `only_known`, nothing is unpacked: the folder is returned only if it is there already. Raises
+    OSError if the folder cannot be written.
     """
     if not path.is_file() or not ending_of(path.name, ZIPS):
         return path
@@ -96,7 +96,7 @@ def unpack_class(path: Path, folder: Path, known: bool = False) -> Path:
         return path
     target = folder / hashlib.sha256(data).hexdigest()[:20]
     if not target.is_dir():
-        if known:
+        if only_known:
             return path
         _write_contents(contents, folder, target)
     return _innermost_folder(target)
@@ -316,11 +316,11 @@ class _Lister:
 
     def make_listing(self) -> Listing:
         """Everything that was added, sorted, with unique names."""
-        found = [*self._entries]
+        all_entries = [*self._entries]
         for files in self._loose.values():
-            found += _entries_of_attempts(files)
+            all_entries += _entries_of_attempts(files)
         # Once each: a class, and one of its submissions, may have been given.
-        unique = {entry.members: entry for entry in reversed(found)}
+        unique = {entry.members: entry for entry in reversed(all_entries)}
         entries = _with_unique_names(list(unique.values()))
         return Listing(tuple(entries), tuple(self._ignored))
 

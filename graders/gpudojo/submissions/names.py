@@ -144,9 +144,9 @@ def parse_repository_name(name: str, folder: str) -> ParsedName | None:
     if assignment != folder and assignment and name.startswith(f"{assignment}-"):
         account = name.removeprefix(f"{assignment}-")
     if not account:
-        found = _repository_pattern().fullmatch(name.casefold())
-        if found:
-            account = name[len(name) - len(found["id"]) :]
+        match = _repository_pattern().fullmatch(name.casefold())
+        if match:
+            account = name[len(name) - len(match["id"]) :]
     return ParsedName(Naming.CLASSROOM, account, account, "") if account else None
 
 
