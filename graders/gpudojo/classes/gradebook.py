@@ -189,7 +189,11 @@ class Gradebook:
         return Participant(name, [_key_on_roster(person.id)], roster=person, submitted=submitted)
 
     def _add_submissions(self, participant: Participant, key: str, student: Student) -> None:
-        """Add what somebody on the roster handed in under another name."""
+        """Add what somebody on the roster handed in under another name.
+
+        The submissions are sorted by time; where not all times are known, a person is to review
+        them. If one of the new ones counts, the participant gets that name.
+        """
         participant.keys.append(key)
         participant.submissions += student.sent
         if all(each.submitted for each in participant.submissions):

@@ -85,7 +85,7 @@ class VerdictStore:
         """Judge a record and keep the verdict. Raises BadClass where the reference cannot be read.
 
         A record that is damaged, or that our own code cannot judge, gets the verdict "unreadable",
-        which is not kept.
+        which is not kept. In the latter case an older verdict is taken away, too.
         """
         path = self._path_of_row(key)
         record_path = self.store.path_of(key)

@@ -114,7 +114,10 @@ def points_left_out(row: SubmissionRow) -> str:
 
 
 def say_which_points_differ(rows: Iterable[SubmissionRow], options: Options) -> None:
-    """Tell the teacher how many have other points than such a format has."""
+    """Tell the teacher how many have other points in the course than in the exercises.
+
+    It is for formats that have only the points of the exercises.
+    """
     handed_in = 0
     differing = 0
     for row in chosen_rows(rows, options):
