@@ -180,9 +180,8 @@ def match_lines(
             continue
         line = lines.pop()
         if line in submission_by_line:
-            say(
-                f"{row.submission!r} is from the same person as {submission_by_line[line]!r} and is left out."
-            )
+            other = submission_by_line[line]
+            say(f"{row.submission!r} is from the same person as {other!r} and is left out.")
             continue
         submission_by_line[line] = row.submission
         yield line, row
