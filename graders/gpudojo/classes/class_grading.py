@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo import __version__
-from gpudojo.classes import fingerprints, judge_pool, judging, store
+from gpudojo.classes import judge_pool, judging, store
 from gpudojo.classes.class_listing import ClassListing, refuse_mixing
 from gpudojo.classes.class_opening import complete_options, find_course, open_gradebook
 from gpudojo.classes.class_state import (
     ClassState,
     StoredSubmission,
-    key_of_student,
     load_state,
     save_state,
     utc_now,
@@ -45,15 +44,14 @@ from gpudojo.classes.grading_options import (
     read_recorded_reference,
 )
 from gpudojo.classes.local_runner import LocalRunner
-from gpudojo.classes.names import name_key
 from gpudojo.classes.records import Record
-from gpudojo.classes.reference_runs import REFERENCE, ReferenceRuns, RunSettings
+from gpudojo.classes.reference_runs import REFERENCE, ReferenceRuns
 from gpudojo.classes.result_writing import write_results
+from gpudojo.classes.run_settings import ClassSettings, RunSettings
 from gpudojo.classes.runners import GradingTask, Progress, Runner
 from gpudojo.classes.score_changes import GradedEntry, ScoreChange, add_to_class
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_reporting import EqualEntries, VerdictReporter
-from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.model.catalogue import exercises_of, torch_version, wrong_points
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import RunLimits
@@ -65,7 +63,6 @@ from gpudojo.submissions.entries import (
     ReadSubmission,
     SourceFile,
     SubmissionEntry,
-    digest_of,
 )
 from gpudojo.submissions.listing import list_one
 from gpudojo.submissions.reading import read_submission
@@ -108,6 +105,8 @@ class ClassGrading:
         self.layers: dict[str, str] = {}
         self.ran = 0
         self._stored: dict[str, StoredSubmission] = {}  # by the name of the entry
+        # By key of its record, the entries of equal content of which one is under way.
+        self._under_way: dict[str, list[SubmissionEntry]] = {}
         self._reporter = VerdictReporter(self._stored, self._settings_for, progress)
 
     def run(self) -> GradedClass:
@@ -209,8 +208,14 @@ class ClassGrading:
         if self.recorded is None:
             self.secret = self.store.find_or_make_secret(options.secret, keep=not options.alone)
         self.reference_files = self._read_reference_files()
-        # With seeds per student there are as many as students, each with a reference's record.
-        self._settings_of_secret = functools.lru_cache(4)(self._make_settings)
+        self._settings = ClassSettings(
+            options,
+            self.course.seed,
+            self.gradebook.roster,
+            self.secret,
+            self.recorded,
+            self.reference_files,
+        )
         self._put_settings_into_state()
         if self.recorded is not None:
             record = self.recorded.make_record(self.exercises, options.bench)
@@ -256,43 +261,11 @@ class ClassGrading:
         state.torch = torch_version()
         state.gpudojo = __version__
         state.python = platform.python_version()
-        state.reference = self._settings_of_secret(self.secret).verdicts.reference_key
-
-    def _make_settings(self, secret: str) -> RunSettings:
-        """What submissions run with and are judged by, for a secret."""
-        options = self.options
-        conditions = options.conditions_of_record(secret, self.recorded)
-        files = [SourceFile(name, data) for name, data in self.reference_files.items()]
-        solutions = digest_of(files) if files else "evidence"
-        reference_key = store.record_key(solutions, "reference", *conditions)
-        fingerprint = fingerprints.fingerprint_of_judging(options.day)
-        judging_key = store.record_key(reference_key, fingerprint)
-        verdicts = VerdictStore(options.out, options.day, options.only, reference_key, judging_key)
-        run_options = options.run_options(self.exercises, secret, self.recorded)
-        return RunSettings(conditions, run_options, verdicts)
+        state.reference = self._settings.settings_of_class().verdicts.reference_key
 
     def _settings_for(self, entry: SubmissionEntry) -> RunSettings:
-        """What an entry runs with: its own where each student has a seed."""
-        if self._has_one_seed:
-            return self._settings_of_secret(self.secret)
-        student = key_of_student(entry)
-        roster = self.gradebook.roster
-        if roster is not None:
-            names = (entry.student, entry.name)
-            rows = roster.match_people(entry.identifier, names, entry.people).rows
-            if len(rows) == 1:
-                student = f"roster:{name_key(roster.rows[rows[0]].id)}"
-        return self._settings_of_secret(f"{self.secret}\0{student}")
-
-    def _settings_by_reference(self, entries: Sequence[SubmissionEntry]) -> dict[str, RunSettings]:
-        """By key of the reference's record, the settings: one, or one for each student."""
-        if self._has_one_seed:
-            entries = entries[:1]
-        by_reference = {}
-        for entry in entries:
-            settings = self._settings_for(entry)
-            by_reference[settings.verdicts.reference_key] = settings
-        return by_reference
+        """What an entry runs with; only after `_open_class`."""
+        return self._settings.settings_for(entry)
 
     # Reading
 
@@ -422,7 +395,7 @@ class ClassGrading:
         """The settings for which the reference has to run."""
         if self.recorded is not None:
             return []
-        by_reference = self._settings_by_reference(entries)
+        by_reference = self._settings.settings_by_reference(entries)
         if self.options.fresh:
             return list(by_reference.values())
         if len(by_reference) == 1:
@@ -504,47 +477,47 @@ class ClassGrading:
             return
         if self.store.has_record(self._references.timelines_key) and not self.options.fresh:
             return
-        reference_keys = functools.partial(self._settings_by_reference, entries)
+        reference_keys = functools.partial(self._settings.settings_by_reference, entries)
         yield self._references.timelines_task(options, reference_keys)
 
     def _tasks_for(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
-        """Yield a task for each entry that has to run.
-
-        An entry is read when it is its turn. Of entries with equal content one is run. Those that
-        need not run, or cannot be read, are reported. Sources are kept in the store.
-        """
-        equal_by_key: dict[str, list[SubmissionEntry]] = {}  # of those under way
+        """Yield a task for each entry that has to run; each is begun when it is its turn."""
         for entry in entries:
-            submission = self._read_submission(entry)
-            if submission is None:
-                self._reporter.report_known([entry])
-                continue
-            settings = self._settings_for(entry)
-            key = settings.record_key(submission.digest)
-            if not self.options.alone:
-                self.store.keep_sources_soon(submission.digest, submission.contents)
-            if key in equal_by_key:
-                equal_by_key[key].append(entry)
-                continue
-            # It was run before, and need not run again.
-            if settings.verdicts.can_answer(key) and not self.options.fresh:
-                self._reporter.report_known([entry])
-                continue
-            equal_by_key[key] = [entry]
-            run = SubmissionRun(submission.digest, submission.contents, settings.run_options)
-            done = functools.partial(self._keep_and_judge, equal_by_key, key)
-            yield GradingTask(entry.name, run, done, time.monotonic())
+            task = self._begin_entry(entry)
+            if task is not None:
+                yield task
 
-    def _keep_and_judge(
-        self, equal_by_key: dict[str, list[SubmissionEntry]], key: str, record: Record
-    ) -> None:
-        """Keep the record of what has run, and have it judged for all entries that are equal.
+    def _begin_entry(self, entry: SubmissionEntry) -> GradingTask | None:
+        """Read an entry, keep its sources, and return the task that runs it.
 
-        They are taken out of `equal_by_key`.
+        Returns None where another entry with equal content is under way, and, after its verdict is
+        reported, for one that need not run or cannot be read.
         """
+        submission = self._read_submission(entry)
+        if submission is None:
+            self._reporter.report_known([entry])
+            return None
+        settings = self._settings_for(entry)
+        key = settings.record_key(submission.digest)
+        if not self.options.alone:
+            self.store.keep_sources_soon(submission.digest, submission.contents)
+        if key in self._under_way:
+            self._under_way[key].append(entry)
+            return None
+        # It was run before, and need not run again.
+        if settings.verdicts.can_answer(key) and not self.options.fresh:
+            self._reporter.report_known([entry])
+            return None
+        self._under_way[key] = [entry]
+        run = SubmissionRun(submission.digest, submission.contents, settings.run_options)
+        done = functools.partial(self._keep_and_judge, key)
+        return GradingTask(entry.name, run, done, time.monotonic())
+
+    def _keep_and_judge(self, key: str, record: Record) -> None:
+        """Keep the record of what has run, and have it judged for all entries that are equal."""
         self.store.keep_record(key, record)
         self.ran += 1
-        entries = equal_by_key.pop(key)
+        entries = self._under_way.pop(key)
         self._reporter.judge_or_hold(EqualEntries(entries, ran=True, has_new_record=True))
 
     # Judging

@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
-from gpudojo.classes import judging, store
+from gpudojo.classes import judging
 from gpudojo.classes.records import Record
+from gpudojo.classes.run_settings import RunSettings
 from gpudojo.classes.runners import GradingTask
 from gpudojo.classes.store import Store
 from gpudojo.classes.submission_run import SubmissionRun
-from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.protocol import RunOptions
 
 REFERENCE: Final = "the reference solutions"
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """What a submission runs with, and what it is judged by.
-
-    They are the same for a whole class, unless each student has a seed.
-    """
-
-    conditions: tuple[str, ...]
-    run_options: RunOptions
-    verdicts: VerdictStore
-
-    def record_key(self, digest: str) -> str:
-        """The key of the record of a submission with that digest."""
-        return store.record_key(digest, *self.conditions)
 
 
 class ReferenceRuns:

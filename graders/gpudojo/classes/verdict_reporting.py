@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpudojo.classes.class_state import StoredSubmission
 from gpudojo.classes.judge_pool import POOL_ERRORS, JudgePool
-from gpudojo.classes.reference_runs import RunSettings
+from gpudojo.classes.run_settings import RunSettings
 from gpudojo.classes.runners import Progress
 from gpudojo.classes.verdict_store import VerdictStore, VerdictSummary
 from gpudojo.submissions.entries import SubmissionEntry
