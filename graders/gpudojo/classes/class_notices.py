@@ -14,48 +14,51 @@ from gpudojo.model.errors import suggest_name
 
 def notices_about_class(book: Gradebook, participants: Sequence[Participant]) -> list[str]:
     """Sentences about extensions and overrides, each with its file."""
-    return _notices_about_extensions(book, participants) + _notices_about_overrides(
-        book, participants
-    )
+    extensions = _ExtensionNotices(book, participants)
+    extensions.note_all()
+    return extensions.notices + _notices_about_overrides(book, participants)
 
 
 # Extensions
 
 
-def _notices_about_extensions(book: Gradebook, participants: Sequence[Participant]) -> list[str]:
-    """Sentences about extensions of nobody, of several, of one by two names, and useless ones."""
-    notices = []
-    extension_of: dict[Participant, str] = {}
-    for who in book.course.extensions:
-        matching = [each for each in participants if name_key(who) in each.all_names]
-        if len(matching) != 1:
-            reason = _not_one_student(who, matching, participants)
-            notices.append(_notice_of_extension(book, who, reason))
-        for participant in matching:
-            other = extension_of.setdefault(participant, who)
-            if other != who:
-                reason = f"{who!r} is {other!r}, whose extension is used"
-                notices.append(_notice_of_extension(book, who, reason))
-    for who, sentence in book.course.useless_extensions():
-        notices.append(_notice_of_extension(book, who, sentence))
-    return notices
+class _ExtensionNotices:
+    """Collects sentences about extensions, each with its line in the course file."""
 
+    def __init__(self, book: Gradebook, participants: Sequence[Participant]) -> None:
+        self.course = book.course
+        self.participants = participants
+        self.notices: list[str] = []
 
-def _not_one_student(
-    who: str, matching: Sequence[Participant], participants: Sequence[Participant]
-) -> str:
-    """What to say of a name that nobody has, or several have."""
-    if matching:
-        return f"{describe_namesakes(who, matching)}; all of them have the extension"
-    names = []
-    for each in participants:
-        names += [each.name, each.display_name]
-    return f"nobody is called {who!r}{suggest_name(who, names, '')}"
+    def note_all(self) -> None:
+        """Note extensions of nobody, of several, of one by two names, and useless ones."""
+        extension_of: dict[Participant, str] = {}
+        for name in self.course.extensions:
+            matching = [each for each in self.participants if name_key(name) in each.all_names]
+            if not matching:
+                self._note_unknown(name)
+            if len(matching) > 1:
+                namesakes = describe_namesakes(name, matching)
+                self._add_notice(name, f"{namesakes}; all of them have the extension")
+            for participant in matching:
+                other = extension_of.setdefault(participant, name)
+                if other != name:
+                    self._add_notice(name, f"{name!r} is {other!r}, whose extension is used")
+        for useless in self.course.useless_extensions():
+            self._add_notice(useless.who, useless.sentence)
 
+    def _note_unknown(self, name: str) -> None:
+        """Note that nobody has a name, and which one may be meant."""
+        names = []
+        for each in self.participants:
+            names += [each.name, each.display_name]
+        hint = suggest_name(name, names, "")
+        self._add_notice(name, f"nobody is called {name!r}{hint}")
 
-def _notice_of_extension(book: Gradebook, who: str, reason: str) -> str:
-    """The reason, with the line of somebody's extension in the course file."""
-    return str(book.course.bad_setting(reason, "extensions", who))
+    def _add_notice(self, name: str, reason: str) -> None:
+        """Add a sentence about the extension of somebody."""
+        error = self.course.bad_setting(reason, "extensions", name)
+        self.notices.append(str(error))
 
 
 # Overrides
@@ -72,7 +75,12 @@ def _notices_about_overrides(book: Gradebook, participants: Sequence[Participant
             owners[key] = participant
     notices = []
     for entry in book.overrides.entries_in_force().values():
-        doubt = _doubt_about_override(book, entry, items, owners.get(entry.key))
+        if entry.item in items:
+            doubt = _doubt_about_owner(book, entry, owners.get(entry.key))
+        else:
+            doubt = (
+                f"{entry.item} is not graded any more; points of {entry.student} for it are unused"
+            )
         if doubt:
             notices.append(f"{book.overrides.path}: {doubt}")
     return list(dict.fromkeys(notices))
@@ -91,17 +99,14 @@ def _names_of_items(book: Gradebook) -> set[str]:
     return items
 
 
-def _doubt_about_override(
-    book: Gradebook, entry: LogEntry, items: set[str], owner: Participant | None
-) -> str:
-    """A sentence about an override that is not used as it was given. Empty for most."""
-    if entry.item not in items:
-        return f"{entry.item} is not graded any more; points of {entry.student} for it are unused"
+def _doubt_about_owner(book: Gradebook, entry: LogEntry, owner: Participant | None) -> str:
+    """A sentence about whose an override is; `owner` has its key. Empty where that is clear."""
     if entry.key == EVERYONE:
         return ""
     if owner is None:
         return f"nobody is {entry.student!r} any more; an override is unused"
-    if entry.key not in book.former_keys.get(name_key(entry.student), ()):
+    former_keys = book.former_keys.get(name_key(entry.student), ())
+    if entry.key not in former_keys:
         return ""
     if owner.student is not None and owner.student.name == entry.student:
         # The name of what was handed in is the student's own; a name on the roster may be
