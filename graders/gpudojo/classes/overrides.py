@@ -194,8 +194,15 @@ def parse_points(text: str, file: str, line: int | None = None) -> float:
     return points
 
 
-def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
-    """Find a check, exercise or item of a row. Returns its full name and what it is worth.
+class NamedItem(NamedTuple):
+    """A check, exercise or item by its full name, and what it is worth."""
+
+    name: str
+    max_points: float
+
+
+def find_item(name: str, row: SubmissionRow) -> NamedItem:
+    """Find a check, exercise or item of a row.
 
     A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number. Raises
     BadClass, with a suggestion, for a name that is unknown or means several checks.
@@ -210,10 +217,10 @@ def find_item(name: str, row: SubmissionRow) -> tuple[str, float]:
 
     stem = find_exercise(name, exercises)
     if stem is not None:
-        return stem, exercises[stem]
+        return NamedItem(stem, exercises[stem])
     matching = [check for check in checks if check == name or check.endswith(f"::{name}")]
     if len(matching) == 1:
-        return matching[0], checks[matching[0]]
+        return NamedItem(matching[0], checks[matching[0]])
     if matching:
         names = ", ".join(_without_exercise(check) for check in matching[:SUGGESTED_CHECKS])
         if len(matching) > SUGGESTED_CHECKS:
@@ -278,15 +285,19 @@ class _OverrideApplier:
         return Override(points, graded, entry.comment, entry.by, entry.at)
 
 
+class OverriddenExercises(NamedTuple):
+    """Rows of exercises with what people gave, and sentences about what was too much."""
+
+    rows: list[ExerciseRow]
+    problems: list[str]
+
+
 def apply_overrides(
     exercises: Sequence[ExerciseRow], entries: dict[str, LogEntry]
-) -> tuple[list[ExerciseRow], list[str]]:
-    """Put what people gave, by item, into the rows of exercises.
-
-    Returns the new rows, and a sentence about each item that was given more than it is worth.
-    """
+) -> OverriddenExercises:
+    """Put what people gave, by item, into new rows of exercises."""
     if not entries:
-        return list(exercises), []
+        return OverriddenExercises(list(exercises), [])
     applier = _OverrideApplier(entries)
     rows = [applier.apply_to_exercise(exercise) for exercise in exercises]
-    return rows, applier.problems
+    return OverriddenExercises(rows, applier.problems)

@@ -9,7 +9,7 @@ import typing
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -42,8 +42,15 @@ _WORD_OF_TYPE: Final = {
 }
 
 
-def parse_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """The tables in a TOML file, and its text. Raises BadFile with the line and a hint."""
+class TomlFile(NamedTuple):
+    """The tables in a TOML file, and its text, in which lines are found."""
+
+    tables: dict[str, Any]
+    text: str
+
+
+def parse_toml(path: Path) -> TomlFile:
+    """Read a TOML file. Raises BadFile with the line and a hint."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -51,7 +58,7 @@ def parse_toml(path: Path) -> tuple[dict[str, Any], str]:
     except UnicodeDecodeError:
         raise BadFile(str(path), None, "it is not UTF-8 text") from None
     try:
-        return tomllib.loads(text), text
+        return TomlFile(tomllib.loads(text), text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(path, text, str(error)) from None
 

@@ -23,10 +23,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 from gpudojo.model import catalogue
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow
+
+
+def say_nothing(sentence: str) -> None:
+    """Drop a sentence for the teacher."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Options:
     results: Path | None = None  # the folder of the results, where `dojo grade` keeps sources
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
-    # Gets what a teacher should know and no file says; the default drops it.
-    say: Callable[[str], Any] = str
+    # Gets what a teacher should know and no file says.
+    say: Callable[[str], None] = say_nothing
 
 
 Exporter = Callable[[ClassResults, Iterable[SubmissionRow], Path, Options], list[Path]]

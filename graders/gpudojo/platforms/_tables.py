@@ -80,8 +80,15 @@ def _delimiter_of(text: str) -> str:
     return max(DELIMITERS, key=count_columns)
 
 
-def read_worksheet(path: Path) -> tuple[Table, dict[int, ListedPerson]]:
-    """Read a grading worksheet of Moodle, and who stands in each of its lines.
+class Worksheet(NamedTuple):
+    """A grading worksheet of Moodle, and who stands in each of its lines."""
+
+    table: Table
+    people: dict[int, ListedPerson]
+
+
+def read_worksheet(path: Path) -> Worksheet:
+    """Read a grading worksheet of Moodle, and find who stands in each of its lines.
 
     Raises CannotExport where it does not have Moodle's ids.
     """
@@ -98,7 +105,7 @@ def read_worksheet(path: Path) -> tuple[Table, dict[int, ListedPerson]]:
             f"the first column of {path} does not hold Moodle's identifiers, such as "
             'Participant 1234; download the assignment\'s "grading worksheet" from Moodle',
         )
-    return table, people
+    return Worksheet(table, people)
 
 
 def letters_of(name: str) -> str:

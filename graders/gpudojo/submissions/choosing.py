@@ -354,10 +354,15 @@ def source_parts(path: str, data: bytes) -> list[SourcePart]:
     return [SourcePart(cell.source, cell.first, cell.number) for cell in cells]
 
 
-def _bindings_in_file(
-    path: str, data: bytes, names: set[str], trees: sources.Trees
-) -> tuple[dict[str, Candidate], str]:
+class _ParsedFile(NamedTuple):
     """The last binding of each name in a file, and what is wrong with the file, or ""."""
+
+    bindings: dict[str, Candidate]
+    fault: str
+
+
+def _bindings_in_file(path: str, data: bytes, names: set[str], trees: sources.Trees) -> _ParsedFile:
+    """What a file binds. Syntax trees are put into `trees`."""
     bindings: dict[str, Candidate] = {}
     broken: dict[str, Candidate] = {}
     reason = ""
@@ -376,14 +381,14 @@ def _bindings_in_file(
                 continue
             bindings |= _bindings_in_tree(path, part, tree, names)
     except (sources.Unparsable, notebooks.NotANotebook) as error:
-        return {}, str(error)
+        return _ParsedFile({}, str(error))
     except (RecursionError, MemoryError):
-        return {}, "it is nested too deeply"
+        return _ParsedFile({}, "it is nested too deeply")
     # A broken definition is better than none, and than a stub.
     for name, candidate in broken.items():
         if name not in bindings or bindings[name].state is State.STUB:
             bindings[name] = candidate
-    return bindings, reason
+    return _ParsedFile(bindings, reason)
 
 
 def _parse_part(part: SourcePart, trees: sources.Trees) -> ast.Module:
