@@ -439,6 +439,11 @@ def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
         raise Failed(happened, "no change", at=setters_of(setting))
 
 
+def is_same_device(one: str, other: str) -> bool:
+    """True if two names are of the same device: `cuda` is `cuda:0`."""
+    return one.removesuffix(":0") == other.removesuffix(":0")
+
+
 def expect_device_used(
     device: str, used: Collection[str], what: str, line: int | None = None
 ) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 import types
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from virtual_cuda.hooks import Patch, patch, patch_imported_names
 
@@ -17,10 +18,10 @@ from gpudojo.grading.call import (
     torch,
     try_scenarios,
 )
-from gpudojo.grading.checks import expect_settings_kept, raised_instead, runs
+from gpudojo.grading.checks import expect_settings_kept, is_same_device, raised_instead, runs
 from gpudojo.grading.load import load_again
 from gpudojo.model.evidence import Case, Cases
-from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, with_article
+from gpudojo.model.exercise import Exercise, Failed, Lines, Probe, Seen, with_article
 
 exercise = Exercise(
     "01_checking_device",
@@ -176,11 +177,6 @@ MACHINES: dict[Machine, str] = {
 runs(select, scenarios=())
 
 
-def _is_same_device(answer: str, wanted: str) -> bool:
-    """True if two names are of the same device: `cuda` is `cuda:0`."""
-    return answer.removesuffix(":0") == wanted.removesuffix(":0")
-
-
 @select.check(points=0)
 def depends_on_the_machine(seen: Seen, wanted: Seen) -> None:
     """The device depends on the machine and on what is preferred."""
@@ -235,7 +231,7 @@ def _expect_best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
     why = _why_not_the_best(machine, seen)
     answer = _best_device(seen, machine)
     right = _best_device(wanted, machine)
-    if not _is_same_device(answer, right):
+    if not is_same_device(answer, right):
         happened = f"on a machine with {MACHINES[machine]} it chose {answer}"
         raise Failed(happened, right, misconception=why)
 
@@ -258,7 +254,7 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     _expect_best_on(two_gpus, seen, wanted)
     both = _best_device(seen, one_gpu, "best of both")
     right = _best_device(wanted, one_gpu, "best of both")
-    if not _is_same_device(both, right):
+    if not is_same_device(both, right):
         seen.about(one_gpu.name, "best of both")
         happened = f"where both CUDA and MPS are available, it chose {both}"
         kind = both.partition(":")[0]
@@ -277,68 +273,86 @@ def falls_back_to_the_cpu(seen: Seen, wanted: Seen) -> None:
     _expect_best_on(laptop, seen, wanted)
 
 
-def _expect_preferences(seen: Seen, wanted: Seen, present: bool) -> None:
-    """Raises Failed for a wrong answer to a preference.
+class Preference(NamedTuple):
+    """One preference on one machine, and the right answer to it."""
 
-    Only preferences for devices that are `present` are judged, or only those for absent ones.
-    """
+    machine: Machine
+    scenario: str
+    device: str  # that is preferred, or "None"
+    right: str
+    present: bool  # whether the machine has that device
+
+    def in_words(self) -> str:
+        """The machine and the argument, for people."""
+        argument = repr(None if self.device == "None" else self.device)
+        if "device " in self.scenario:
+            argument = f"torch.device({self.device!r})"
+        return f"on a machine with {MACHINES[self.machine]}, prefer={argument}"
+
+
+def _all_preferences(wanted: Seen) -> Iterator[Preference]:
+    """Every preference that was tried, on every machine."""
     for machine in MACHINES:
-        for name, right in wanted[machine].items():
-            if not name.startswith("prefer "):
-                continue
-            asked = name.removeprefix("prefer ").removeprefix("device ")
-            is_there = asked == "None" or _is_same_device(right.text, asked)
-            if is_there is present:
-                _expect_answer_to(machine, name, asked, right.text, present, seen)
+        for scenario, answer in wanted[machine].items():
+            if scenario.startswith("prefer "):
+                device = scenario.removeprefix("prefer ").removeprefix("device ")
+                present = device == "None" or is_same_device(answer.text, device)
+                yield Preference(machine, scenario, device, answer.text, present)
 
 
-def _expect_answer_to(
-    machine: Machine, name: str, asked: str, right: str, present: bool, seen: Seen
-) -> None:
-    """Raises Failed unless the call of this name returned the right device."""
-    shown = repr(None if asked == "None" else asked)
-    if "device " in name:
-        shown = f"torch.device({asked!r})"
-    happened = f"on a machine with {MACHINES[machine]}, prefer={shown}"
+def _expect_answer_to(preference: Preference, seen: Seen) -> None:
+    """Raises Failed unless a preference got the right answer."""
+    machine, scenario, device, right, present = preference
     expected = right if present else f"{right}, the best device of this machine"
-    raised = seen[machine].errors.get(name)
+    raised = seen[machine].errors.get(scenario)
     if raised is not None:
-        raise raised_instead(raised, happened, expected)
-    answer = seen[machine][name].text
-    exactly = present and asked.endswith(":1")
-    if answer == right or (not exactly and _is_same_device(answer, right)):
+        raise raised_instead(raised, preference.in_words(), expected)
+    answer = seen[machine][scenario].text
+    needs_index = present and device.endswith(":1")
+    if answer == right or (not needs_index and is_same_device(answer, right)):
         return
-    if asked == "None" or (not present and _is_same_device(answer, _best_device(seen, machine))):
+    if device == "None" or (not present and is_same_device(answer, _best_device(seen, machine))):
         key = _why_not_the_best(machine, seen)
     else:
-        key = _why_another_device(machine, asked, answer, present, seen)
-    # Better a line that only this call has executed than one that also runs where nothing is
-    # preferred.
-    seen.about(machine.name, "best")
-    usual = seen.ran or ()
-    seen.about(machine.name, name)
-    own = None
+        key = _why_another_device(preference, answer, seen)
+    happened = f"{preference.in_words()} returned {answer}"
     if key == "device-index-dropped":
-        own = tuple(each for each in seen.ran or () if each not in usual) or None
+        lines = _lines_of_scenario_alone(preference, seen)
+        raise Failed(happened, expected, None, key, ran=lines)
+    seen.about(machine.name, scenario)
     at = ("device_count(",) if key == "index-not-checked" else ()
-    raise Failed(f"{happened} returned {answer}", expected, None, key, at, own)
+    raise Failed(happened, expected, None, key, at)
 
 
-def _why_another_device(
-    machine: Machine, asked: str, answer: str, present: bool, seen: Seen
-) -> str | None:
+def _lines_of_scenario_alone(preference: Preference, seen: Seen) -> Lines | None:
+    """The lines that only this call has executed, and not one without a preference.
+
+    None if there are none. The failure is about this scenario from now on.
+    """
+    seen.about(preference.machine.name, "best")
+    usual = seen.ran or ()
+    seen.about(preference.machine.name, preference.scenario)
+    own = [each for each in seen.ran or () if each not in usual]
+    return tuple(own) or None
+
+
+def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str | None:
     """The misconception behind a wrong answer to a preference; None if none is known.
 
-    With `present` the preferred device was expected, otherwise the best one of the machine.
+    Where the preferred device is present, it was expected; otherwise the best one of the machine.
     """
-    kind = asked.partition(":")[0]
-    if present and asked.endswith(":1") and _is_same_device(answer, kind):
+    machine = preference.machine
+    device = preference.device
+    kind = device.partition(":")[0]
+    if preference.present:
+        if not device.endswith(":1") or not is_same_device(answer, kind):
+            return None
         first = seen[machine].get("prefer cuda:0")
         return None if first is not None and first.text == "cuda:0" else "device-index-dropped"
-    if not present and answer == asked and machine is one_gpu and kind == "cuda":
+    if answer == device and machine is one_gpu and kind == "cuda":
         asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
         return "index-not-checked" if asks else None
-    if not present and machine is laptop and _is_same_device(answer, asked):
+    if machine is laptop and is_same_device(answer, device):
         # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
         return "built-is-not-available"
     return None
@@ -347,13 +361,17 @@ def _why_another_device(
 @select.check(points=1.5, needs=CHOSEN)
 def keeps_what_is_preferred(seen: Seen, wanted: Seen) -> None:
     """If this machine has the preferred device, that device is returned, with its index."""
-    _expect_preferences(seen, wanted, present=True)
+    for preference in _all_preferences(wanted):
+        if preference.present:
+            _expect_answer_to(preference, seen)
 
 
 @select.check(points=1, needs=CHOSEN)
 def replaces_what_is_absent(seen: Seen, wanted: Seen) -> None:
     """If this machine lacks the preferred device, the best one is returned, without an error."""
-    _expect_preferences(seen, wanted, present=False)
+    for preference in _all_preferences(wanted):
+        if not preference.present:
+            _expect_answer_to(preference, seen)
 
 
 @select.check(points=1, needs=CHOSEN)

@@ -536,24 +536,33 @@ def _wrong_number(
         return Failed(happened, f"{right:.4f}, divided by the number of samples")
     # A note means: the right samples, and another kind of number. `returns_two_floats` has its
     # hints.
-    about = "returns_two_floats"
+    note = ""
+    at: tuple[str, ...] = ("return",)
     if which == ACCURACY and _is_close(found, 100 * right):
-        expected = f"{right:.4f} (in [0, 1], not in percent)"
-        return _failure_of_number(happened, expected, is_mean_of_means, which, (), about)
-    if any(found == round(right, digits) for digits in (1, 2, 3)):
-        expected = f"{right:.4f} (not rounded)"
-        return _failure_of_number(happened, expected, is_mean_of_means, which, (), about)
-    at: tuple[str, ...] = (*CHANGING_OUTPUTS, "+= loss_fn(")
-    if which == ACCURACY:
-        # A number of hits over another than that of the samples is divided wrongly.
-        hits = found * samples
-        at = ("==", "eq(") if _is_close(round(hits), hits) else ("mean(",)
-    if _is_close(found, reference.batch_means[which] * batches / samples):
-        expected = f"{right:.4f} (weight each batch by its number of samples)"
-        return _failure_of_number(happened, expected, is_mean_of_means, which, at, about)
-    if which == LOSS and not is_mean_of_means and not case.as_they_are:
-        return loss_of_other_outputs(*CHANGING_OUTPUTS)
-    return _failure_of_number(happened, f"{right:.4f}", is_mean_of_means, which, at)
+        note = " (in [0, 1], not in percent)"
+    elif any(found == round(right, digits) for digits in (1, 2, 3)):
+        note = " (not rounded)"
+    else:
+        at = _where_it_is_computed(which, found * samples)
+        if _is_close(found, reference.batch_means[which] * batches / samples):
+            note = " (weight each batch by its number of samples)"
+        elif which == LOSS and not is_mean_of_means and not case.as_they_are:
+            return loss_of_other_outputs(*CHANGING_OUTPUTS)
+    if is_mean_of_means and which == ACCURACY:
+        at = ("mean(",)
+    key = "mean-of-batch-means" if is_mean_of_means else None
+    about = "returns_two_floats" if note else ""
+    return Failed(happened, f"{right:.4f}{note}", misconception=key, at=at, about=about)
+
+
+def _where_it_is_computed(which: int, total: float) -> tuple[str, ...]:
+    """Patterns for the line that computes a wrong loss or accuracy.
+
+    `total` is that number times the number of samples. A whole number of hits is divided wrongly.
+    """
+    if which == LOSS:
+        return (*CHANGING_OUTPUTS, "+= loss_fn(")
+    return ("==", "eq(") if _is_close(round(total), total) else ("mean(",)
 
 
 def _left_out_or_in_wrong_order(
@@ -571,26 +580,6 @@ def _left_out_or_in_wrong_order(
         happened = f"scenario `{name}`: loss and accuracy are swapped"
         return Failed(happened, "loss first, then accuracy")
     return None
-
-
-def _failure_of_number(
-    happened: str,
-    expected: str,
-    is_mean_of_means: bool,
-    which: int,
-    at: tuple[str, ...],
-    about: str = "",
-) -> Failed:
-    """The failure of a wrong number.
-
-    `at` are patterns for the line to show; for a mean of means that is the accuracy, they are
-    replaced.
-    """
-    key = "mean-of-batch-means" if is_mean_of_means else None
-    if is_mean_of_means and which == ACCURACY:
-        at = ("mean(",)
-    at = at or ("return",)
-    return Failed(happened, expected, misconception=key, at=at, about=about)
 
 
 def _is_close(found: float | None, right: float) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from gpudojo.days.day8.moving_model_to_device.declaration import parameter_devices
 from gpudojo.days.day8.moving_model_to_device.sprite_model import make_model, tensors_of
 from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_scenarios
-from gpudojo.grading.checks import expect_settings_kept, runs
+from gpudojo.grading.checks import expect_settings_kept, is_same_device, runs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, with_article
 
@@ -148,7 +148,7 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
             raise _no_device(name, case)
         for name, device in case.told.items():
             actual = case.actual.get(name)
-            if actual is not None and not _is_same_device(device, actual):
+            if actual is not None and not is_same_device(device, actual):
                 happened = f"the value for `{name}` is {device} (scenario `{scenario}`)"
                 key = _mistake_of_device(case, device, actual)
                 raise Failed(happened, actual, misconception=key)
@@ -174,16 +174,11 @@ def _no_device(name: str, case: Told) -> Failed:
     return Failed(happened, "a torch.device", None, key, ("str(", "[] =", "return"))
 
 
-def _is_same_device(one: str, other: str) -> bool:
-    """True if two names are of the same device: `cuda` is `cuda:0`."""
-    return one.removesuffix(":0") == other.removesuffix(":0")
-
-
 def _mistake_of_device(case: Told, device: str, actual: str) -> str | None:
     """The misconception behind another device than a tensor's own."""
     told = set(case.told.values())
     actual_devices = set(case.actual.values())
     if len(told) == 1 and len(actual_devices) > 1:
         return "first-tensor-only"
-    dropped = actual != "cpu" and _is_same_device(device, actual.partition(":")[0])
+    dropped = actual != "cpu" and is_same_device(device, actual.partition(":")[0])
     return "device-index-dropped" if dropped else None
