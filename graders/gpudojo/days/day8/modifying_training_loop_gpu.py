@@ -108,7 +108,10 @@ def _draw_numbers(seed: int) -> TrainingNumbers:
 
 
 def _batch_losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
-    """The losses of the batches of an epoch, computed without autograd."""
+    """The losses of the batches of an epoch, computed without autograd.
+
+    The model is one layer with this weight, and a bias of zeros.
+    """
     losses = []
     bias = torch.zeros(CLASSES)
     wanted = torch.eye(CLASSES)[classes]
@@ -567,7 +570,10 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
 
 
 def _wrong_divisor(value: float, mean: float, samples: int) -> int | None:
-    """A wrong number by which the sum over the samples was divided; None if there is none."""
+    """The number by which the sum over the samples was divided to get this value.
+
+    None if there is none, and if it is the right one. `mean` is the right value.
+    """
     for divisor in range(1, 2 * samples):
         if divisor != samples and _is_near(value, mean * samples / divisor):
             return divisor

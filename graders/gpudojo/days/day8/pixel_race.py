@@ -94,8 +94,9 @@ def modelled_times(
     """How long student and loop take on a T4 by the modelled clock.
 
     That clock is the same on every machine. `inputs`, of so many pixels, are the student's. The
-    loop takes as long for each pixel as for the second of two; its time is known only for a
-    reference, since student code may slow down a loop that runs beside it.
+    loop runs on `one_pixel` and on `two_pixels`, and takes as long for each pixel as for the second
+    of two; its time is known only for a reference, since student code may slow down a loop that
+    runs beside it.
     """
     from virtual_cuda.hooks import modelled_time, patch_imported_names
 

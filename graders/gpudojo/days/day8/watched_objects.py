@@ -179,7 +179,10 @@ class WatchLog:
         self.end_mark = self.call.bench.ledger.mark()
 
     def record_loss(self, outputs: Any, targets: Any, value: Any) -> Any:
-        """Record a loss, and return the one that student code gets."""
+        """Record a loss that was computed of outputs and targets.
+
+        Returns the loss that student code gets, here `value` itself.
+        """
         latest = None if self.latest_output is None else self.latest_output()
         devices = [str(outputs.device), str(targets.device)]
         self.losses.append(LossCall(value.detach(), len(targets), devices, latest is outputs))

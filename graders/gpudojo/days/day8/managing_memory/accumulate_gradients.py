@@ -139,7 +139,10 @@ def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
 
 
 def _make_model(seed: int, log: WatchLog, setting: PassSetting) -> Any:
-    """A watched model, with one part in the other mode, as batch norm may be for fine-tuning."""
+    """A model watched by `log`, in the mode and on the device of the setting.
+
+    One part is in the other mode, as batch norm may be for fine-tuning.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = log.make_model(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
@@ -260,7 +263,8 @@ def _why_weights_differ(
 ) -> Failed:
     """The failure of a pass whose weights are not the reference's.
 
-    It is the first of the possible causes that is found.
+    It is the first of the possible causes that is found. `where` names the pass in words;
+    `steps_anywhere` is whether any pass made a step.
     """
     return (
         _something_left_out(where, found, right, steps_anywhere)
@@ -277,7 +281,7 @@ def _something_left_out(
     """The failure of a pass that left something out; None if it did not.
 
     Left out are backward passes, batches, steps, the optimizer that was passed in, or the gradients
-    of a step.
+    of a step. Without steps here, `steps_anywhere` tells a wrong condition from a forgotten call.
     """
     if not found.scales:
         happened = f"{where} there was no backward pass"

@@ -326,7 +326,10 @@ def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_same_gradients(where: str, case: Compared, key: str | None = None) -> None:
-    """Raises Failed unless all gradients are there, with the plain loop's values."""
+    """Raises Failed unless all gradients are there, with the plain loop's values.
+
+    `where` begins the sentence of the failure; `key` is the mistake behind missing gradients.
+    """
     found = case.found
     if found.error:
         happened = f"{where} backward() raised {found.error}"

@@ -110,8 +110,9 @@ def _call_largest_batch(
 ) -> Search:
     """Call the student's function with a `_Trial` and describe what it did.
 
-    Raises StudentRaised for an error that `try_batch` cannot have raised: then the function itself
-    is wrong.
+    `start` is the first size to try, and batches up to `fits` fit; with the size `bug_at` a `bug`
+    is raised. Raises StudentRaised for an error that `try_batch` cannot have raised: then the
+    function itself is wrong.
     """
     if call.device.type == "cuda":
         torch.cuda.empty_cache()  # of an earlier search

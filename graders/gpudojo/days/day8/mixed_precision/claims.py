@@ -365,9 +365,10 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
 
 
 def _clipped_wrongly(case: Stepped, max_norm: float, ratio: float, ignored: bool) -> Failed:
-    """The failure of a clipped step.
+    """The failure of a step clipped to `max_norm`.
 
-    With `ignored` its update is that of a step without clipping.
+    `ratio` is the length of its update in units of the right one's; with `ignored` it is that of a
+    step without clipping.
     """
     expected = "the gradients unscaled, then all of them together clipped to the norm max_norm"
     line = case.norm_line

@@ -230,10 +230,12 @@ def _copy_to_cpu(tensor: Any) -> Any:
 
 
 def _changed_names(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The names of tensors that are not the same any more."""
     return [name for name, old in before.items() if not _is_same(old, after.get(name))]
 
 
 def _is_same(old: Any, new: Any) -> bool:
+    """True if two tensors have one dtype and equal values, or if both are None."""
     if old is None or new is None:
         return old is new
     return old.dtype == new.dtype and torch.equal(old, new)
@@ -369,7 +371,7 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
 
 
 def _failure_in_training_mode(case: Evaluated, happened: str, expected: str) -> Failed:
-    """The failure of forward passes in training mode.
+    """The failure of forward passes in training mode, with these two sentences.
 
     It names the mistake, where that can be told, and where to look for the line.
     """
@@ -518,9 +520,10 @@ def _expect_full_precision(name: str, case: Evaluated, seen: Seen) -> None:
 def _wrong_number(
     which: int, name: str, case: Evaluated, reference: Evaluated, is_mean_of_means: bool
 ) -> Failed:
-    """The failure of a wrong loss or accuracy.
+    """The failure of a wrong number, LOSS or ACCURACY, in the scenario `name`.
 
-    It says what number it is, where that can be told.
+    It says what number it is, where that can be told. `is_mean_of_means` is whether the number is
+    the mean over the batches in every scenario.
     """
     structural = _left_out_or_in_wrong_order(which, name, case, reference)
     if structural is not None:
@@ -568,7 +571,10 @@ def _where_it_is_computed(which: int, total: float) -> tuple[str, ...]:
 def _left_out_or_in_wrong_order(
     which: int, name: str, case: Evaluated, reference: Evaluated
 ) -> Failed | None:
-    """The failure of a loss that was not computed, of batches left out, and of swapped numbers."""
+    """The failure of a loss that was not computed, of batches left out, and of swapped numbers.
+
+    None if it is none of these. `which` is LOSS or ACCURACY.
+    """
     if which == LOSS and not case.losses:
         return missing_loss()
     batches = len(case.sizes)

@@ -387,7 +387,7 @@ def _tensor_missing(name: str, case: Moved, right: BatchPlace) -> Failed:
 
 
 def _no_tensor(name: str, case: Moved, place: BatchPlace, instead: str | None) -> Failed:
-    """The failure of something else where a tensor should be."""
+    """The failure of something else where a tensor should be; `instead` is its mistake."""
     at = ("return",) if place.found == "None" else _patterns_of_holder(case, place.path)
     if place is case.places[0]:
         happened = f"{name}: it returned {place.found}"

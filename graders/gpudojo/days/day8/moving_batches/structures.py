@@ -53,7 +53,10 @@ def parts_of(path: str, thing: Any) -> dict[str, Any]:
 
 
 def compare_batches(before: Any, after: Any, path: str = "batch") -> Iterator[BatchPlace]:
-    """Yield each part of a batch beside what it became, containers before their items."""
+    """Yield each part of a batch beside what it became, containers before their items.
+
+    `path` is what a student would write to get there.
+    """
     if isinstance(before, torch.Tensor):
         yield _compare_tensors(before, after, path)
     elif isinstance(before, (list, tuple, dict)):
@@ -130,6 +133,7 @@ def _in_words(thing: Any) -> str:
 
 
 def _share_memory(one: Any, other: Any) -> bool:
+    """True if two tensors are the same, or views of the same memory."""
     if one is other:
         return True
     if one.device != other.device:

@@ -195,7 +195,10 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
 
 
 def _why_elsewhere(scenario: str, left: list[str], case: MovedModel) -> str | None:
-    """The misconception behind tensors on another device; None if none is known."""
+    """The misconception behind tensors that were left on another device; None if none is known.
+
+    `left` are their names.
+    """
     if set(left) <= set(case.buffers):
         return _mistake_of_buffers(left)
     if scenario == "stays_on_the_cpu":

@@ -121,8 +121,9 @@ def run_in_two_ranks(
 ) -> list[dict[str, Any]]:
     """The results of each rank, in a group of two and then alone.
 
-    Starts and ends two processes. Where something else has killed one, as when memory is short,
-    both are run again. Raises StudentRaised, and OSError for a broken pipe.
+    `student` is the student's function; `path` and `function` say where it is and what it is
+    called. Starts and ends two processes. Where something else has killed one, as when memory is
+    short, both are run again. Raises StudentRaised, and OSError for a broken pipe.
     """
     attempts_left = ATTEMPTS
     while True:

@@ -341,7 +341,11 @@ class _WorkMaker:
 
 
 def _compared_row(key: Any, value: Any, made: dict[str, HostWork], modelled: bool) -> ComparedRow:
-    """What was returned for one device, beside what its work took."""
+    """What was returned for one device, beside what its work took.
+
+    `key` and `value` are the student's; `made` is the work by device, and `modelled` whether the
+    clock was.
+    """
     name = str(key)
     took = made[name].took if name in made else []
     warm = took[1:]  # the first call of each device's work is the slow one
@@ -415,9 +419,9 @@ def _note_on_issuing(value: float) -> str:
 
 
 def _note_on_unit(value: float, right: float, repeats: int) -> str:
-    """What is wrong with an answer that is right except for its unit or its division.
+    """A note on an answer that is right except for its unit or its division.
 
-    Empty for other answers.
+    Empty for other answers. `value` and `right` are seconds per call of `repeats` calls.
     """
     if _is_near(value, right * repeats):
         return ": that is the time of all calls together, not of one"
@@ -565,7 +569,7 @@ def _waited_elsewhere(times: str, elsewhere: str, line: int | None) -> Failed:
 
 
 def _case_without_error(cases: Cases[Timed], name: str, what: str) -> Timed:
-    """What was seen in a scenario. Raises Failed after a student's error."""
+    """What was seen in a scenario, which is `what` in words. Raises Failed after an error."""
     raised = cases.errors.get(name)
     if raised is not None:
         key = "cuda-for-every-device" if "cuda" in raised.message.lower() else None
@@ -650,7 +654,7 @@ def _expect_right_times(found: ComparedDevices) -> None:
 
 
 def _wrong_time(row: ComparedRow, value: float, found: ComparedDevices) -> Failed:
-    """The failure of a wrong time of one device, with its cause where that can be told."""
+    """The failure of a wrong `value` for one device, with its cause where that can be told."""
     times = f"{_time_in_words(row.right)} per call, and its value is {_time_in_words(value)}"
     happened = f"{row.key} needed {times}"
     work = "the function that `make_work(device)` returns"

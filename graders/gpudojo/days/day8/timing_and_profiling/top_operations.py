@@ -90,7 +90,10 @@ def _call_top_operations(call: Call, work: Any, **options: int) -> Names:
 
 
 def _rank_operators(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
-    """Call the student's function several times on one device. Raises StudentRaised."""
+    """Call the student's function several times on one device. Raises StudentRaised.
+
+    It is asked for `count` names; with `default` also for very many, and without a count.
+    """
     most, longest, often = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
     right = [f"aten::{name}" for name in (most, longest, often)]
     every = None

@@ -67,7 +67,10 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 
 
 def declare_checks(function: Function, points: float, explain: Explain, probes: Probes) -> None:
-    """Declare the checks that all three functions have; `points` are those for right values."""
+    """Declare the checks that all three functions have; `points` are those for right values.
+
+    `explain` says what is wrong with a picture of this function.
+    """
     pictures, timed = probes
     runs(function, diagnose=_why_it_raises)
 

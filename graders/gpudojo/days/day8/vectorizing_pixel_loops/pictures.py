@@ -129,7 +129,10 @@ def is_growing(counts: Sequence[int]) -> bool:
 
 
 def is_known_without_long_pictures(operations: list[int], steps: list[int]) -> bool:
-    """True if the growing pictures tell that there is a loop, or that there can be none."""
+    """True if the growing pictures tell that there is a loop, or that there can be none.
+
+    `operations` and `steps` are what each of them took, in operations and in lines of Python.
+    """
     if is_growing(steps[: len(GROWING)]):
         return True
     return max(operations) < FEW_OPERATIONS and max(steps) < FEW_LINES
