@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpudojo.grading.load import Submission
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 DEEPEST: Final = 8  # levels of a result that are searched for tensors
 LONGEST_ERROR: Final = 500  # characters of an error's message that are kept for a scenario
@@ -324,6 +325,17 @@ def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = N
         {name: found[name] for name in names if name in found},
         {name: errors[name] for name in names if name in errors},
     )
+
+
+def try_inputs(
+    describe: Callable[[Call, S], T], call: Call, inputs: Mapping[str, S], seed: int | None = None
+) -> Cases[T]:
+    """What `describe` returns for each input, in scenarios with the names of the inputs.
+
+    Errors, the seed and the order are those of `try_scenarios`. Raises StudentRaised as it does.
+    """
+    scenarios = {name: partial(describe, call, each) for name, each in inputs.items()}
+    return try_scenarios(scenarios, seed)
 
 
 # ---- for probes to describe calls --------------------------------------------------------------

@@ -6,7 +6,6 @@ import contextlib
 import random
 import types
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 from virtual_cuda.hooks import Patch, patch, patch_imported_names
@@ -16,6 +15,7 @@ from gpudojo.grading.call import (
     StudentRaised,
     call_and_restore_settings,
     torch,
+    try_inputs,
     try_scenarios,
 )
 from gpudojo.grading.checks import expect_settings_kept, is_same_device, raised_instead, runs
@@ -66,8 +66,7 @@ def _ask_all(call: Call) -> Cases[DeviceAnswer]:
     asked["nonsense"] = "".join(drawn.choices("bdfgjk", k=7))
     for _ in range(drawn.randrange(4)):  # so that to count calls does not tell the machine
         _call_select_device(call)
-    scenarios = {name: partial(_call_select_device, call, prefer) for name, prefer in asked.items()}
-    found.add(try_scenarios(scenarios, call.seed))
+    found.add(try_inputs(_call_select_device, call, asked, call.seed))
     refused = found.errors.get("prefer None")
     if refused is not None and refused.type == "TypeError" and refused.line is None:
         raise StudentRaised(refused)

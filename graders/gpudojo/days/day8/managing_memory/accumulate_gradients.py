@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from virtual_cuda.ledger import Backward, Forward, OptimizerStep, Record, questions
@@ -19,7 +18,7 @@ from gpudojo.days.day8.managing_memory.declaration import accumulate
 from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
 from gpudojo.days.day8.watched_objects import WatchLog
-from gpudojo.grading.call import Call, array_of, device_name, nn, torch, try_scenarios
+from gpudojo.grading.call import Call, array_of, device_name, nn, torch, try_inputs
 from gpudojo.grading.checks import (
     count_in_words,
     expect_mode_kept,
@@ -164,14 +163,6 @@ def _make_optimizer(model: Any, setting: PassSetting) -> Any:
     return optimizer
 
 
-def _try_settings(call: Call, settings: dict[str, PassSetting]) -> Cases[Accumulated]:
-    """One call in each of these settings."""
-    scenarios = {}
-    for name, setting in settings.items():
-        scenarios[name] = partial(_call_accumulate, call, setting)
-    return try_scenarios(scenarios)
-
-
 def _steps_before_backward(records: Sequence[Record]) -> bool:
     """True if there were more forward passes of the model than backward passes before a step."""
     waiting = 0
@@ -190,22 +181,21 @@ def _steps_before_backward(records: Sequence[Record]) -> bool:
 def accumulations(call: Call) -> Cases[Accumulated]:
     """The device is tried where it matters, the counting on the CPU, where it is faster."""
     gpu = call.device
-    return _try_settings(
-        call,
-        {
-            "model_on_the_cpu": PassSetting(gpu, 4, steps=2),
-            "model_already_there": PassSetting(str(gpu), 1, steps=2, moved=True),
-            "told_to_use_the_cpu": PassSetting("cpu", 8, steps=2),
-            "dirty_gradients": PassSetting(gpu, 2, steps=1, dirty=True),
-            "in_evaluation_mode": PassSetting("cpu", 4, steps=1, training=False, state=True),
-            "with_a_remainder": PassSetting("cpu", 9, steps=3, state=True),
-        },
-    )
+    settings = {
+        "model_on_the_cpu": PassSetting(gpu, 4, steps=2),
+        "model_already_there": PassSetting(str(gpu), 1, steps=2, moved=True),
+        "told_to_use_the_cpu": PassSetting("cpu", 8, steps=2),
+        "dirty_gradients": PassSetting(gpu, 2, steps=1, dirty=True),
+        "in_evaluation_mode": PassSetting("cpu", 4, steps=1, training=False, state=True),
+        "with_a_remainder": PassSetting("cpu", 9, steps=3, state=True),
+    }
+    return try_inputs(_call_accumulate, call, settings)
 
 
 @accumulate.probe(machine="two gpus", edge=True)
 def accumulations_on_the_second_gpu(call: Call) -> Cases[Accumulated]:
-    return _try_settings(call, {"on_the_second_gpu": PassSetting("cuda:1", 2, steps=1)})
+    settings = {"on_the_second_gpu": PassSetting("cuda:1", 2, steps=1)}
+    return try_inputs(_call_accumulate, call, settings)
 
 
 # ---- claims ------------------------------------------------------------------------------------

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from gpudojo.days.day8.managing_memory.declaration import peak_memory
 from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
-from gpudojo.grading.call import Call, torch, try_scenarios
+from gpudojo.grading.call import Call, torch, try_inputs
 from gpudojo.grading.checks import count_in_words, runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
@@ -92,9 +91,7 @@ def _call_peak_memory(call: Call, device: Any) -> Measured:
 
 def _measure_on(call: Call, *devices: Any) -> Cases[Measured]:
     """One call for each way of naming a device."""
-    return try_scenarios(
-        {repr(device): partial(_call_peak_memory, call, device) for device in devices}
-    )
+    return try_inputs(_call_peak_memory, call, {repr(device): device for device in devices})
 
 
 @peak_memory.probe

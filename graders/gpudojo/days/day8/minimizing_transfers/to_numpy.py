@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from gpudojo.days.day8.minimizing_transfers.declaration import to_numpy
 from gpudojo.days.day8.sprites import make_sprites
-from gpudojo.grading.call import Call, StudentRaised, array_of, nn, torch, try_scenarios
+from gpudojo.grading.call import Call, StudentRaised, array_of, nn, torch, try_inputs
 from gpudojo.grading.checks import device_mistake, runs
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
@@ -85,11 +84,11 @@ def _call_to_numpy(call: Call, tensor: Any) -> Converted:
 
 @to_numpy.probe
 def arrays(call: Call) -> Cases[Converted]:
-    scenarios = {}
-    for device, end in ((call.device, ""), ("cpu", ON_THE_CPU)):
-        for name, tensor in _make_tensors(call.seed, device).items():
-            scenarios[name + end] = partial(_call_to_numpy, call, tensor)
-    return try_scenarios(scenarios)
+    """The arrays of all tensors, on the device and on the CPU."""
+    tensors = dict(_make_tensors(call.seed, call.device))
+    for name, tensor in _make_tensors(call.seed, "cpu").items():
+        tensors[name + ON_THE_CPU] = tensor
+    return try_inputs(_call_to_numpy, call, tensors)
 
 
 # ---- claims ------------------------------------------------------------------------------------

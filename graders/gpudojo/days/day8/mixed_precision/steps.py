@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import warnings
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.mixed_precision.declaration import step
@@ -20,7 +20,7 @@ from gpudojo.grading.call import (
     lines_of_copies,
     nn,
     torch,
-    try_scenarios,
+    try_inputs,
 )
 from gpudojo.model.evidence import Array, Case, Cases
 
@@ -201,17 +201,15 @@ def on_the_device(call: Call) -> Cases[Stepped]:
     and the scaler's step.
     """
     device = call.device
-    return _try_settings(
-        call,
-        {
-            "on_the_device": StepSetting(device),
-            "clipped": StepSetting(str(device), max_norm=HARD),
-            "clipped_softly": StepSetting(device, max_norm=SOFTLY),
-            "after_a_clipped_step": StepSetting(device, momentum=0.0006, earlier_norm=HARD),
-            "overflow": StepSetting(device, overflow=True, max_norm=HARD),
-            "scaler_disabled": StepSetting(device, enabled=False),
-        },
-    )
+    settings = {
+        "on_the_device": StepSetting(device),
+        "clipped": StepSetting(str(device), max_norm=HARD),
+        "clipped_softly": StepSetting(device, max_norm=SOFTLY),
+        "after_a_clipped_step": StepSetting(device, momentum=0.0006, earlier_norm=HARD),
+        "overflow": StepSetting(device, overflow=True, max_norm=HARD),
+        "scaler_disabled": StepSetting(device, enabled=False),
+    }
+    return try_inputs(_call_step, call, settings)
 
 
 @step.probe(machine="two gpus", edge=True)
@@ -220,23 +218,17 @@ def on_the_second_gpu(call: Call) -> Cases[Stepped]:
 
     Autocast needs the type of the device, and a solution may send the batch to that type.
     """
-    return _try_settings(call, {"on_the_second_gpu": StepSetting("cuda:1")})
+    return try_inputs(_call_step, call, {"on_the_second_gpu": StepSetting("cuda:1")})
 
 
 @step.probe(edge=True)
 def on_the_cpu(call: Call) -> Cases[Stepped]:
     """Steps on the CPU, with a scaler and with a disabled one."""
-    disabled = StepSetting(torch.device("cpu"), enabled=False, max_norm=HARD)
-    settings = {"on_the_cpu": StepSetting("cpu"), "on_the_cpu_disabled": disabled}
-    return _try_settings(call, settings)
-
-
-def _try_settings(call: Call, settings: dict[str, StepSetting]) -> Cases[Stepped]:
-    """One step in each of these settings."""
-    scenarios = {}
-    for name, setting in settings.items():
-        scenarios[name] = partial(_call_step, call, setting)
-    return try_scenarios(scenarios)
+    settings = {
+        "on_the_cpu": StepSetting("cpu"),
+        "on_the_cpu_disabled": StepSetting(torch.device("cpu"), enabled=False, max_norm=HARD),
+    }
+    return try_inputs(_call_step, call, settings)
 
 
 def _call_step(call: Call, setting: StepSetting) -> Stepped:

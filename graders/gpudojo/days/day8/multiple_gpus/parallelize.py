@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 from gpudojo.days.day8.multiple_gpus.declaration import parallelize
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
-from gpudojo.grading.call import Call, nn, torch, try_scenarios
+from gpudojo.grading.call import Call, nn, torch, try_inputs
 from gpudojo.grading.checks import runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Probe, Seen, returned_other_type, with_article
@@ -69,10 +68,8 @@ def _call_parallelize(call: Call, device: Any) -> Spread:
 
 def _try_devices(call: Call, words: str, *devices: Any) -> Cases[Spread]:
     """One call for each device, a string or a torch.device. `words` name the machine's GPUs."""
-    scenarios = {}
-    for device in devices:
-        scenarios[f"with {words} and device={device!r}"] = partial(_call_parallelize, call, device)
-    return try_scenarios(scenarios)
+    inputs = {f"with {words} and device={device!r}": device for device in devices}
+    return try_inputs(_call_parallelize, call, inputs)
 
 
 @parallelize.probe(machine="two gpus")

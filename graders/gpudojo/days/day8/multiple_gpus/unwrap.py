@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from gpudojo.days.day8.multiple_gpus.declaration import unwrap
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
-from gpudojo.grading.call import Call, nn, try_scenarios
+from gpudojo.grading.call import Call, nn, try_inputs
 from gpudojo.grading.checks import expect_mode_kept, runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
@@ -32,10 +32,18 @@ def _own_module() -> Any:
     return model
 
 
-def _call_unwrap(call: Call, wrap: Any, model: Any) -> Inside:
+class Wrapping(NamedTuple):
+    """A model, and how it is wrapped."""
+
+    model: Any
+    wrap: Callable[[Any], Any]
+
+
+def _call_unwrap(call: Call, wrapping: Wrapping) -> Inside:
     """Wrap a model, call the student's function and describe the result. Raises StudentRaised."""
+    model = wrapping.model
     model.to(call.device).train()
-    found = call(wrap(model))
+    found = call(wrapping.wrap(model))
     parameters = set()
     for parameter in model.parameters():
         frozen = "" if parameter.requires_grad else ", frozen"
@@ -67,14 +75,13 @@ def _in_distributed(model: Any) -> Any:
 @unwrap.probe(machine="one gpu")
 def wrappers(call: Call) -> Cases[Inside]:
     """Models inside of torch's two wrappers."""
-    own_module = "DataParallel around a model with a `module`"
-    return try_scenarios(
-        {
-            "DataParallel": partial(_call_unwrap, call, nn.DataParallel, make_model()),
-            "DistributedDataParallel": partial(_call_unwrap, call, _in_distributed, make_model()),
-            own_module: partial(_call_unwrap, call, nn.DataParallel, _own_module()),
-        }
-    )
+    around_module = "DataParallel around a model with a `module`"
+    wrappings = {
+        "DataParallel": Wrapping(make_model(), nn.DataParallel),
+        "DistributedDataParallel": Wrapping(make_model(), _in_distributed),
+        around_module: Wrapping(_own_module(), nn.DataParallel),
+    }
+    return try_inputs(_call_unwrap, call, wrappings)
 
 
 @unwrap.probe(machine="one gpu", edge=True)
@@ -82,15 +89,12 @@ def plain_models(call: Call) -> Cases[Inside]:
     """Models without a wrapper, of which some look like one."""
     # The name of a class says nothing about it.
     branches = type("ParallelBranches", (nn.Sequential,), {})(make_model())
-    models = {
-        "a Sequential called `ParallelBranches`": branches,
-        "a Linear": nn.Linear(2, 2),
-        "a model with a part called `module`": _own_module(),
+    wrappings = {
+        "a Sequential called `ParallelBranches`": Wrapping(branches, _without_wrapper),
+        "a Linear": Wrapping(nn.Linear(2, 2), _without_wrapper),
+        "a model with a part called `module`": Wrapping(_own_module(), _without_wrapper),
     }
-    scenarios = {}
-    for name, model in models.items():
-        scenarios[name] = partial(_call_unwrap, call, _without_wrapper, model)
-    return try_scenarios(scenarios)
+    return try_inputs(_call_unwrap, call, wrappings)
 
 
 # ---- claims ------------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import Any, Final
 
 from gpudojo.days.day8.timing_and_profiling.declaration import read_nvidia_smi
-from gpudojo.grading.call import Call, StudentRaised, try_scenarios
+from gpudojo.grading.call import Call, StudentRaised, try_inputs
 from gpudojo.grading.checks import raised_instead, runs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
@@ -98,10 +97,7 @@ def _make_texts(seed: int) -> dict[str, str]:
 
 @read_nvidia_smi.probe(machine="laptop")
 def texts(call: Call) -> Cases[Read]:
-    scenarios = {}
-    for name, text in _make_texts(call.seed).items():
-        scenarios[name] = partial(_call_read_nvidia_smi, call, text)
-    return try_scenarios(scenarios)
+    return try_inputs(_call_read_nvidia_smi, call, _make_texts(call.seed))
 
 
 # ---- claims ------------------------------------------------------------------------------------
