@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 import torch
-from gpudojo.grading.call import StudentRaised, run_scenarios, try_scenarios
+from gpudojo.grading.call import StudentRaised, run_scenarios, try_inputs, try_scenarios
 from gpudojo.grading.observe import load_file, observe
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import Raised
@@ -42,6 +43,18 @@ def test_other_errors_are_kept_with_their_scenario_and_the_rest_goes_on() -> Non
     found = try_scenarios({"one": lambda: raising(error), "two": lambda: 2})
     assert dict(found) == {"two": 2}
     assert found.errors == {"one": Raised(error.type, error.message, 7, scenario="one")}
+
+
+def test_each_input_of_a_table_is_a_scenario_of_its_name() -> None:
+    error = Raised("ZeroDivisionError", "division by zero", 7)
+
+    def describe(call: Any, number: int) -> float:
+        return call / number if number else raising(error)
+
+    call: Any = 6
+    found = try_inputs(describe, call, {"two": 2, "none": 0, "three": 3})
+    assert dict(found) == {"two": 3, "three": 2}
+    assert found.errors["none"].scenario == "none"
 
 
 def test_several_ends_with_the_first_error_which_names_its_scenario() -> None:

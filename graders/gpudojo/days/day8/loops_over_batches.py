@@ -46,6 +46,13 @@ def expect_ran_on(device: str, used: Collection[str], line: int | None = None) -
     expect_device_used(device, used, "the model ran on", line)
 
 
+def expect_model_called(scenario: str, passes: Sequence[ForwardPass]) -> None:
+    """Raises Failed unless there was a forward pass."""
+    if not passes:
+        happened = f"the model was never called (scenario `{scenario}`)"
+        raise Failed(happened, "a forward pass for every batch")
+
+
 def expect_no_graph(passes: Sequence[ForwardPass], line: int | None, in_training: bool) -> None:
     """Raises Failed if a forward pass built an autograd graph.
 

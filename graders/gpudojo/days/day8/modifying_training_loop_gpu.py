@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from gpudojo.days.day8.loops_over_batches import (
     CLIPPING,
     batches_left_out,
+    expect_model_called,
     loss_of_other_outputs,
     missing_loss,
     step_of_another_optimizer,
@@ -324,9 +325,7 @@ runs(train, scenarios=EPOCHS, diagnose=_why_it_raises)
 def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
     for name in EPOCHS:
-        if not _all_epochs(seen)[name].forwards:
-            happened = f"the model was never called (scenario `{name}`)"
-            raise Failed(happened, "a forward pass for every batch")
+        expect_model_called(name, _all_epochs(seen)[name].forwards)
 
 
 CALLED = ("runs", "calls_the_model")
