@@ -7,7 +7,7 @@ from typing import Any
 
 from gpudojo.days.day8.moving_model_to_device.declaration import parameter_devices
 from gpudojo.days.day8.moving_model_to_device.sprite_model import make_model, tensors_of
-from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_scenarios
+from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_inputs
 from gpudojo.grading.checks import expect_settings_kept, is_same_device, runs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, with_article
@@ -20,14 +20,14 @@ class Told(Case, frozen=True):
 
     kind: str
     is_dict: bool
-    told: dict[str, str]
-    kinds: dict[str, str]
-    no_device: list[str]
+    told: dict[str, str]  # devices by the names that the answer has
+    kinds: dict[str, str]  # the types of these devices
+    no_device: list[str]  # the names whose values are no torch.device
     parameters: list[list[str]]  # each by all of its names
     buffers: list[str]
     saved: list[str]  # buffers in `state_dict()`
-    actual: dict[str, str]
-    moved: list[str]
+    actual: dict[str, str]  # devices before the call, by name
+    moved: list[str]  # names of tensors that are elsewhere afterwards
     settings: list[str]
 
     def missing_parameters(self) -> list[str]:
@@ -70,14 +70,12 @@ def _call_parameter_devices(call: Call, model: Any) -> Told:
 
 @parameter_devices.probe
 def told(call: Call) -> Cases[Told]:
-    return try_scenarios(
-        {
-            "all_in_one_place": lambda: _call_parameter_devices(
-                call, make_model(call.seed).to(call.device)
-            ),
-            "nothing_to_tell": lambda: _call_parameter_devices(call, nn.ReLU()),
-        }
-    )
+    """A model on the device, and one without tensors."""
+    models = {
+        "all_in_one_place": make_model(call.seed).to(call.device),
+        "nothing_to_tell": nn.ReLU(),
+    }
+    return try_inputs(_call_parameter_devices, call, models)
 
 
 @parameter_devices.probe(machine="two gpus")
@@ -87,7 +85,7 @@ def told_of_two_gpus(call: Call) -> Cases[Told]:
     drawn = random.Random(call.seed)
     drawn.choice(list(model.children())).to("cuda:1")
     model.palette = model.palette.to(drawn.choice(["cuda:0", "cuda:1"]))
-    return try_scenarios({"spread_out": lambda: _call_parameter_devices(call, model)})
+    return try_inputs(_call_parameter_devices, call, {"spread_out": model})
 
 
 # ---- claims --------------------------------------------------------------------------------------
