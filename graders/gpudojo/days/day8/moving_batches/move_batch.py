@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpudojo.days.day8.moving_batches.batches import Alone, Masked, Sprite, make_pair
 from gpudojo.days.day8.moving_batches.declaration import move_batch
@@ -20,7 +18,7 @@ from gpudojo.grading.call import (
     call_and_restore_settings,
     device_name,
     torch,
-    try_scenarios,
+    try_inputs,
 )
 from gpudojo.grading.checks import (
     expect_settings_kept,
@@ -48,14 +46,27 @@ class Moved(Case, frozen=True):
     settings: list[str]
 
 
-def _call_move_batch(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
+class Move(NamedTuple):
+    """The arguments of one call; None is to leave `non_blocking` out."""
+
+    batch: Any
+    device: Any
+    non_blocking: bool | None = None
+
+
+Moves = dict[str, Move]  # by scenario
+
+
+def _call_move_batch(call: Call, move: Move) -> Moved:
     """Call the student's function and describe what became of the batch. Raises StudentRaised."""
+    batch = move.batch
+    options = {} if move.non_blocking is None else {"non_blocking": move.non_blocking}
     before = state_of_parts(batch)
-    value, settings = call_and_restore_settings(call, batch, device, **options)
+    value, settings = call_and_restore_settings(call, batch, move.device, **options)
     copies = call.ledger.transfers()
     return Moved(
         places=list(compare_batches(batch, value)),
-        device=device_name(device),
+        device=device_name(move.device),
         changed=first_changed_path(before, state_of_parts(batch)),
         copies=len(copies),
         # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
@@ -65,21 +76,8 @@ def _call_move_batch(call: Call, batch: Any, device: Any, **options: Any) -> Mov
     )
 
 
-def _move_group(
-    call: Call, device: Any, batches: Mapping[str, Any], **options: Any
-) -> Cases[Moved]:
-    """Moves of each batch of a group.
-
-    The group that an error is in decides which check it belongs to.
-    """
-    moving = {
-        name: functools.partial(_call_move_batch, call, batch, device, **options)
-        for name, batch in batches.items()
-    }
-    return try_scenarios(moving)
-
-
 def _nested_batch(seed: int) -> Any:
+    """Tensors of several dtypes in dicts, lists and tuples, at several depths."""
     sprites, classes = make_pair(seed)
     return {
         "images": [sprites, (sprites > 0.5, classes.to(torch.uint8))],
@@ -91,126 +89,128 @@ def _nested_batch(seed: int) -> Any:
 @move_batch.probe
 def moved(call: Call) -> dict[str, Cases[Moved]]:
     """Moves of all kinds of batches to the device, and back, by group."""
-    device = call.device
-    groups = {"a_pair": _move_pairs(call)}
-    for name, batches in _make_batches(call.seed).items():
-        groups[name] = _move_group(call, device, batches)
-    groups["already_there"] = _move_what_is_there(call)
-    groups["back_to_the_cpu"] = _move_back(call)
-    groups["without_waiting"] = _without_waiting(call)
-    return groups
+    groups = {
+        "a_pair": _moves_of_pairs(call),
+        **_moves_from_the_cpu(call),
+        "already_there": _moves_of_what_is_there(call),
+        "back_to_the_cpu": _moves_back(call),
+        "without_waiting": _moves_without_waiting(call),
+    }
+    # The group that an error is in decides which check it belongs to.
+    return {name: try_inputs(_call_move_batch, call, moves) for name, moves in groups.items()}
 
 
-def _move_pairs(call: Call) -> Cases[Moved]:
-    """Moves of a list, a tensor and a tuple; for the last one the device is a string."""
+def _moves_of_pairs(call: Call) -> Moves:
+    """A list, a tensor and a tuple; for the last one the device is a string."""
+    _, classes = make_pair(call.seed)
+    return {
+        "a list": Move(list(make_pair(call.seed)), call.device),
+        "a tensor": Move(classes, call.device),
+        "a tuple": Move(make_pair(call.seed), str(call.device)),
+    }
+
+
+def _moves_from_the_cpu(call: Call) -> dict[str, Moves]:
+    """Batches of all kinds, by group."""
     seed = call.seed
-    batches = {"a list": list(make_pair(seed)), "a tensor": make_pair(seed)[1]}
-    found = _move_group(call, call.device, batches)
-    return found.add(_move_group(call, str(call.device), {"a tuple": make_pair(seed)}))
-
-
-def _make_batches(seed: int) -> dict[str, dict[str, Any]]:
-    """Batches on the CPU, by group and name."""
+    device = call.device
     sprites, classes = make_pair(seed)
+    one, _ = make_pair(seed)
+    empty: dict[str, Any] = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
+    inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
+    in_dict = {
+        "images": sprites,
+        "title": "mushroom",
+        "count": 2,
+        "score": 0.5,
+        "mask": None,
+        "new": True,
+    }
+    in_list = [classes, "mushroom", 7, None, b"png", object(), ("", "m", -1.5, 1j)]
     return {
         "nested": {
-            "a nested batch": _nested_batch(seed),
-            "empty containers": {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]},
-            "an empty list": [],
-            "an empty tuple": (),
-            "an empty dict": {},
+            "a nested batch": Move(_nested_batch(seed), device),
+            "empty containers": Move(empty, device),
+            "an empty list": Move([], device),
+            "an empty tuple": Move((), device),
+            "an empty dict": Move({}, device),
         },
         "named_tuples": {
-            "a named tuple": Masked(sprites, sprites > 0.5),
-            "a named tuple of one field": Alone(make_pair(seed)[0]),
-            "named tuples inside": [
-                Masked({"a": Alone(sprites)}, (classes,)),
-                {"s": Masked(classes, [])},
-            ],
+            "a named tuple": Move(Masked(sprites, sprites > 0.5), device),
+            "a named tuple of one field": Move(Alone(one), device),
+            "named tuples inside": Move(inside, device),
         },
         "other_things": {
-            "a dict with other things": {
-                "images": sprites,
-                "title": "mushroom",
-                "count": 2,
-                "score": 0.5,
-                "mask": None,
-                "new": True,
-            },
-            "a list with other things": [
-                classes,
-                "mushroom",
-                7,
-                None,
-                b"png",
-                object(),
-                ("", "m", -1.5, 1j),
-            ],
-            "a string": "mushroom",
-            "a number": 3,
-            "None": None,
+            "a dict with other things": Move(in_dict, device),
+            "a list with other things": Move(in_list, device),
+            "a string": Move("mushroom", device),
+            "a number": Move(3, device),
+            "None": Move(None, device),
         },
         "a_sprite_with_title": {
-            "a named tuple with a string": Sprite(*make_pair(seed), "mushroom")
+            "a named tuple with a string": Move(Sprite(*make_pair(seed), "mushroom"), device),
         },
     }
 
 
-def _move_what_is_there(call: Call) -> Cases[Moved]:
-    """Moves of tensors that are already there, by either name of the device (`cuda:0`, `cuda`)."""
+def _moves_of_what_is_there(call: Call) -> Moves:
+    """Tensors that are already there, by either name of the device (`cuda:0`, `cuda`)."""
     device = call.device
-    there = make_pair(call.seed)[0].to(device)
-    found = _move_group(call, device, {"a tensor that is there": there})
-    views = [there, there[:1], there.mT]
-    found.add(_move_group(call, device.type, {"by its type": views}))
-    half = [there, make_pair(call.seed)[1]]
-    found.add(_move_group(call, str(device), {"half of the pair": half}))
-    return found.add(_move_group(call, "cpu", {"on the CPU": list(make_pair(call.seed))}))
+    sprites, classes = make_pair(call.seed)
+    there = sprites.to(device)
+    return {
+        "a tensor that is there": Move(there, device),
+        "by its type": Move([there, there[:1], there.mT], device.type),
+        "half of the pair": Move([there, classes], str(device)),
+        "on the CPU": Move(list(make_pair(call.seed)), "cpu"),
+    }
 
 
-def _move_back(call: Call) -> Cases[Moved]:
-    """Moves from the device to the CPU, in containers of all kinds.
+def _moves_back(call: Call) -> Moves:
+    """From the device to the CPU, in containers of all kinds.
 
     The code for one kind may have another device than that for the others.
     """
-    there, there_too = (tensor.to(call.device) for tensor in make_pair(call.seed))
-    found = _move_group(call, torch.device("cpu"), {"from the device": (there, there_too)})
-    named = {"to the CPU, non_blocking=True": {"a": there, "b": there_too}}
-    found.add(_move_group(call, "cpu", named, non_blocking=True))
-    return found.add(
-        _move_group(call, "cpu", {"a named tuple to the CPU": Masked(there, there_too)})
-    )
+    sprites, classes = (tensor.to(call.device) for tensor in make_pair(call.seed))
+    named = {"a": sprites, "b": classes}
+    return {
+        "from the device": Move((sprites, classes), torch.device("cpu")),
+        "to the CPU, non_blocking=True": Move(named, "cpu", non_blocking=True),
+        "a named tuple to the CPU": Move(Masked(sprites, classes), "cpu"),
+    }
 
 
-def _without_waiting(call: Call) -> Cases[Moved]:
-    """Moves with and without `non_blocking`.
+def _moves_without_waiting(call: Call) -> Moves:
+    """With and without `non_blocking`.
 
     The tensors are pinned where that exists, since only then a copy can run without the host
     waiting.
     """
+    device = call.device
     sprites, classes = make_pair(call.seed)
-    if call.device.type == "cuda":
+    if device.type == "cuda":
         sprites = sprites.pin_memory()
         classes = classes.pin_memory()
     both = [sprites, classes]
     nested = {"images": [sprites], "labels": (classes, Alone(sprites))}
-    asked = {"a pair, non_blocking=True": both, "nested, non_blocking=True": nested}
-    found = _move_group(call, call.device, asked, non_blocking=True)
-    found.add(_move_group(call, call.device, {"a pair, by default": both}))
-    refused = {"nested, non_blocking=False": nested}
-    return found.add(_move_group(call, call.device, refused, non_blocking=False))
+    return {
+        "a pair, non_blocking=True": Move(both, device, non_blocking=True),
+        "nested, non_blocking=True": Move(nested, device, non_blocking=True),
+        "a pair, by default": Move(both, device),
+        "nested, non_blocking=False": Move(nested, device, non_blocking=False),
+    }
 
 
 @move_batch.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
     """To the second GPU, from the CPU and from the first one."""
     sprites, classes = make_pair(call.seed)
-    named = {"from the CPU": {"a": sprites, "b": classes}}
-    found = _move_group(call, "cuda:1", named, non_blocking=True)
     first = [tensor.to("cuda:0") for tensor in make_pair(call.seed)]
-    masked = {"from the first": Masked(*first)}
-    found.add(_move_group(call, torch.device("cuda", 1), masked))
-    return {"to_the_second_gpu": found}
+    moves = {
+        "from the CPU": Move({"a": sprites, "b": classes}, "cuda:1", non_blocking=True),
+        "from the first": Move(Masked(*first), torch.device("cuda", 1)),
+    }
+    return {"to_the_second_gpu": try_inputs(_call_move_batch, call, moves)}
 
 
 # ---- claims ------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gpudojo.days.day8.moving_batches.batches import Masked, Sprite, make_pair
 from gpudojo.days.day8.moving_batches.declaration import on_same_device
 from gpudojo.days.day8.sprites import linear_layer
-from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_scenarios
+from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_inputs
 from gpudojo.grading.checks import (
     declare_check,
     expect_settings_kept,
@@ -60,8 +59,11 @@ class Answer(Case, frozen=True):
 Questions = Mapping[str, tuple[Any, ...]]  # the arguments of each call, by its title
 
 
-def _call_on_same_device(call: Call, *things: Any) -> Answer:
-    """Call the student's function and describe its answer. Raises StudentRaised."""
+def _call_on_same_device(call: Call, things: tuple[Any, ...]) -> Answer:
+    """Call the student's function with these arguments and describe its answer.
+
+    Raises StudentRaised.
+    """
     value, settings = call_and_restore_settings(call, *things)
     answer = bool(value) if isinstance(value, (bool, int)) else None
     return Answer(type(value).__name__, answer, settings)
@@ -69,11 +71,10 @@ def _call_on_same_device(call: Call, *things: Any) -> Answer:
 
 def _ask_all(call: Call, groups: Mapping[str, Questions]) -> dict[str, Cases[Answer]]:
     """The answers to some groups of questions, asked in an order drawn from the seed."""
-    scenarios = {}
+    every: dict[str, tuple[Any, ...]] = {}
     for questions in groups.values():
-        for title, things in questions.items():
-            scenarios[title] = functools.partial(_call_on_same_device, call, *things)
-    found = try_scenarios(scenarios, call.seed)
+        every.update(questions)
+    found = try_inputs(_call_on_same_device, call, every, call.seed)
     return {group: _cases_of(questions, found) for group, questions in groups.items()}
 
 
