@@ -81,7 +81,7 @@ def measure(
         path.write_text(text, encoding="utf-8")
         course = Course(folder)
         session = Session(course, show, kind)
-        thread = threading.Thread(target=session.loop)
+        thread = threading.Thread(target=session.handle_events)
         thread.start()
         try:
             work = verdicts.get(timeout=PATIENCE)[1]

@@ -127,7 +127,7 @@ class LinePrinter:
             "First what is here now, then what you save. Ctrl-C ends this.", markup=False
         )
         with contextlib.suppress(KeyboardInterrupt):
-            self.session.loop()
+            self.session.handle_events()
 
     def _show_verdict(self, event: Event, work: ExerciseWork) -> None:
         """Print a verdict, and what keeps the session from grading."""
@@ -143,8 +143,8 @@ class LinePrinter:
             title += f", graded in {session.took:.2f} s"
         self.console.rule(title, characters="-", align="left")
         self._print_parts(
-            view.panel(self.course, self.hints, f"--hints {self.hints + 1}", dark=True),
-            view.aside(self.course),
+            view.fix_panel(self.course, self.hints, f"--hints {self.hints + 1}", dark=True),
+            view.aside_panel(self.course),
             view.score_line(self.course),
         )
 

@@ -72,7 +72,7 @@ class WatchApp(App[None]):
         self.course = course
         self.session = Session(course, self._post_change, kind)
         self.thread = threading.Thread(
-            target=self.session.loop, name="gpudojo session", daemon=True
+            target=self.session.handle_events, name="gpudojo session", daemon=True
         )
         self.hints = 0  # how many are shown
         self.page: Page = "fix"
@@ -97,6 +97,7 @@ class WatchApp(App[None]):
         return self.size.width >= WIDE
 
     def compose(self) -> ComposeResult:
+        """Yield the widgets, which are empty until `_draw_all`."""
         yield Static(id="top")
         with Horizontal():
             yield OptionList(*("" for _ in self.course.works), id="exercises", markup=False)
@@ -107,28 +108,30 @@ class WatchApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.set_interval(TICK_SECONDS, self._tick)
-        self.call_after_refresh(self._draw)
+        self.set_interval(TICK_SECONDS, self._show_progress)
+        self.call_after_refresh(self._draw_all)
         self.thread.start()
 
     def on_unmount(self) -> None:
         self.session.close()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._draw)
+        self.call_after_refresh(self._draw_all)
 
     @on(Changed)
     def _show_change(self, message: Changed) -> None:
+        """Show what the session has to show. A verdict leads back to the thing to fix."""
         if self.widgets_gone:
             return
         if message.event == "verdict":
             self._go_to("fix")
         elif message.event == "begun" and self.page == "timeline":
             self.page = "fix"
-        self._draw()
+        self._draw_all()
 
     @on(OptionList.OptionHighlighted)
     def _select_exercise(self, event: OptionList.OptionHighlighted) -> None:
+        """Make the exercise that was chosen in the list the current one."""
         # The list chooses its first line by itself when it is shown, and tells it late.
         if not self.has_drawn or event.option_index != event.option_list.highlighted:
             return
@@ -140,36 +143,35 @@ class WatchApp(App[None]):
         """Make an exercise the current one, and show what is to fix in it."""
         self.course.move_to(work)
         self._go_to("fix")
-        self._draw()
+        self._draw_all()
 
     # Keys
 
     def action_hint(self) -> None:
         """Show one more hint, moved to where it can be seen."""
         work = self.course.current
-        if (
-            work.broken is not None
-            or work.first is None
-            or work.first.outcome is not Outcome.FAILED
-        ):
+        is_failing = work.first is not None and work.first.outcome is Outcome.FAILED
+        if work.broken is not None or not is_failing:
             self.notify(
                 "There are hints for a check that fails. The lesson (key l) explains the exercise."
             )
             return
         self.page = "fix"
         self.hints += 1
-        self._draw()
+        self._draw_all()
         self.call_after_refresh(self._scroll_to_last_hint)
 
     def _scroll_to_last_hint(self) -> None:
+        """Show the end of the thing to fix at the lower edge."""
         right = self.query_one("#right")
         body = self.query_one("#body")
-        right.scroll_to(y=body.size.height - right.size.height, animate=False)
+        hidden_lines = body.size.height - right.size.height
+        right.scroll_to(y=hidden_lines, animate=False)
 
     def action_page(self, page: Page) -> None:
         """Show a page. The same key again goes back."""
         self._go_to("fix" if page == self.page else page, self.hints)
-        self._draw()
+        self._draw_all()
 
     def action_next(self) -> None:
         """Go to the next exercise that is not done."""
@@ -185,8 +187,8 @@ class WatchApp(App[None]):
         """Change from dark to light, or back, and remember it."""
         self.course.dark = not self.dark
         self.theme = "textual-dark" if self.dark else "textual-light"
-        self.course.remember()
-        self._draw()
+        self.course.write_progress()
+        self._draw_all()
 
     def action_scroll(self, pages: int) -> None:
         """Scroll by one page: down if `pages` is positive."""
@@ -199,7 +201,7 @@ class WatchApp(App[None]):
     # Drawing
 
     def _go_to(self, page: Page, hints: int = 0) -> None:
-        """Choose a page, from its top. It is shown by the next `_draw`."""
+        """Choose a page, from its top. It is shown by the next `_draw_all`."""
         self.page = page
         self.hints = hints
         self.query_one("#right").scroll_home(animate=False)
@@ -209,7 +211,7 @@ class WatchApp(App[None]):
         """True at the end: timers and messages may come later than the widgets go."""
         return not self.query("#status")
 
-    def _tick(self) -> None:
+    def _show_progress(self) -> None:
         """Show how long something takes, and move the colours of the celebration."""
         if self.widgets_gone:
             return
@@ -218,20 +220,23 @@ class WatchApp(App[None]):
         if status != self.status:  # what is drawn again is sent again, over ssh too
             self._show_status(status)
         if self.course.done and self.page == "fix":
-            self.query_one("#body", Static).update(view.celebration(self.course, self.step))
+            page = view.celebration_page(self.course, self.step)
+            self.query_one("#body", Static).update(page)
 
-    def _draw(self) -> None:
+    def _draw_all(self) -> None:
+        """Show everything anew; nothing, where the widgets are gone."""
         if self.widgets_gone:
             return
         self.screen.set_class(self.page != "fix", "whole")  # drawings and lessons need all columns
         self.query_one("#top", Static).update(self._top_line())
         self._draw_list()
         self.has_drawn = True
-        self.query_one("#body", Static).update(self._body())
-        self.query_one("#aside", Static).update(view.aside(self.course))
+        self.query_one("#body", Static).update(self._page_content())
+        self.query_one("#aside", Static).update(view.aside_panel(self.course))
         self._show_status(self._status_line())
 
     def _draw_list(self) -> None:
+        """Show the list of exercises anew, with the current one selected."""
         exercises = self.query_one("#exercises", OptionList)
         columns = LIST_COLUMNS[self.is_wide]
         exercises.styles.width = columns
@@ -248,20 +253,24 @@ class WatchApp(App[None]):
         self.query_one("#status", Static).update(status)
 
     def _top_line(self) -> Text:
+        """The title of the day, cut where there is no room, and the points."""
         title = Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis")
-        score = view.score_line(self.course, 20 if self.is_wide else 10)
+        width_of_bar = 20 if self.is_wide else 10
+        score = view.score_line(self.course, width_of_bar)
         room = max(self.size.width - len(score) - 2, 0)
         title.truncate(room, overflow="ellipsis", pad=True)
         return Text.assemble(title, score)
 
-    def _body(self) -> RenderableType:
+    def _page_content(self) -> RenderableType:
+        """What is shown at the right, by the page that was chosen."""
         if self.page == "timeline":
-            return view.timeline(self.course, max(self.size.width - 4, 40))
+            width = max(self.size.width - 4, 40)
+            return view.timeline_page(self.course, width)
         if self.page == "lesson":
-            return view.lesson(self.course.current, self.dark)
+            return view.lesson_page(self.course.current, self.dark)
         if self.page == "help":
-            return view.keys()
-        return view.panel(self.course, self.hints, dark=self.dark)
+            return view.help_page()
+        return view.fix_panel(self.course, self.hints, dark=self.dark)
 
     def _status_line(self) -> Text:
         """What the session does now, or how long the last verdict took."""

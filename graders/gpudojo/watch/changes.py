@@ -22,7 +22,9 @@ def functions_to_grade(
     if old.rest != new.rest:
         found += names
     for name in found:  # the list grows meanwhile: users of users are looked at, too
-        found += [user for user in names if name in new.uses.get(user, ()) and user not in found]
+        for user in names:
+            if user not in found and name in new.uses.get(user, ()):
+                found.append(user)
     for name in names:
         moved = old.places.get(name) != new.places.get(name)
         if moved and name not in finished:
@@ -42,15 +44,20 @@ class _FileParts:
         for statement in ast.parse(text).body:
             name = _name_bound_by(statement)
             if name in names:
-                self._add(name, statement)
+                self._add_function(name, statement)
             elif not is_demo(statement):
                 self.rest.append(ast.dump(statement))
 
-    def _add(self, name: str, statement: ast.stmt) -> None:
-        self.code.setdefault(name, []).append(ast.dump(statement))
-        self.places.setdefault(name, []).append(ast.dump(statement, include_attributes=True))
-        inside = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-        self.uses.setdefault(name, set()).update(inside - {name})
+    def _add_function(self, name: str, statement: ast.stmt) -> None:
+        """Note a definition of one of the functions."""
+        code = ast.dump(statement)
+        code_with_lines = ast.dump(statement, include_attributes=True)
+        self.code.setdefault(name, []).append(code)
+        self.places.setdefault(name, []).append(code_with_lines)
+        uses = self.uses.setdefault(name, set())
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and node.id != name:
+                uses.add(node.id)
 
 
 def _name_bound_by(statement: ast.stmt) -> str:

@@ -65,7 +65,7 @@ class ExerciseWork:
         """The names of the exercise's functions."""
         return [function.name for function in self.exercise.functions]
 
-    def points(self, name: str | None = None) -> ExercisePoints:
+    def count_points(self, name: str | None = None) -> ExercisePoints:
         """The points of the exercise, or of one of its functions.
 
         There are none while Python cannot read the file.
@@ -90,7 +90,7 @@ class ExerciseWork:
             return "broken"
         if not self.results:
             return "unknown"
-        state = self.points().state
+        state = self.count_points().state
         return state if state in ("done", "to do") else "begun"
 
     @property
@@ -103,7 +103,7 @@ class ExerciseWork:
                         return result
         return None
 
-    def read(self) -> list[str]:
+    def read_file(self) -> list[str]:
         """Read the file again, and note what is still a stub.
 
         Returns the functions to grade: those that a change concerns, and those without a result.
@@ -126,32 +126,34 @@ class ExerciseWork:
         stubs = {name for name, _, is_stub in find_bindings(tree) if is_stub}
         for function in self.exercise.functions:
             if function.name in stubs:  # known without running anything
-                self.take(function.name, self._to_do(function))
+                self.note_verdict(function.name, self._results_to_do(function))
         return [name for name in names if name not in stubs]
 
     def _names_to_grade(self, before: str | None, after: str) -> list[str]:
+        """The functions that a change of the text concerns, and those without a result."""
         if before is None:
             return self.names
-        finished = {name for name in self.results if self.points(name).state == "done"}
+        finished = {name for name in self.results if self.count_points(name).state == "done"}
         names = functions_to_grade(before, after, self.names, finished)
         for name in self.names:
             if name not in names and name not in self.results:
                 names.append(name)
         return names
 
-    def _to_do(self, function: Function) -> list[CheckResult]:
+    def _results_to_do(self, function: Function) -> list[CheckResult]:
+        """The results of a function that is still a stub."""
         return [
             result_of(self.exercise, function, check, Outcome.TODO) for check in function.checks
         ]
 
-    def take(
+    def note_verdict(
         self,
         name: str,
         results: list[CheckResult],
         printed: str = "",
         stopped: Raised | None = None,
     ) -> None:
-        """Note the verdict on a function."""
+        """Note the verdict on a function, which was graded last. Forgets its timelines."""
         self.results[name] = results
         self.printed[name] = printed
         self.stopped = stopped
@@ -198,7 +200,8 @@ class Course:
         self.finished: ExerciseWork | None = None  # the one that became green just now
         self.pending: dict[str, list[str]] = {}  # the functions to grade, by exercise
         kept = self._read_progress()
-        self.current = self._work_to_begin_with(start.stem if start.is_file() else kept.current)
+        stem = start.stem if start.is_file() else kept.current
+        self.current = self._work_to_begin_with(stem)
 
     def _work_to_begin_with(self, stem: str) -> ExerciseWork:
         """The exercise of that name, or else the first that is not done."""
@@ -223,8 +226,10 @@ class Course:
     @property
     def score(self) -> tuple[float, float]:
         """The points of the day, and how many there are."""
-        rows = [work.points() for work in self.works]
-        return sum_points(row.points for row in rows), sum_points(row.max_points for row in rows)
+        rows = [work.count_points() for work in self.works]
+        points = sum_points(row.points for row in rows)
+        most = sum_points(row.max_points for row in rows)
+        return points, most
 
     def work_after(self, work: ExerciseWork) -> ExerciseWork | None:
         """The next exercise that is not done. Returns None if there is no other.
@@ -244,9 +249,9 @@ class Course:
         """
         self.current = work
         self.finished = finished
-        self.remember()
+        self.write_progress()
 
-    def remember(self) -> None:
+    def write_progress(self) -> None:
         """Write where the student is, and the verdicts, to a file in the student's folder.
 
         If the folder cannot be written to, nothing is kept.
@@ -255,7 +260,7 @@ class Course:
         for work in self.works:
             if work.graded and work.stem not in self.pending:
                 works[work.stem] = RememberedWork(self._digest_of(work), work.results)
-        kept = KeptProgress(self.current.stem, self.dark, _versions(), works)
+        kept = KeptProgress(self.current.stem, self.dark, _versions_of_graders(), works)
         path = self.folder / PROGRESS_FILE
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
@@ -276,9 +281,9 @@ class Course:
             kept = msgspec.json.decode(data, type=KeptProgress)
         self.dark = kept.dark
         for work in self.works:
-            names = work.read()
+            names = work.read_file()
             remembered = kept.works.get(work.stem)
-            if remembered is not None and kept.made_by == _versions():
+            if remembered is not None and kept.made_by == _versions_of_graders():
                 self._take_over(work, remembered)
                 names = [name for name in names if name not in work.results]
             if names:
@@ -293,7 +298,7 @@ class Course:
             results = remembered.results.get(function.name, [])
             judged = [result.check for result in results]
             if judged and judged == [check.name for check in function.checks]:
-                work.take(function.name, results)
+                work.note_verdict(function.name, results)
 
     def _digest_of(self, work: ExerciseWork) -> str:
         """A digest of what verdicts depend on: the student's text, and the exercise itself."""
@@ -314,11 +319,12 @@ def _find_day(start: Path) -> DayFolder:
             return DayFolder(own, start.resolve().parent)
     for name in day_names():
         for folder in (start, start / name, start / "exercises" / name):
-            if any((folder / f"{exercise.stem}.py").is_file() for exercise in exercises_of(name)):
+            paths = [folder / f"{exercise.stem}.py" for exercise in exercises_of(name)]
+            if any(path.is_file() for path in paths):
                 return DayFolder(name, folder.resolve())
     raise NoExercises(str(start))
 
 
-def _versions() -> str:
+def _versions_of_graders() -> str:
     """The versions that verdicts depend on."""
     return f"gpudojo {__version__}, torch {importlib.metadata.version('torch')}"

@@ -13,7 +13,7 @@ QUIET_MILLISECONDS: Final = 15  # without a change, after which a file counts as
 POLLING_SECONDS: Final = 0.2  # between two looks, if watchfiles is not installed
 
 
-def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
+def watch_saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
     """Yield the Python files of a folder that were saved, each time some were.
 
     It ends when `stop` is set. Files that an editor has replaced or removed are yielded, too. The
@@ -25,7 +25,7 @@ def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
     except ImportError:
         yield from saves_by_polling(folder, stop)
         return
-    paths = {*_stamps_of_files(folder)}
+    paths = set(_stamps_of_files(folder))
     for changes in watch(
         folder,
         recursive=False,
@@ -35,7 +35,9 @@ def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
         rust_timeout=500,
         yield_on_timeout=True,
     ):
-        paths |= {Path(path) for _, path in changes if path.endswith(".py")}
+        for _, path in changes:
+            if path.endswith(".py"):
+                paths.add(Path(path))
         if paths:
             yield paths
         paths = set()
@@ -44,7 +46,7 @@ def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
 def saves_by_polling(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
     """Yield the files that were saved, found by their times and sizes.
 
-    It is for machines without `watchfiles`, and otherwise like `saves`.
+    It is for machines without `watchfiles`, and otherwise like `watch_saves`.
     """
     stamps = _stamps_of_files(folder)
     yield {*stamps}

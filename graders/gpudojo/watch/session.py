@@ -17,7 +17,7 @@ from gpudojo.model.exercise import Failed
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.model.time_outs import EXPECTED_TO_END, describe_time_out, still_running_after
 from gpudojo.watch.course import BusiestCalls, Course, ExerciseWork
-from gpudojo.watch.saves import saves
+from gpudojo.watch.saves import watch_saves
 from gpudojo.watch.standby import (
     DrawnTimelines,
     Ended,
@@ -65,7 +65,7 @@ class _Closed(NamedTuple):
 class Session:
     """Grades at the beginning what is not known, and then what is saved.
 
-    `loop` does it, and calls `show` in its own thread for everything that there is to show. Other
+    `handle_events` does it, and calls `show` in its own thread for everything that there is to show. Other
     public methods may be called from any thread.
 
     Two processes at most are there: the `running` one, and a spare that is ready for the next save.
@@ -99,8 +99,8 @@ class Session:
         """True if a save would be graded at once."""
         return self._spare is not None and self._spare.ready
 
-    def save(self, paths: Iterable[Path]) -> None:
-        """Say that files were saved."""
+    def report_saves(self, paths: Iterable[Path]) -> None:
+        """Tell the session that files were saved: what changed in them is graded."""
         self._events.put(_Saved(set(paths)))
 
     def grade_again(self, work: ExerciseWork) -> None:
@@ -108,17 +108,17 @@ class Session:
         self._events.put(_GradeAgain(work))
 
     def close(self) -> None:
-        """End `loop` and `watch_folder`."""
+        """End `handle_events` and `watch_folder`."""
         self._closed.set()
         self._events.put(_Closed())
 
     def watch_folder(self) -> None:
         """Report what is saved in the folder until the session is closed."""
         with contextlib.suppress(FileNotFoundError):  # the folder itself was removed
-            for paths in saves(self.course.folder, self._closed):
-                self.save(paths)
+            for paths in watch_saves(self.course.folder, self._closed):
+                self.report_saves(paths)
 
-    def loop(self) -> None:
+    def handle_events(self) -> None:
         """Handle events until the session is closed, and then end the processes.
 
         Starts a thread that watches the folder, and writes the progress at the end.
@@ -133,7 +133,7 @@ class Session:
             for process in (self.running, self._spare):
                 if process is not None:
                     process.close()
-            self.course.remember()
+            self.course.write_progress()
 
     def _handle_next_event(self) -> None:
         """Wait for an event and handle it.
@@ -151,19 +151,23 @@ class Session:
             case _GradeAgain(work):
                 self.saved_at = time.perf_counter()
                 self._add_pending(work, work.names)
-                self._interrupt()
+                self._interrupt_grading()
                 self._grade_first(work)
             case _Received(process, frame):
                 self._handle_frame(process, frame)
 
     def _handle_saves(self, paths: set[Path]) -> None:
+        """Read the files that were saved, and have what changed graded before all else.
+
+        What runs is interrupted. Nothing happens where no text has changed.
+        """
         now = time.perf_counter()
         changed = []
         for work in self.course.works:
             if work.path not in paths:
                 continue
             before = (work.text, work.broken)
-            names = work.read()
+            names = work.read_file()
             # The text of a file that is not UTF-8 stays as it was, but `broken` is another.
             if (work.text, work.broken) != before:
                 changed.append(work)
@@ -177,7 +181,7 @@ class Session:
             return
         self.saved_at = now
         self.took = 0.0
-        self._interrupt()
+        self._interrupt_grading()
         self._grade_first(self.course.current)
 
     def _add_pending(self, work: ExerciseWork, names: list[str]) -> None:
@@ -198,52 +202,54 @@ class Session:
         if work.stem in pending:
             names = pending.pop(work.stem)
             self.course.pending = {work.stem: names, **pending}
-        if work.stem in self._gradable():
+        if work.stem in self._gradable_functions():
             self._asked = work
             self._show("begun", work)
         else:
             self._asked = None
             self._show("verdict", work)
-        self._begin()
+        self._begin_grading()
 
-    def _gradable(self) -> dict[str, list[str]]:
+    def _gradable_functions(self) -> dict[str, list[str]]:
         """The functions that wait and can be graded, by the stem of their exercise.
 
         A file that Python cannot read waits until it can.
         """
         gradable = {}
         for stem, names in self.course.pending.items():
-            work = self._work(stem)
+            work = self._work_of(stem)
             if work.broken is None and work.text is not None:
                 gradable[stem] = names
         return gradable
 
-    def _begin(self) -> None:
+    def _begin_grading(self) -> None:
         """Give all that can be graded to a process, if none runs."""
-        gradable = self._gradable()
+        gradable = self._gradable_functions()
         if self.running is not None or not gradable:
             return
         self.running = self._spare or self._start_process()
         self._spare = None
         jobs = []
         for stem, names in gradable.items():
-            jobs.append(StandbyJob(stem, str(self._work(stem).path), tuple(names)))
-        self.running.ask(jobs)
+            path = self._work_of(stem).path
+            jobs.append(StandbyJob(stem, str(path), tuple(names)))
+        self.running.send_request(jobs)
         self.heard = time.perf_counter()
 
-    def _interrupt(self) -> None:
+    def _interrupt_grading(self) -> None:
         """Kill the process that grades: what it would say is about an older file."""
         if self.running is not None:
             self.running.kill()
             self.running = None
 
     def _start_process(self) -> Standby:
+        """Start a process, and forget why an earlier one could not be started."""
         self.trouble = ""
         work = self.course.current
-        return Standby(work.stem, work.path, self.kind, self.seed, self._receive)
+        return Standby(work.stem, work.path, self.kind, self.seed, self._queue_frame)
 
-    def _receive(self, process: Standby, frame: Frame) -> None:
-        """Called in a thread of the process's own."""
+    def _queue_frame(self, process: Standby, frame: Frame) -> None:
+        """Put a frame into the queue. It is called in a thread of the process's own."""
         self._events.put(_Received(process, frame))
 
     def _look_at_clock(self) -> None:
@@ -260,10 +266,11 @@ class Session:
             self._spare = self._start_process()
 
     def _handle_frame(self, process: Standby, frame: Frame) -> None:
+        """Note what a process says, and show it. One that was interrupted is not heard."""
         if process is self._spare:
             self._handle_frame_of_spare(frame)
         if process is not self.running:
-            return  # also one that was interrupted
+            return
         hung = time.perf_counter() - self.heard > HANGING_SECONDS
         self.heard = time.perf_counter()
         match frame:
@@ -272,13 +279,14 @@ class Session:
             case StandbyResult():
                 self._take_verdict(frame)
             case DrawnTimelines():
-                work = self._work(frame.stem)
+                work = self._work_of(frame.stem)
                 work.timelines[frame.function] = BusiestCalls(frame.yours, frame.theirs)
                 self._show("changed", work)
             case Ended():
                 self._handle_end_of_running(process, frame, hung)
 
     def _handle_frame_of_spare(self, frame: Frame) -> None:
+        """Show that the spare is ready, or why it has ended."""
         if isinstance(frame, Ended):
             self._spare = None
             self.trouble = _reason_of_end(frame)
@@ -288,21 +296,25 @@ class Session:
     def _handle_end_of_running(self, process: Standby, frame: Ended, hung: bool) -> None:
         """Judge the function during which the process ended, if one did, and go on."""
         self.running = None
-        gradable = self._gradable()
+        gradable = self._gradable_functions()
         if gradable and not process.ready:  # not by student code: none has run
             self.trouble = _reason_of_end(frame)
             self._show("changed", self.course.current)
             return
         if gradable:
             stem, names = next(iter(gradable.items()))
-            results = _results_of_end(self._work(stem), names[0], frame.code, hung)
+            results = _results_of_end(self._work_of(stem), names[0], frame.code, hung)
             self._take_verdict(StandbyResult(stem, names[0], results))
         if self._spare is None:
             self._spare = self._start_process()
-        self._begin()
+        self._begin_grading()
 
-    def _work(self, stem: str) -> ExerciseWork:
-        return next(work for work in self.course.works if work.stem == stem)
+    def _work_of(self, stem: str) -> ExerciseWork:
+        """The exercise of this stem. Raises KeyError if the course does not have it."""
+        for work in self.course.works:
+            if work.stem == stem:
+                return work
+        raise KeyError(stem)
 
     def _take_verdict(self, verdict: StandbyResult) -> None:
         """Note the verdict on a function.
@@ -311,14 +323,14 @@ class Session:
         next exercise if this one is done, and writes the progress.
         """
         # Take the function off the list, and note its results.
-        work = self._work(verdict.stem)
+        work = self._work_of(verdict.stem)
         was_done = work.state == "done"
         names = self.course.pending.get(work.stem, [])
         if verdict.function in names:
             names.remove(verdict.function)
         if not names:
             self.course.pending.pop(work.stem, None)
-        work.take(verdict.function, verdict.results, verdict.printed, verdict.stopped)
+        work.note_verdict(verdict.function, verdict.results, verdict.printed, verdict.stopped)
         if names or work is not self._asked:
             self._show("changed", work)
             return
@@ -334,7 +346,7 @@ class Session:
             self.course.move_to(following)
             self._grade_first(following)
             return
-        self.course.remember()
+        self.course.write_progress()
         self._show("verdict", work)
 
 
@@ -355,9 +367,8 @@ def _results_of_end(work: ExerciseWork, name: str, code: int, hung: bool) -> lis
     failed = Failed(happened, expected)
     results = [result_of(work.exercise, function, first, Outcome.FAILED, failed)]
     for check in rest:
-        results.append(
-            result_of(work.exercise, function, check, Outcome.BLOCKED, blocked_by=first.name)
-        )
+        blocked = result_of(work.exercise, function, check, Outcome.BLOCKED, blocked_by=first.name)
+        results.append(blocked)
     return results
 
 

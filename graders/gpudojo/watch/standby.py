@@ -82,14 +82,14 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 Frame = Ready | StandbyResult | DrawnTimelines | Ended
 
 
-def _send(stream: IO[bytes], content: object) -> None:
+def _send_frame(stream: IO[bytes], content: object) -> None:
     """Write a frame: the size of what follows in four bytes, then the content as MessagePack."""
     data = msgspec.msgpack.encode(content)
     stream.write(len(data).to_bytes(4, "big") + data)
     stream.flush()
 
 
-def _receive(stream: IO[bytes]) -> bytes | None:
+def _receive_frame(stream: IO[bytes]) -> bytes | None:
     """Read the content of the next frame. Returns None if there is no whole one any more."""
     head = stream.read(4)
     size = int.from_bytes(head, "big")
@@ -117,7 +117,7 @@ class Standby:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=_environment_of_process(),
             start_new_session=True,  # the user's Ctrl-C is for the one who asks
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
@@ -127,11 +127,11 @@ class Standby:
         self._stderr_reader.start()
         self._frame_reader.start()
 
-    def ask(self, jobs: Sequence[StandbyJob]) -> None:
+    def send_request(self, jobs: Sequence[StandbyJob]) -> None:
         """Send the one request. It may be sent before the process is ready."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it has died, and `Ended` says so
-            _send(self.process.stdin, jobs)
+            _send_frame(self.process.stdin, jobs)
 
     def kill(self) -> None:
         """End the process, without waiting for its end."""
@@ -143,9 +143,13 @@ class Standby:
         self._frame_reader.join()
 
     def _read_stderr(self) -> None:
+        """Keep the end of what the process writes to stderr, until it is closed."""
         assert self.process.stderr is not None
         with self.process.stderr as stream:
-            while data := stream.read1(STDERR_BYTES):  # type: ignore[attr-defined]
+            while True:
+                data = stream.read1(STDERR_BYTES)  # type: ignore[attr-defined]
+                if not data:
+                    return
                 self._stderr = (self._stderr + data)[-STDERR_BYTES:]
 
     def _read_frames(self) -> None:
@@ -154,7 +158,10 @@ class Standby:
         assert self.process.stdin is not None
         decoder = msgspec.msgpack.Decoder(Frame)
         with self.process.stdout as stream:
-            while (data := _receive(stream)) is not None:
+            while True:
+                data = _receive_frame(stream)
+                if data is None:
+                    break
                 frame: Frame = decoder.decode(data)
                 if isinstance(frame, Ready):
                     self.ready = True
@@ -166,7 +173,7 @@ class Standby:
         self._tell(self, Ended(code, self._stderr.decode(errors="replace")))
 
 
-def _environment() -> dict[str, str]:
+def _environment_of_process() -> dict[str, str]:
     """The environment of the process: it finds this package, whatever its working folder is."""
     paths = [str(Path(__file__).resolve().parents[2])]
     before = os.environ.get("PYTHONPATH", "")
@@ -208,7 +215,11 @@ class PreparedReference:
 
 
 def main() -> None:
-    """Be the process: get ready, read one request, answer it, and end."""
+    """Be the process: get ready, read one request, answer it, and end.
+
+    Its arguments are a stem, a path, a kind of device and a seed. Standard input and output are
+    taken away from student code: requests come by one, answers go by the other.
+    """
     stem = sys.argv[1]
     path = Path(sys.argv[2])
     kind = sys.argv[3]
@@ -223,13 +234,13 @@ def main() -> None:
     exercises = {exercise.stem: exercise for _, exercise in every_exercise()}
     _exercise_device(kind)
     references = _prepare_reference(exercises[stem], path, kind, seed)
-    _send(answers, Ready())
-    request = _receive(requests)
+    _send_frame(answers, Ready())
+    request = _receive_frame(requests)
     if request is None:
         os._exit(0)
     threading.Thread(target=_end_with_asker, args=(requests,), daemon=True).start()
     for job in msgspec.msgpack.decode(request, type=list[StandbyJob]):
-        _grade(job, exercises[job.stem], kind, seed, references, answers)
+        _grade_job(job, exercises[job.stem], kind, seed, references, answers)
     os._exit(0)  # whatever student code has left behind to be done at the end
 
 
@@ -278,7 +289,7 @@ def _prepare_reference(
         return {}  # it is met again, and told, when a function is graded
 
 
-def _grade(
+def _grade_job(
     job: StandbyJob,
     exercise: Exercise,
     kind: str,
@@ -299,10 +310,10 @@ def _grade(
             results = grader.results_of(exercise, functions[name], limits)
         file = grader.submission
         stopped = file.broken if file is not None and name in file.names else None
-        _send(answers, StandbyResult(job.stem, name, results, printed.getvalue(), stopped))
+        _send_frame(answers, StandbyResult(job.stem, name, results, printed.getvalue(), stopped))
         timelines = grader.pairs[name].make_timelines() if name in grader.pairs else None
         if timelines is not None:
-            _send(answers, DrawnTimelines(job.stem, name, *timelines))
+            _send_frame(answers, DrawnTimelines(job.stem, name, *timelines))
 
 
 @contextlib.contextmanager

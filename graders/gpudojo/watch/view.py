@@ -18,14 +18,21 @@ from rich.theme import Theme
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
 from gpudojo.grading.colours import style_of_label, style_of_timeline
-from gpudojo.grading.feedback import headline_and_parts, hint_parts, hints_about, progress_bar
+from gpudojo.grading.feedback import (
+    ExercisePoints,
+    headline_and_parts,
+    hint_parts,
+    hints_about,
+    progress_bar,
+)
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.lessons import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.watch.course import Course, ExerciseWork
+from gpudojo.watch.course import BusiestCalls, Course, ExerciseWork
 
 LINES_AROUND: Final = 2  # lines of code above and below the one that is shown
 PRINTED_LINES: Final = 40
+WORDS_WITHOUT_COLOUR: Final = ("bold", "dim", "not")  # of a style
 
 
 class Mark(NamedTuple):
@@ -47,11 +54,12 @@ HEART: Final = (0, 102, 255, 255, 126, 60, 24)  # rows of eight pixels, a bit fo
 RAINBOW: Final = ("red", "yellow", "green", "cyan", "blue", "magenta")
 
 
-def tint(style: str) -> str:
+def wanted_style(style: str) -> str:
     """The style, without its colour if the user wants none."""
     if not os.environ.get("NO_COLOR"):
         return style
-    return " ".join(word for word in style.split() if word in ("bold", "dim", "not"))
+    words = [word for word in style.split() if word in WORDS_WITHOUT_COLOUR]
+    return " ".join(words)
 
 
 def _code_theme(dark: bool) -> str:
@@ -63,22 +71,31 @@ def format_points(points: float) -> str:
     return f"{round(points, 2):g}"
 
 
+def _points_of_most(row: ExercisePoints, between: str) -> str:
+    """Points, and how many there are: with "/" between them, "2/5"."""
+    return f"{format_points(row.points)}{between}{format_points(row.max_points)}"
+
+
 def list_entry(work: ExerciseWork, width: int, selected: bool = False) -> Text:
     """One line of the list of exercises.
 
     A selected one has no colours, which may be unreadable on the colour of the selection.
     """
-    row = work.points()
     mark = MARKS[work.state]
-    points = f"{format_points(row.points)}/{format_points(row.max_points)}"
+    points = _points_of_most(work.count_points(), "/")
     name = work.stem.replace("_", " ")
     room = width - len(points) - 3
     if len(name) > room:
         name = f"{name[: room - 1].rstrip()}…"
-    style = "" if selected else mark.style
-    points_style = style if style or selected else "dim"
+    style = ""
+    style_of_points = ""
+    if not selected:
+        style = mark.style
+        style_of_points = mark.style or "dim"
     return Text.assemble(
-        (f"{mark.sign} ", tint(style)), f"{name:{max(room, 0)}} ", (points, tint(points_style))
+        (f"{mark.sign} ", wanted_style(style)),
+        f"{name.ljust(room)} ",
+        (points, wanted_style(style_of_points)),
     )
 
 
@@ -89,7 +106,7 @@ def score_line(course: Course, width: int = 20) -> Text:
     return Text(f"{bar} {format_points(points)} of {format_points(most)} points")
 
 
-def panel(
+def fix_panel(
     course: Course, hints: int = 0, more: str = "the key h", dark: bool = True
 ) -> RenderableType:
     """The first thing to fix in the current exercise, or a celebration if all are done.
@@ -97,48 +114,44 @@ def panel(
     `hints` is how many are shown, `more` says how to see one more.
     """
     if course.done:
-        return celebration(course)
+        return celebration_page(course)
     return Group(*_panel_parts(course, hints, more, dark))
 
 
 def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
-    # What was finished just now, and the title of what is next.
+    """What was finished just now, the title of the current exercise, and what is to fix in it."""
     work = course.current
     if course.finished is not None and course.finished is not work:
-        row = course.finished.points()
-        points = f"{format_points(row.points)} of {format_points(row.max_points)} points"
-        yield Text(f"✓ {course.finished.stem} is done: {points}. Next:\n", tint("bold green"))
+        points = _points_of_most(course.finished.count_points(), " of ")
+        text = f"✓ {course.finished.stem} is done: {points} points. Next:\n"
+        yield Text(text, wanted_style("bold green"))
     yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
     yield Text(f"{work.path.name}{_points_by_function(work)}\n", "dim")
     # One of these: the file is missing, is no Python, is done or not graded yet, or has a mistake.
     if work.state == "missing":
         yield from _missing_parts(course, work)
     elif work.broken is not None:
-        yield Text(f"{work.broken.type}: {work.broken.message}", tint("bold red"))
+        yield Text(f"{work.broken.type}: {work.broken.message}", wanted_style("bold red"))
         if work.broken.line is not None:
-            yield excerpt(work.text or "", work.broken.line, dark)
+            yield code_excerpt(work.text or "", work.broken.line, dark)
         yield Text("Nothing is graded until Python can read the file.")
     elif work.first is None:
         if work.stem in course.pending:
             yield Text("not graded yet")
         else:
             following = "Press n for the next exercise." if course.work_after(work) else ""
-            yield Text(f"All checks pass. {following}", tint("green"))
+            yield Text(f"All checks pass. {following}", wanted_style("green"))
     else:
         if work.first.function in course.pending.get(work.stem, ()):
-            yield Text(
-                "What you saved is being graded. This is about the file as it was before:\n",
-                tint("yellow"),
-            )
+            text = "What you saved is being graded. This is about the file as it was before:\n"
+            yield Text(text, wanted_style("yellow"))
         yield from _feedback_parts(work, work.first, hints, more, dark)
 
 
 def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableType]:
     """That a file is missing, and which other file may be it."""
-    yield Text(
-        f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.",
-        tint("red"),
-    )
+    text = f"{work.path.name} is not in {work.path.parent}. Its points count as not reached."
+    yield Text(text, wanted_style("red"))
     every = {path.name for path in work.path.parent.glob("*.py")}
     others = every - {each.path.name for each in course.works}
     near = suggest_name(work.path.name, others, "").strip("; ")
@@ -152,8 +165,7 @@ def _points_by_function(work: ExerciseWork) -> str:
         return ""
     points = []
     for name in work.names:
-        row = work.points(name)
-        points.append(f"{name} {format_points(row.points)}/{format_points(row.max_points)}")
+        points.append(f"{name} {_points_of_most(work.count_points(name), '/')}")
     return f": {', '.join(points)}"
 
 
@@ -164,12 +176,14 @@ def _feedback_parts(
     # The headline, and what is below it.
     place = "here" if result.line is not None else ""  # the line itself is an excerpt below
     headline, parts = headline_and_parts(result, place, work.path.name)
-    function = next(each for each in work.exercise.functions if each.name == result.function)
     mark = MARKS["to do" if result.outcome is Outcome.TODO else "broken"]
-    yield Text.assemble((f"{mark.sign} ", tint(f"bold {mark.style}")), (headline, "bold"))
+    style_of_mark = wanted_style(f"bold {mark.style}")
+    yield Text.assemble((f"{mark.sign} ", style_of_mark), (headline, "bold"))
     if result.outcome is Outcome.TODO:
-        yield Padding(Text(_task_of(work, function.name)), (1, 0, 0, 2))
+        task = Text(_task_of(work, result.function))
+        yield Padding(task, (1, 0, 0, 2))
     elif result.outcome is Outcome.FAILED:
+        function = next(each for each in work.exercise.functions if each.name == result.function)
         every = hints_about(result, function)
         parts += hint_parts(every, work.exercise, hints, more)
         if not hints and every:
@@ -178,11 +192,11 @@ def _feedback_parts(
     yield Text()
     table = _two_columns()
     for label, text in parts:
-        style = tint(f"bold {style_of_label(label)}")
+        style = wanted_style(f"bold {style_of_label(label)}")
         if label == "line" and result.line is not None:  # code needs all columns
             yield table
             yield Text(f"line {result.line}", style)
-            yield excerpt(work.about[result.function], result.line, dark)
+            yield code_excerpt(work.about[result.function], result.line, dark)
             table = _two_columns()
         else:
             table.add_row(Text(label, style), Text(text))
@@ -197,22 +211,30 @@ def _two_columns() -> Table:
     return table
 
 
-def excerpt(text: str, line: int, dark: bool) -> RenderableType:
+def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
     """A line of the student's file, marked, with some around it."""
     lines = text.replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
-    first = max(min(line, len(lines)) - LINES_AROUND, 1)
+    last_marked = min(line, len(lines))
+    first = max(last_marked - LINES_AROUND, 1)
     shown = slice(first - 1, line + LINES_AROUND)
     indent = _common_indent(lines[shown])
+    # The whole file is coloured, as an excerpt may begin inside a string.
     code = Text("\n".join(lines))
-    if not os.environ.get("NO_COLOR"):  # the whole file, as an excerpt may begin inside a string
+    if not os.environ.get("NO_COLOR"):
         code = Syntax("", "python", theme=_code_theme(dark)).highlight(code.plain)
     coloured = code.split("\n", allow_blank=True)[: len(lines)]
+    # A row for each line: a sign beside the marked one, the number, the code.
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for number, each in enumerate(coloured[shown], first):
-        is_marked = number == line
-        sign = Text("❱" if is_marked else " ", tint("bold red"))
-        shown_number = Text(f"{number:>3}", "bold" if is_marked else "dim")
-        table.add_row(sign, shown_number, each[indent:] if len(each) > indent else Text())
+    for number, code_of_line in enumerate(coloured[shown], first):
+        sign = " "
+        style_of_number = "dim"
+        if number == line:
+            sign = "❱"
+            style_of_number = "bold"
+        dedented = code_of_line[indent:] if len(code_of_line) > indent else Text()
+        table.add_row(
+            Text(sign, wanted_style("bold red")), Text(f"{number:>3}", style_of_number), dedented
+        )
     return table
 
 
@@ -233,10 +255,13 @@ def _task_of(work: ExerciseWork, name: str) -> str:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             text = ast.get_docstring(node) or text
             break
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        paragraphs.append(" ".join(paragraph.split()))
+    return "\n\n".join(paragraphs)
 
 
-def aside(course: Course) -> RenderableType:
+def aside_panel(course: Course) -> RenderableType:
     """Below the thing to fix: what waits for it, where the file stopped, and what was printed."""
     work = course.current
     finished = course.finished
@@ -250,21 +275,29 @@ def aside(course: Course) -> RenderableType:
 
 
 def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
+    """Of one exercise: what waits, where the file stopped, and what was printed."""
     first = work.first
     if first is not None:
         yield _blocked_by(work, first)
         for name in work.names:
-            failed = [each for each in work.results.get(name, ()) if each.outcome is Outcome.FAILED]
-            if failed and name != first.function:
-                headline, _ = headline_and_parts(failed[0])
+            failed = _first_failure(work.results.get(name, []))
+            if failed is not None and name != first.function:
+                headline, _ = headline_and_parts(failed)
                 yield Text(f"then `{name}`: {headline}", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
-        yield Text(
-            f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.",
-            tint("yellow"),
-        )
-    yield from _printed_parts(work, first.function if first is not None else work.last)
+        reason = f"The file stopped{place}: {work.stopped.short}."
+        text = f"\n{reason} What it defines before was graded."
+        yield Text(text, wanted_style("yellow"))
+    shown_function = first.function if first is not None else work.last
+    yield from _printed_parts(work, shown_function)
+
+
+def _first_failure(results: list[CheckResult]) -> CheckResult | None:
+    for result in results:
+        if result.outcome is Outcome.FAILED:
+            return result
+    return None
 
 
 def _blocked_by(work: ExerciseWork, first: CheckResult) -> Text:
@@ -289,38 +322,42 @@ def _printed_parts(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
     yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
 
 
-def timeline(course: Course, width: int) -> RenderableType:
+def timeline_page(course: Course, width: int) -> RenderableType:
     """What the busiest call did: of the function to fix, or of the last that was graded."""
     work = course.current
     if not work.timelines and course.finished is not None:
         work = course.finished  # the exercise before is done, and this one has not begun
-    wanted = [work.first.function if work.first is not None else "", work.last, *work.names]
-    name = next((name for name in wanted if name in work.timelines), None)
-    if name is None:
+    pair = _timelines_to_show(work)
+    if pair is None:
         return Text("No timeline: nothing was recorded on the device, or nothing has run yet.")
-    pair = work.timelines[name]
     lines = []
     for line in draw_timeline(pair.yours, width, pair.theirs):
         text = Text()
         for piece, meaning in line:
-            text.append(piece, tint(style_of_timeline(meaning)))
+            text.append(piece, wanted_style(style_of_timeline(meaning)))
         lines.append(text)
     lines.append(Text())
     lines += [Text(line, "dim", no_wrap=True) for line in timeline_legend(width)]
     return Group(*lines)
 
 
+def _timelines_to_show(work: ExerciseWork) -> BusiestCalls | None:
+    """Those of the function to fix, or of the last that was graded, or of any other."""
+    names = [work.last, *work.names]
+    if work.first is not None:
+        names.insert(0, work.first.function)
+    for name in names:
+        if name in work.timelines:
+            return work.timelines[name]
+    return None
+
+
 class _Code(CodeBlock):
     """A block of code without empty lines around it, which rich adds to those between blocks."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Syntax(
-            str(self.text).rstrip(),
-            self.lexer_name,
-            theme=self.theme,
-            word_wrap=True,
-            padding=(0, 1),
-        )
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
 
 
 class _MarkdownPage(Markdown):
@@ -337,11 +374,11 @@ class LessonPage:
         self.markdown = _MarkdownPage(text, code_theme=_code_theme(dark))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with console.use_theme(Theme({"markdown.code": tint("bold cyan")})):
+        with console.use_theme(Theme({"markdown.code": wanted_style("bold cyan")})):
             yield from console.render(self.markdown, options)
 
 
-def lesson(work: ExerciseWork, dark: bool) -> RenderableType:
+def lesson_page(work: ExerciseWork, dark: bool) -> RenderableType:
     """The lesson of an exercise."""
     text = lesson_of(work.exercise)
     if text is None:
@@ -363,25 +400,27 @@ KEYS: Final = (
 )
 
 
-def keys() -> RenderableType:
+def help_page() -> RenderableType:
     """What can be typed, and what the signs in the list mean."""
     table = _two_columns()
     for key, meaning in KEYS:
         table.add_row(Text(key, "bold"), Text(meaning))
-    signs = "   ".join(f"{mark.sign} {state}" for state, mark in MARKS.items())
+    signs = [f"{mark.sign} {state}" for state, mark in MARKS.items()]
+    legend = "   ".join(signs)
     headline = Text("Save a file of the day to have it graded.\n", "bold")
-    return Group(headline, table, Text(f"\n{signs}"))
+    return Group(headline, table, Text(f"\n{legend}"))
 
 
-def celebration(course: Course, step: int = 0) -> RenderableType:
+def celebration_page(course: Course, step: int = 0) -> RenderableType:
     """The end of the day: a heart of the sprites that the exercises draw.
 
     Its colours move with `step`.
     """
     heart = Text()
     for number, row in enumerate(HEART):
-        pixels = "".join("██" if bit == "1" else "  " for bit in f"{row:08b}")
-        heart.append(f"{pixels}\n", tint(RAINBOW[(number + step) % len(RAINBOW)]))
+        pixels = f"{row:08b}".replace("1", "██").replace("0", "  ")
+        colour = RAINBOW[(number + step) % len(RAINBOW)]
+        heart.append(f"{pixels}\n", wanted_style(colour))
     points, most = course.score
     text = Text(f"{course.title}: everything passes.\n", "bold", justify="center")
     text.append(f"{format_points(points)} of {format_points(most)} points. Well done!", "not bold")

@@ -23,7 +23,7 @@ from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
 from gpudojo.watch import view
 from gpudojo.watch.course import Course
-from gpudojo.watch.saves import saves, saves_by_polling
+from gpudojo.watch.saves import saves_by_polling, watch_saves
 from rich.console import Console, RenderableType
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -141,7 +141,7 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
             replace(path, solution(TRAIN).replace(loop, f"{loop}        print('another batch')\n"))
             await until(pilot, lambda: "✓ 04_modifying_training_loop_gpu is done" in screen())
             assert course.current.stem == "01_checking_device", "the next one that is to do"
-            assert "another batch" in text_of(view.aside(course)), (
+            assert "another batch" in text_of(view.aside_panel(course)), (
                 "what was printed by the one that is done"
             )
             await pilot.press("t")
@@ -206,11 +206,11 @@ def test_the_end_of_the_day_is_celebrated(tmp_path: Path) -> None:
     course = Course(tmp_path)
     for work in course.works:
         for function in work.exercise.functions:
-            work.take(
+            work.note_verdict(
                 function.name,
                 [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks],
             )
-    shown = text_of(view.panel(course))
+    shown = text_of(view.fix_panel(course))
     assert "100 of 100 points. Well done!" in shown
     assert "████████████████" in shown
 
@@ -218,16 +218,16 @@ def test_the_end_of_the_day_is_celebrated(tmp_path: Path) -> None:
 def test_every_page_fits_a_narrow_terminal(folder: Path) -> None:
     course = Course(folder)
     for page in (
-        view.panel(course),
-        view.aside(course),
-        view.lesson(course.current, True),
-        view.timeline(course, 40),
-        view.keys(),
+        view.fix_panel(course),
+        view.aside_panel(course),
+        view.lesson_page(course.current, True),
+        view.timeline_page(course, 40),
+        view.help_page(),
     ):
         assert max(map(len, text_of(page, 40).splitlines()), default=0) <= 40
     (folder / DEVICE).unlink()
-    course.works[0].read()
-    assert "01_checking_device.py is not in" in " ".join(text_of(view.panel(course)).split())
+    course.works[0].read_file()
+    assert "01_checking_device.py is not in" in " ".join(text_of(view.fix_panel(course)).split())
 
 
 def test_a_file_that_is_missing_or_broken_has_no_points_and_a_similar_name_is_told(
@@ -236,20 +236,22 @@ def test_a_file_that_is_missing_or_broken_has_no_points_and_a_similar_name_is_to
     course = Course(folder)
     work = course.current = course.works[0]
     (function,) = work.exercise.functions
-    work.take(
+    work.note_verdict(
         function.name,
         [result_of(work.exercise, function, each, Outcome.PASSED) for each in function.checks],
     )
-    most = work.points().max_points
-    assert course.score[0] == work.points().points == most > 0
+    most = work.count_points().max_points
+    assert course.score[0] == work.count_points().points == most > 0
     work.path.write_text("def (", encoding="utf-8")
-    work.read()
-    assert (course.score[0], work.points().max_points) == (0, most)
+    work.read_file()
+    assert (course.score[0], work.count_points().max_points) == (0, most)
     assert "0/8" in view.list_entry(work, 40).plain
     work.path.rename(folder / "01_checking_devices.py")
-    work.read()
-    assert (course.score[0], work.points().max_points) == (0, most)
-    assert "did you mean 01_checking_devices.py?" in " ".join(text_of(view.panel(course)).split())
+    work.read_file()
+    assert (course.score[0], work.count_points().max_points) == (0, most)
+    assert "did you mean 01_checking_devices.py?" in " ".join(
+        text_of(view.fix_panel(course)).split()
+    )
 
 
 def test_a_verdict_is_shown_with_the_text_that_was_graded(folder: Path) -> None:
@@ -258,26 +260,26 @@ def test_a_verdict_is_shown_with_the_text_that_was_graded(folder: Path) -> None:
     work = course.current = course.works[0]
     (function,) = work.exercise.functions
     work.path.write_text(written(DEVICE, "return torch.device('tpu')"), encoding="utf-8")
-    course.pending[work.stem] = work.read()
+    course.pending[work.stem] = work.read_file()
     line = (work.text or "").split("\n").index("    return torch.device('tpu')") + 1
     failed = [
         result_of(work.exercise, function, each, Outcome.FAILED, Failed("h", "e", line))
         for each in function.checks
     ]
-    work.take(function.name, failed)
+    work.note_verdict(function.name, failed)
     del course.pending[work.stem]
-    assert f"❱ {line:>3} return torch.device('tpu')" in text_of(view.panel(course))
-    assert "being graded" not in text_of(view.panel(course))
+    assert f"❱ {line:>3} return torch.device('tpu')" in text_of(view.fix_panel(course))
+    assert "being graded" not in text_of(view.fix_panel(course))
     work.path.write_text(
         "# another line\n" + written(DEVICE, "x = 1\n    return 3"), encoding="utf-8"
     )
-    course.pending[work.stem] = work.read()
-    shown = " ".join(text_of(view.panel(course)).split())
+    course.pending[work.stem] = work.read_file()
+    shown = " ".join(text_of(view.fix_panel(course)).split())
     assert f"❱ {line} return torch.device('tpu')" in shown
     assert "What you saved is being graded." in shown
 
 
-@pytest.mark.parametrize("way", [saves, saves_by_polling], ids=["watchfiles", "polling"])
+@pytest.mark.parametrize("way", [watch_saves, saves_by_polling], ids=["watchfiles", "polling"])
 def test_what_is_saved_is_seen_and_first_all_that_is_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[..., Iterator[set[Path]]]
 ) -> None:

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 def passed(work: ExerciseWork) -> None:
     for function in work.exercise.functions:
-        work.take(
+        work.note_verdict(
             function.name,
             [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks],
         )
@@ -137,12 +137,12 @@ def test_a_syntax_error_hides_the_verdicts_and_its_repair_brings_them_back(folde
     path.write_text(
         right.replace("def parameter_devices(", "def parameter_devices(("), encoding="utf-8"
     )
-    assert work.read() == []
+    assert work.read_file() == []
     assert work.state == "broken"
     assert work.broken is not None
     assert work.broken.type == "SyntaxError"
     path.write_text(right, encoding="utf-8")
-    assert work.read() == []
+    assert work.read_file() == []
     assert work.state == "done"
 
 
@@ -159,7 +159,7 @@ def test_what_to_fix_first(folder: Path) -> None:
         Outcome.FAILED,
         Failed("it is wrong", "it is right"),
     )
-    work.take(second.name, [failed])
+    work.note_verdict(second.name, [failed])
     assert work.first is failed, "what is begun comes before what is to do"
     assert course.work_after(work) is course.works[2]
     passed(work)
@@ -175,11 +175,11 @@ def test_a_folder_without_exercises_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_longer_text_is_seen_and_so_is_its_repair(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_begin", "_interrupt"):
+    for name in ("_begin_grading", "_interrupt_grading"):
         monkeypatch.setattr(Session, name, lambda session: None)
     course = Course(folder)
     work = course.works[0]
-    work.read()
+    work.read_file()
     seen: list[str] = []
     session = Session(course, lambda event, work: seen.append(work.state), "virtual")
     text = work.path.read_bytes()
