@@ -174,7 +174,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         _watch_forks()
         observer = Observer(kind, real.ledger.rows)
         patch(_patches(observer), undo)
-        undo.enter_context(observer.passes.hooked())
+        undo.enter_context(observer.passes.step_hooks())
         undo.callback(_close, observer, real.ledger)
         _open.append(observer)
         if kind == "cuda":

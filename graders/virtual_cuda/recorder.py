@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from sys import _getframe
 from time import perf_counter
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -114,56 +114,88 @@ def nothing_above(filename: str) -> None:
     student_file[filename] = None
 
 
-Instruction = tuple[CodeType | None, int | None]  # its code object and its offset there
+# Its code object and its offset there; both None where there is no student's line.
+Instruction = tuple[CodeType | None, int | None]
 
 
-def _finder() -> Generator[Instruction, None, None]:
+class _LineFinder:
+    """Finds the instruction that is running in the innermost frame of a student's file.
+
+    It keeps a generator, whose frame leads to the one that resumes it: `sys._getframe`, and
+    `f_code` and `id` too, raise audit events, and where these are watched, each takes as long as an
+    operation.
+    """
+
+    def __init__(self) -> None:
+        self.next_instruction = self._start()
+
+    def _start(self) -> Callable[[], Instruction]:
+        """A function that returns the instruction, to be called by `site`."""
+        instructions = _instructions()
+        next(instructions)
+        return instructions.__next__
+
+    def find_again(self, error: Exception) -> Instruction:
+        """The instruction, after this error in `next_instruction`."""
+        # An exception such as Ctrl-C or a time limit has ended the generator.
+        if isinstance(error, StopIteration):
+            self.next_instruction = self._start()
+            return self.next_instruction()
+        # Another thread is asking: this one needs a generator of its own.
+        return self._start()()
+
+
+def _instructions() -> Generator[Instruction, None, None]:
     """Yields the instruction that is running in the innermost frame of a student's file.
 
-    (None, None) where there is no such frame. A generator's frame leads to the one that resumes it.
-    `sys._getframe`, and `f_code` and `id` too, raise audit events: where these are watched, each
-    takes as long as an operation. The lines of passes under way are known: what calls them is not
-    looked at again.
+    (None, None) where there is no such frame. The lines of passes under way are known: what calls
+    them is not looked at again.
     """
     own: Any = sys._getframe()
+    frame: Any = None
     of_passes = identity(own.f_globals), identity(_run_engine.__globals__)
     # The names of libraries' modules, by identity, but for those of passes.
     libraries: dict[int, dict[str, Any]] = {}
     found: Instruction = (None, None)
-    while True:
-        names: Any = None  # what a student's module holds is not kept
-        yield found
-        # From the caller of `site`, which resumes this generator.
-        found, frame = (None, None), own.f_back.f_back
-        while frame is not None:
-            names = frame.f_globals
-            # A known library: neither the code nor its file is looked at.
-            if (place := identity(names)) in libraries:
-                frame = frame.f_back
-                continue
-            code = frame.f_code
-            # A pass under way: its line was found when it began.
-            if code is _FORWARD or code is _ENGINE:
-                lines = _running.passes if code is _FORWARD else _running.backwards
-                if lines and lines[-1][2]:
-                    found = lines[-1][:2]
-                    frame = None
+    try:
+        while True:
+            # What a student's module and frames hold is not kept.
+            names: Any = None
+            frame = None
+            yield found
+            found = (None, None)
+            frame = own.f_back.f_back  # from the caller of the function that resumes this generator
+            while frame is not None:
+                names = frame.f_globals
+                place = identity(names)
+                # A known library: neither the code nor its file is looked at.
+                if place in libraries:
+                    frame = frame.f_back
                     continue
-            # Any other frame: is it a student's?
-            known = student_file[code.co_filename]
-            if (
-                known is False
-                and names.get("__file__") == code.co_filename
-                and place not in of_passes
-            ):
-                libraries[place] = names
-            if known:
-                found = code, frame.f_lasti
-            frame = frame.f_back if known is False else None
+                code = frame.f_code
+                # A pass under way: its line was found when it began.
+                if code is _FORWARD or code is _ENGINE:
+                    lines = _running.passes if code is _FORWARD else _running.backwards
+                    if lines and lines[-1].of_thread:
+                        found = (lines[-1].code, lines[-1].offset)
+                        break
+                # Any other frame: is it a student's?
+                file = code.co_filename
+                is_students = student_file[file]
+                if is_students is False:
+                    if names.get("__file__") == file and place not in of_passes:
+                        libraries[place] = names
+                    frame = frame.f_back
+                    continue
+                if is_students:
+                    found = (code, frame.f_lasti)
+                break
+    finally:
+        # A frame that leads to itself would live on, and keep its callers and their tensors.
+        del own, frame
 
 
-_next_instruction: Final = _finder().__next__
-_next_instruction()
+_finder: Final = _LineFinder()
 
 
 def site() -> Instruction:
@@ -172,29 +204,37 @@ def site() -> Instruction:
     It is (None, None) where there is no such frame.
     """
     try:
-        return _next_instruction()
-    except (
-        ValueError,
-        StopIteration,
-    ):  # another thread is asking, or an exception such as Ctrl-C has ended it
-        finder = _finder()
-        next(finder)
-        return next(finder)
+        return _finder.next_instruction()
+    except (ValueError, StopIteration) as error:
+        return _finder.find_again(error)
 
 
 SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
 _STEP: Final = "Optimizer.step#"  # how torch names a step to its profiler
 
 
+class _PassLine(NamedTuple):
+    """The instruction that started a forward or backward pass."""
+
+    code: CodeType | None
+    offset: int | None
+    of_thread: bool  # it is this thread's, not that of a thread in which another pass runs
+
+
+class _StepUnderWay(NamedTuple):
+    """An optimizer step that has begun."""
+
+    row: int  # the number of its row in the ledger
+    optimizer: str
+
+
 class _PassesOfThread(threading.local):
-    """The passes and optimizer steps under way in this thread."""
+    """The passes and optimizer steps under way in this thread; the innermost ones come last."""
 
     def __init__(self) -> None:
-        # Lines of the forward passes inside one another, of backward passes, and whether they are
-        # this thread's.
-        self.passes: list[tuple[CodeType | None, int | None, bool]] = []
-        self.backwards: list[tuple[CodeType | None, int | None, bool]] = []
-        self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
+        self.passes: list[_PassLine] = []
+        self.backwards: list[_PassLine] = []
+        self.steps: list[_StepUnderWay] = []
 
 
 _running: Final = _PassesOfThread()
@@ -224,8 +264,11 @@ class Recorder:
 
     def here(self) -> Instruction:
         """The student's line; in autograd's own threads, the one that started the backward pass."""
-        found = site()
-        return self.backward_site if found[0] is None else found
+        instruction = site()
+        code, _ = instruction
+        if code is None:
+            return self.backward_site
+        return instruction
 
     def record_into(self, rows: list[Row]) -> None:
         """Record into these rows from now on."""
@@ -242,7 +285,7 @@ class Recorder:
         """True if this thread is inside an optimizer step."""
         return bool(_running.steps)
 
-    def forward(self, original: Any) -> Any:
+    def recorded_call(self, original: Any) -> Any:
         """The function to put in the place of `nn.Module.__call__`.
 
         It writes a row before the call of a module, and one after it, also after an exception.
@@ -263,16 +306,17 @@ class Recorder:
             frame = _getframe(1)
             code: CodeType | None = frame.f_code
             offset: int | None = frame.f_lasti
-            known = True
+            of_thread = True
             if not student_file[frame.f_code.co_filename]:
                 # Called by torch, as layers are by nn.Sequential: the line is that of the pass
                 # around it.
                 if passes:
-                    code, offset, known = passes[-1]
+                    code, offset, of_thread = passes[-1]
                 else:
                     code, offset = site()
                     if code is None:
-                        (code, offset), known = recorder.backward_site, False
+                        code, offset = recorder.backward_site
+                        of_thread = False
             mode = (GRAD if grad_on() else 0) | (INFERENCE if inference_on() else 0)
             # A whole model is looked at once per pass, not again in each of its layers.
             devices = () if passes else devices_of(self, args, kwargs)
@@ -280,7 +324,7 @@ class Recorder:
             training = getattr(self, "training", False)  # a frozen script has none
             name = type(self).__name__
             rows.append(ForwardRow(perf_counter(), code, offset, name, training, mode, devices))
-            passes.append((code, offset, known))
+            passes.append(_PassLine(code, offset, of_thread))
             try:
                 return original(self, *args, **kwargs)
             finally:
@@ -289,20 +333,23 @@ class Recorder:
 
         return call
 
-    @contextlib.contextmanager
-    def backward_pass(self) -> Iterator[None]:
-        """Record one backward pass, for the length of a `with` block.
+    def record_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function that runs a backward pass, and record the pass.
 
-        An error in it is raised in other words where `reword` knows better ones.
+        Returns what the function returns. An error in it is raised in other words where `reword`
+        knows better ones.
         """
+        # Not a `with` block of contextlib: from Python 3.12 on, its generator and an error that is
+        # replaced keep each other alive, and the error the tensors of the pass.
         outer = self.backward_site
-        found = site()
-        self.backward_site = outer if found[0] is None else found
-        _running.backwards.append((*self.backward_site, found[0] is not None))
+        code, offset = site()
+        if code is not None:
+            self.backward_site = (code, offset)
+        _running.backwards.append(_PassLine(*self.backward_site, code is not None))
         index = len(self.rows)
         self.rows.append(BackwardRow(perf_counter(), *self.backward_site))
         try:
-            yield
+            return run(*args, **kwargs)
         except Exception as error:
             better = None if self.reword is None else self.reword(error)
             if better is None:
@@ -316,32 +363,30 @@ class Recorder:
             self.backward_site = outer
             self.rows.append(EndRow(perf_counter(), index))
 
-    def _record_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.backward_pass():
-            return original(*args, **kwargs)
-
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Record that an optimizer's step begins."""
         name = type(optimizer).__name__
-        _running.steps.append((len(self.rows), name))
+        _running.steps.append(_StepUnderWay(len(self.rows), name))
         self.rows.append(StepRow(perf_counter(), *self.here(), name))
 
     def close_step(self, name: str) -> None:
         """Record the end of the innermost step, if it is of an optimizer with this name."""
         steps = _running.steps
-        if steps and steps[-1][1] == name:
-            self.rows.append(EndRow(perf_counter(), steps.pop()[0]))
+        if steps and steps[-1].optimizer == name:
+            step = steps.pop()
+            self.rows.append(EndRow(perf_counter(), step.row))
 
-    def leave(self, original: Any, region: Any, kind: Any, *rest: Any) -> Any:
+    def leave_profiled_region(self, original: Any, region: Any, kind: Any, *rest: Any) -> Any:
         """Record the end of an optimizer step, where the profiler's region around it ends.
 
         A step that raises does not reach its hooks, but it does leave that region.
         """
         if kind is not None and region.name.startswith(_STEP):
-            self.close_step(region.name.removeprefix(_STEP).rpartition(".")[0])
+            optimizer, _, _ = region.name.removeprefix(_STEP).rpartition(".")
+            self.close_step(optimizer)
         return original(region, kind, *rest)
 
-    def scale(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_scaler(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Record a call of a gradient scaler's method, and call it."""
         self.rows.append(ScalerRow(perf_counter(), *self.here(), name))
         return original(*args, **kwargs)
@@ -351,37 +396,35 @@ class Recorder:
 
         The virtual device uses others, which do more: see `torch_api/backward.py`.
         """
-        yield around(torch.autograd, "backward", self._record_backward)
-        yield around(torch.autograd, "grad", self._record_backward)
+        yield around(torch.autograd, "backward", self.record_backward)
+        yield around(torch.autograd, "grad", self.record_backward)
 
     def patches(self) -> Iterator[Patch]:
         """The patches that record forward passes, steps that raise and scaler calls."""
-        yield nn.Module, "__call__", self.forward(nn.Module.__call__)
-        yield around(torch.autograd.profiler.record_function, "__exit__", self.leave)
+        yield nn.Module, "__call__", self.recorded_call(nn.Module.__call__)
+        yield around(
+            torch.autograd.profiler.record_function, "__exit__", self.leave_profiled_region
+        )
         for name in SCALER_CALLS:
-            yield around(torch.amp.GradScaler, name, functools.partial(self.scale, name))
+            yield around(torch.amp.GradScaler, name, functools.partial(self.call_scaler, name))
 
     @contextlib.contextmanager
-    def hooked(self) -> Iterator[None]:
+    def step_hooks(self) -> Iterator[None]:
         """Record the steps of optimizers for the length of a `with` block."""
-        ended = register_optimizer_step_post_hook(
+        at_end = register_optimizer_step_post_hook(
             lambda optimizer, *_: self.close_step(type(optimizer).__name__)
         )
-        begun = register_optimizer_step_pre_hook(lambda *args: self.before_step(*args))
+        at_begin = register_optimizer_step_pre_hook(lambda *args: self.before_step(*args))
         try:
             yield
         finally:
-            begun.remove()
-            ended.remove()
+            at_begin.remove()
+            at_end.remove()
 
 
 # What runs where a module is called, and where autograd does.
 _ENGINE: Final = _run_engine.__code__
-_FORWARD: Final = next(
-    c
-    for c in Recorder.forward.__code__.co_consts
-    if isinstance(c, CodeType) and c.co_name == "call"
-)
+_FORWARD: Final = Recorder([]).recorded_call(nn.Module.__call__).__code__
 
 
 def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
@@ -391,19 +434,19 @@ def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
     cast. torch's own answer is "none" inside an operator that has just been cast.
     """
 
-    def entered(original: Any, self: Any) -> Any:
-        given = original(self)
+    def enter_region(original: Any, self: Any) -> Any:
+        region = original(self)
         self.__dict__.setdefault("_dojo_before", []).append(thread.autocast)
         if self.device == kind:
             thread.autocast = str(self.fast_dtype) if self._enabled else None
-        return given
+        return region
 
-    def left(original: Any, self: Any, *error: Any) -> Any:
+    def leave_region(original: Any, self: Any, *error: Any) -> Any:
         thread.autocast = self.__dict__["_dojo_before"].pop()
         return original(self, *error)
 
-    yield around(torch.amp.autocast_mode.autocast, "__enter__", entered)
-    yield around(torch.amp.autocast_mode.autocast, "__exit__", left)
+    yield around(torch.amp.autocast_mode.autocast, "__enter__", enter_region)
+    yield around(torch.amp.autocast_mode.autocast, "__exit__", leave_region)
 
 
 def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:

@@ -160,6 +160,7 @@ def test_the_line_is_found_while_another_thread_asks_and_after_an_interrupt(
         raise KeyboardInterrupt
 
     ask = asking("/somewhere/interrupted.py")["ask"]
+    assert recorder.student_file[__file__]  # known before, so that the thread is not interrupted
     monkeypatch.setattr(recorder, "from_library", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ask()

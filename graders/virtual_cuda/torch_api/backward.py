@@ -49,24 +49,21 @@ def _refuse_gradients_elsewhere(tensors: Any, gradients: Any) -> None:
             )
 
 
-def _run_backward(
-    recorder: Recorder, gradients_at: int, original: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Call `torch.autograd.backward` or `grad`, and record the pass.
+def _run_backward(gradients_at: int, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `torch.autograd.backward` or `grad`.
 
     `gradients_at` is the position of the argument that holds gradients. Raises RuntimeError, as
     CUDA does, for a gradient on another device than its tensor.
     """
-    with recorder.backward_pass():
-        if len(args) > gradients_at:
-            gradients = args[gradients_at]
-        else:
-            gradients = kwargs.get("grad_tensors", kwargs.get("grad_outputs"))
-        if gradients is not None:
-            tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
-            _refuse_gradients_elsewhere(tensors, gradients)
-        with on_streams_of_forward():
-            return original(*args, **kwargs)
+    if len(args) > gradients_at:
+        gradients = args[gradients_at]
+    else:
+        gradients = kwargs.get("grad_tensors", kwargs.get("grad_outputs"))
+    if gradients is not None:
+        tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+        _refuse_gradients_elsewhere(tensors, gradients)
+    with on_streams_of_forward():
+        return original(*args, **kwargs)
 
 
 def _device_of_input(node: Any, slot: int) -> torch.device:
@@ -110,8 +107,8 @@ def _recording_patches(opening: Opening) -> Iterator[Patch]:
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
     opening.on_next_device.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
     opening.on_close.append(recorder.stop)
-    opening.enter(recorder.hooked)
+    opening.enter(recorder.step_hooks)
     yield from recorder.patches()
-    yield around(torch.autograd, "backward", partial(_run_backward, recorder, 1))
-    yield around(torch.autograd, "grad", partial(_run_backward, recorder, 2))
+    yield around(torch.autograd, "backward", partial(recorder.record_backward, _run_backward, 1))
+    yield around(torch.autograd, "grad", partial(recorder.record_backward, _run_backward, 2))
     yield around(torch.autograd.function.BackwardCFunction, "apply", _run_custom_backward)
