@@ -22,6 +22,7 @@ from gpudojo.grading.lazy_torch import torch as torch
 from gpudojo.grading.limits import in_scenario, scenario_running
 from gpudojo.grading.load import describe_exception
 from gpudojo.grading.settings import read_settings, restore_settings
+from gpudojo.grading.student_code import call_student
 from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Call:
         RAN.clear()
         try:
             with _warnings_shown_once(self.submission):
-                result = self.function(*args, **kwargs)
+                result = call_student(self.function, *args, **kwargs)
                 if _open_modes() != modes:
                     raise RuntimeError(
                         "it left a mode of torch open, which changes torch for all other code"

@@ -143,8 +143,8 @@ READ: Final = frozenset(
     {"__array_interface__", "__array_struct__"}
 )  # lead there only where they are defined
 TESTING: Final = frozenset(
-    "_testcapi _testinternalcapi _testlimitedcapi _testbuffer _ctypes_test".split()
-)  # of Python
+    "_testcapi _testinternalcapi _testlimitedcapi _testbuffer _ctypes_test greenlet greenlet._greenlet".split()
+)  # of Python, and what leads from one stack to another
 POINTERS: Final = ("_new_with_weak_ptr", "_weak_ref", "_set_cdata")  # of a storage, by its address
 TORCHS: Final = frozenset({"aten", "prims", "prim", "_"})  # namespaces of operators
 _ROOT: Final = os.path.join(

@@ -1,0 +1,1 @@
+"""What a child has against submissions that forge evidence of their work."""
