@@ -42,7 +42,7 @@ from virtual_cuda.ledger import (
     questions,
     timeline_of,
 )
-from virtual_cuda.ledger.exports import LineRow, columns_of, totals
+from virtual_cuda.ledger.line_table import LineRow, columns_of, totals
 from virtual_cuda.ledger.texts import duration, with_similar_signs
 from virtual_cuda.patching import around, patch
 from virtual_cuda.sizes import format_size, parse_size

@@ -7,10 +7,10 @@ from typing import Any
 
 from virtual_cuda.clock.advice import what_limits
 from virtual_cuda.clock.lanes import HOST, Interval, Times
-from virtual_cuda.ledger.exports import TraceEvent, details_of, named_tracks, title_of
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.records import Record
 from virtual_cuda.ledger.timeline import MOST_LANES, PARTS, Lane, LaneKind, Scaled
+from virtual_cuda.ledger.trace import TraceEvent, details_of, named_tracks, title_of
 
 
 def lanes_to_scale(times: Times) -> Scaled:

@@ -7,7 +7,8 @@ torch.
 from __future__ import annotations
 
 from virtual_cuda.ledger import questions, records, rows
-from virtual_cuda.ledger.exports import (
+from virtual_cuda.ledger.ledger import Ledger, records_of
+from virtual_cuda.ledger.line_table import (
     COLUMNS,
     LineRow,
     columns_of,
@@ -15,9 +16,7 @@ from virtual_cuda.ledger.exports import (
     file_rows,
     line_rows,
     totals,
-    trace_of,
 )
-from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -50,6 +49,7 @@ from virtual_cuda.ledger.timeline_text import (
     plain_lines,
     timeline_legend,
 )
+from virtual_cuda.ledger.trace import trace_of
 
 __all__ = [
     "COLUMNS",

@@ -16,7 +16,7 @@ from typing import NamedTuple, overload
 
 import msgspec
 
-from virtual_cuda.ledger import exports, questions, records
+from virtual_cuda.ledger import questions, records, trace
 from virtual_cuda.ledger.records import Record, Site, Span
 from virtual_cuda.ledger.rows import (
     GRAD,
@@ -161,7 +161,7 @@ class Ledger(Sequence[Record]):
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
         """Write a trace that chrome://tracing and ui.perfetto.dev open; returns its path."""
         path = Path(path)
-        path.write_bytes(msgspec.json.encode(exports.trace_of(self.records)))
+        path.write_bytes(msgspec.json.encode(trace.trace_of(self.records)))
         return path
 
     def peak_bytes(self, device: str = "cuda") -> int:

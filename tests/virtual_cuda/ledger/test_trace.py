@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger import rows
-from virtual_cuda.ledger.exports import trace_of
 from virtual_cuda.ledger.ledger import Ledger, records_of
+from virtual_cuda.ledger.trace import trace_of
 
 NOWHERE = (None, None)
 CODE = compile("\n\nloss.item()", "loop.py", "exec")

@@ -1,0 +1,248 @@
+"""A table of a ledger with one row per source line, as data and as text."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from virtual_cuda.ledger import questions
+from virtual_cuda.ledger.questions import Records, SourceLine
+from virtual_cuda.ledger.records import Record
+from virtual_cuda.ledger.texts import cut, duration, printable, short_size
+
+
+class _Figure(NamedTuple):
+    """What one column of the table tells."""
+
+    ask: Callable[[Records], int]
+    spell: Callable[[int], str]
+
+    def cell(self, records: Records) -> str:
+        """The text for these records; empty for 0."""
+        figure = self.ask(records)
+        return self.spell(figure) if figure else ""
+
+
+def _count_waits(records: Records) -> int:
+    return len(questions.waits(records))
+
+
+def _count_operations(records: Records) -> int:
+    return len(questions.operations(records))
+
+
+COLUMNS: Final = {
+    "to device": _Figure(questions.bytes_to_device, short_size),
+    "to host": _Figure(questions.bytes_to_host, short_size),
+    "waits": _Figure(_count_waits, str),
+    "ops": _Figure(_count_operations, str),
+    "allocated": _Figure(questions.allocated_bytes, short_size),
+    "peak": _Figure(questions.peak_bytes, short_size),
+}
+NO_LINE: Final = (
+    "(in libraries)",
+    0,
+)  # instead of file and line: what no line of the user's caused
+TIMES: Final = ("host", "GPU")  # the columns of modelled times
+Spent = Mapping[int, tuple[float, float]]  # by the index of a record: seconds for each of TIMES
+Cells = tuple[str, ...]  # a text for each column
+
+
+@dataclass(frozen=True)
+class LineRow:
+    """One line of code, and a text for each column; empty where there is nothing to tell."""
+
+    number: int
+    code: str
+    cells: Cells
+
+
+FileRows = Mapping[str, Sequence[LineRow]]  # the rows of each file
+
+
+def columns_of(spent: Spent | None) -> Cells:
+    """The headings of a table; modelled times, where there are any, come first."""
+    if spent is None:
+        return tuple(COLUMNS)
+    return (*TIMES, *COLUMNS)
+
+
+def line_rows(
+    records: Records, file: str, code: Iterable[str], first: int = 1, spent: Spent | None = None
+) -> list[LineRow]:
+    """One row for every line of the code, which begins at line `first` of the file."""
+    records_of_lines = _records_by_line(records)
+    rows = []
+    for number, text in enumerate(code, first):
+        of_line = records_of_lines.get((file, number), [])
+        cells = totals(of_line, spent)
+        rows.append(LineRow(number, text.rstrip(), cells))
+    return rows
+
+
+def _records_by_line(records: Records) -> dict[SourceLine, list[Record]]:
+    """The records that each line caused; those without a line under NO_LINE."""
+    found: dict[SourceLine, list[Record]] = {}
+    for record in records:
+        line = NO_LINE
+        if record.site is not None:
+            line = (record.site.file, record.site.line)
+        found.setdefault(line, []).append(record)
+    return found
+
+
+def totals(records: Records, spent: Spent | None = None) -> Cells:
+    """A text for each column of `columns_of(spent)`, over all of the records."""
+    cells = tuple(figure.cell(records) for figure in COLUMNS.values())
+    if spent is None:
+        return cells
+    host = 0.0
+    device = 0.0
+    for record in records:
+        host_seconds, device_seconds = spent.get(record.index, (0.0, 0.0))
+        host += host_seconds
+        device += device_seconds
+    return (_time_cell(host), _time_cell(device), *cells)
+
+
+def _time_cell(seconds: float) -> str:
+    return duration(round(seconds * 1e9)) if seconds else ""
+
+
+DISPENSABLE: Final = ("peak", "ops")  # columns that give way to the code where there is little room
+CODE: Final = 36  # characters of code that a table has room for, with all columns
+NARROW: Final = 24  # with less, the figures are below the code
+
+
+def file_rows(records: Records, spent: Spent | None = None) -> dict[str, list[LineRow]]:
+    """The lines that did something on a device, in order, by file."""
+    found: dict[str, list[LineRow]] = {}
+    records_of_lines = _records_by_line(records)
+    for file, number in sorted(records_of_lines):
+        code = printable(linecache.getline(file, number).strip())
+        of_line = records_of_lines[file, number]
+        row = LineRow(number, code, totals(of_line, spent))
+        if any(row.cells):
+            found.setdefault(file, []).append(row)
+    return found
+
+
+def draw_table(
+    files: FileRows,
+    sums: Sequence[str],
+    width: int,
+    headings: Sequence[str] = tuple(COLUMNS),
+) -> list[str]:
+    """The lines of a table, at most `width` characters wide.
+
+    Columns without any figure are left out. `sums` are the cells of the last line, the total.
+    """
+    return _Table(files, sums, width, headings).draw()
+
+
+class _Table:
+    """Rows of files to be drawn, and how wide its columns are."""
+
+    def __init__(
+        self,
+        files: FileRows,
+        sums: Sequence[str],
+        width: int,
+        headings: Sequence[str],
+    ) -> None:
+        """Measure the columns, and choose those that have a figure."""
+        self.files = files
+        self.sums = sums
+        self.width = width
+        self.headings = headings
+        rows: list[LineRow] = []
+        for rows_of_file in files.values():
+            rows += rows_of_file
+        self.number_width = 2 + max([len(str(row.number)) for row in rows], default=1)
+        # The columns with a figure are shown.
+        self.column_widths: list[int] = []
+        self.shown: list[int] = []
+        for column, heading in enumerate(headings):
+            cells = [row.cells[column] for row in rows]
+            cells.append(sums[column])
+            widest = max(len(cell) for cell in cells)
+            self.column_widths.append(max(widest, len(heading)))
+            if any(cells):
+                self.shown.append(column)
+        # The longest code, or the name of a file beside it.
+        lengths = [len(row.code) for row in rows]
+        lengths += [len(file) - self.number_width - 2 for file in files]
+        self.longest = max(lengths, default=0)
+
+    def draw(self) -> list[str]:
+        """The lines of the table.
+
+        Figures stand beside the code, or below it where the code would have too little room. Drops
+        the columns of DISPENSABLE from `shown` where the code needs their room.
+        """
+        for name in DISPENSABLE:
+            column = self.headings.index(name)
+            if self._code_room() < min(CODE, self.longest) and column in self.shown:
+                self.shown.remove(column)
+        code_width = min(self._code_room(), self.longest)
+        if code_width < min(NARROW, self.longest):
+            return self._draw_narrow()
+        return self._draw_wide(self.number_width + 2 + code_width)
+
+    def _code_room(self) -> int:
+        """Characters that the columns which are shown leave for code."""
+        columns = sum(self.column_widths[column] + 2 for column in self.shown)
+        return self.width - self.number_width - 2 - columns
+
+    def _code_line(self, row: LineRow) -> str:
+        return f"{row.number or '':>{self.number_width}}  {row.code}"
+
+    def _draw_wide(self, first_width: int) -> list[str]:
+        """The lines with the figures beside the code."""
+        lines = []
+        for file, rows in self.files.items():
+            lines.append(self._wide_line(file, self.headings, first_width))
+            for row in rows:
+                code = self._code_line(row)
+                lines.append(self._wide_line(code, row.cells, first_width))
+        lines.append(self._wide_line("total", self.sums, first_width))
+        return lines
+
+    def _wide_line(self, text: str, cells: Sequence[str], first_width: int) -> str:
+        line = cut(text, first_width).ljust(first_width)
+        for column in self.shown:
+            line += f"  {cells[column]:>{self.column_widths[column]}}"
+        return line.rstrip()
+
+    def _draw_narrow(self) -> list[str]:
+        """The lines with the figures below the code."""
+        lines = []
+        for file, rows in self.files.items():
+            lines.append(cut(file, self.width))
+            for row in rows:
+                code = self._code_line(row).rstrip()
+                lines.append(cut(code, self.width))
+                lines += self._figure_lines(row.cells)
+        lines.append("total")
+        lines += self._figure_lines(self.sums, all_columns=True)
+        return lines
+
+    def _figure_lines(self, cells: Sequence[str], all_columns: bool = False) -> list[str]:
+        """The cells with their headings, in indented lines.
+
+        A line never ends between a figure and its heading. `all_columns` adds those that are not
+        shown.
+        """
+        figures = []
+        for column, heading in enumerate(self.headings):
+            if cells[column] and (all_columns or column in self.shown):
+                figure = f"{heading} {cells[column]}"
+                figures.append(figure.replace(" ", "\xa0"))
+        indent = self.number_width + 4
+        room = max(self.width - indent, 20)
+        text = ", ".join(figures)
+        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        return [" " * indent + line.replace("\xa0", " ") for line in lines]
