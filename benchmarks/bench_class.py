@@ -158,7 +158,7 @@ from pathlib import Path
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.grading import call as calling
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.sandbox.warm_up import warm_up
 warm_up()
 spent = 0.0
@@ -178,7 +178,7 @@ for folder in {[str(f) for f in folders]!r}:
         for exercise in exercises_of("day8"):
             submission = load_submission(Path(folder) / f"{{exercise.stem}}.py")
             for function in exercise.functions:
-                observe(exercise, function, submission, "virtual", 8)
+                observe_function(exercise, function, submission, "virtual", 8)
     found.append(spent)
 print(json.dumps(found))
 """

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
 from gpudojo.watch.course import Course, ExerciseWork
@@ -47,7 +47,7 @@ def own_calls(exercise: Exercise, name: str, path: Path, kind: str) -> float:
 
     submission.names[name] = timed
     function = next(each for each in exercise.functions if each.name == name)
-    observe(exercise, function, submission, kind, PUBLIC_SEEDS[0])
+    observe_function(exercise, function, submission, kind, PUBLIC_SEEDS[0])
     return took
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpudojo.grading.engine import judge_checks
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import Outcome
 from gpudojo.pytest_plugin.terminal import Feedback
@@ -27,7 +27,7 @@ def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
     }
     path.write_text(f"ANSWERS = {answers}\n", encoding="utf-8")
     function = EXERCISE.functions[0]
-    wanted = observe(
+    wanted = observe_function(
         EXERCISE,
         function,
         load_submission(Path("reference/day8/12_self_assessment.py")),
@@ -35,7 +35,10 @@ def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
         8,
     )
     results = judge_checks(
-        EXERCISE, function, observe(EXERCISE, function, load_submission(path), "virtual", 8), wanted
+        EXERCISE,
+        function,
+        observe_function(EXERCISE, function, load_submission(path), "virtual", 8),
+        wanted,
     )
     assert [result.outcome for result in results] == [
         Outcome.PASSED,

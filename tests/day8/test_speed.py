@@ -18,7 +18,7 @@ from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
 from gpudojo.grading import probing
 from gpudojo.grading.call import Call
 from gpudojo.grading.load import SOLUTION, Submission, load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import Array, Modelled, Race
 from gpudojo.model.exercise import Failed
@@ -112,7 +112,7 @@ def seen_of(tmp_path: Path, text: str) -> Any:
     file = tmp_path / "06_vectorizing_pixel_loops.py"
     file.write_text(text)
     exercise = next(e for e in exercises_of("day8") if e.number == "06")
-    return observe(
+    return observe_function(
         exercise, exercise.functions[0], load_submission(file), "virtual", 8
     ).observations
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gpudojo.grading.engine import judge_checks
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import Array, Evidence, decode_evidence, encode_evidence
 from gpudojo.model.results import Outcome
@@ -41,7 +41,9 @@ def right(stem: str, name: str) -> Evidence:
     exercise, function = next((e, f) for e, f in FUNCTIONS if (e.stem, f.name) == (stem, name))
     return decode_evidence(
         encode_evidence(
-            observe(exercise, function, load_submission(REFERENCES / f"{stem}.py"), "virtual", 8)
+            observe_function(
+                exercise, function, load_submission(REFERENCES / f"{stem}.py"), "virtual", 8
+            )
         )
     )
 

@@ -154,7 +154,7 @@ def prepare_judging(exercises: Iterable[Exercise], only: frozenset[str] = frozen
     known_misconceptions()
     for _, function in _graded_functions(exercises, only):
         for probe in function.probes:
-            _ = probe.returns  # finding out takes long the first time
+            _ = probe.return_type  # finding out takes long the first time
 
 
 def _graded_functions(

@@ -124,7 +124,7 @@ class Call:
                         "it left a mode of torch open, which changes torch for all other code"
                     )
                 for argument in arguments:
-                    _require_unchanged(argument)
+                    _require_same_class(argument)
                 return require_plain_tensors(result)
         except (Exception, SystemExit) as error:
             evidence = describe_exception(error, self.path)
@@ -222,7 +222,7 @@ class _Argument(NamedTuple):
 
 
 def _remember_classes(values: Iterable[Any]) -> list[_Argument]:
-    """What `_require_unchanged` compares, of those values that can be changed so."""
+    """What `_require_same_class` compares, of those values that can be changed so."""
     found = []
     for value in values:
         if not isinstance(value, _PLAIN):
@@ -231,7 +231,7 @@ def _remember_classes(values: Iterable[Any]) -> list[_Argument]:
     return found
 
 
-def _require_unchanged(argument: _Argument) -> None:
+def _require_same_class(argument: _Argument) -> None:
     """Raises RuntimeError where an argument has got another class or methods of student code."""
     value, kind, attributes = argument
     if type(value) is not kind and any(map(_is_students, vars(type(value)).values())):

@@ -133,7 +133,7 @@ def runs(
     function.diagnose = diagnose_or_none
 
     def runs(seen: Seen, wanted: Seen) -> None:
-        _expect_probes_returned(function, seen)
+        _expect_every_return(function, seen)
         # Evidence comes from where student code ran, so what is missing does not pass.
         found = dict(_errors_by_scenario(function, seen))
         expected = [name for name, _ in _errors_by_scenario(function, wanted)]
@@ -153,7 +153,7 @@ def runs(
     function.check(0, needs=())(runs)
 
 
-def _expect_probes_returned(function: Function, seen: Seen) -> None:
+def _expect_every_return(function: Function, seen: Seen) -> None:
     """Raise Failed for a function that is missing, or that a probe could not call to the end."""
     edges = {probe.name for probe in function.probes if probe.edge}
     for name, (status, error) in seen.ends.items():

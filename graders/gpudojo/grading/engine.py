@@ -21,7 +21,7 @@ import msgspec
 
 from gpudojo.grading.bindings import solved_names
 from gpudojo.grading.checks import failure_of_scenario
-from gpudojo.grading.explain import explain
+from gpudojo.grading.explain import explain_result
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.reference_solutions import CachedReference
 from gpudojo.grading.references import Reference, reference_for
@@ -73,7 +73,9 @@ def judge_function(
         lines = lines()
     explained = []
     for result in results:
-        explained.append(explain(result, function, evidence.observations, lines or {}, signature))
+        explained.append(
+            explain_result(result, function, evidence.observations, lines or {}, signature)
+        )
     return explained
 
 
@@ -190,15 +192,15 @@ def grade_function(
     and decoded, as on the way out of a sandbox: a verdict must not depend on where it was reached.
     Raises DojoError where the reference cannot be used.
     """
-    from gpudojo.grading.observe import observe
+    from gpudojo.grading.observe import observe_function
 
     yours, theirs = pair.functions if pair is not None else (function, function)
-    seen = _decoded_again(observe(exercise, yours, submission, kind, seed, limits))
+    seen = _decoded_again(observe_function(exercise, yours, submission, kind, seed, limits))
     if reference is None:
         return judge_function(exercise, function, seen, seen, submission.lines)
     # The reference is run, or read, only if a check may need it.
     wanted = seen
-    if _all_probes_called(seen):
+    if _needs_reference(seen):
         wanted = _decoded_again(reference.evidence_of(exercise, theirs, kind, seed))
     signature = reference.signature_of(exercise, function)
     return judge_function(exercise, function, seen, wanted, submission.lines, signature)
@@ -208,7 +210,7 @@ def _decoded_again(evidence: Evidence) -> Evidence:
     return decode_evidence(encode_evidence(evidence))
 
 
-def _all_probes_called(evidence: Evidence) -> bool:
+def _needs_reference(evidence: Evidence) -> bool:
     """True if all probes called the function. Otherwise no check needs the reference."""
     statuses = {observation.status for observation in evidence.observations.values()}
     return statuses <= {CallStatus.RETURNED, CallStatus.RAISED}
@@ -336,7 +338,7 @@ class FileGrader:
         pair = None
         if self.watching:
             timelines = reference.timelines_of(exercise, function)
-            pair = Pair.watching(exercise, function, timelines)
+            pair = Pair.of_function(exercise, function, timelines)
             self.pairs[function.name] = pair
         return grade_function(
             exercise, function, self.submission, reference, self.kind, self.seed, limits, pair

@@ -25,7 +25,7 @@ _NO_ERROR: Final = Raised("", "", None)
 _NO_MISTAKE: Final = Misconception("", "")
 
 
-def explain(
+def explain_result(
     result: CheckResult,
     function: Function,
     observations: Mapping[str, Observation],

@@ -164,7 +164,7 @@ def describe_line(path: Path, line: int) -> str:
         except (OSError, notebooks.NotANotebook):
             return name
         source = notebook.source
-        cell, number = notebook.place(line)
+        cell, number = notebook.place_of_line(line)
         place = f"{name}, code cell {cell}, line {number}"
     else:
         number = line

@@ -141,7 +141,7 @@ class _Alarm:
             return
         # Time in which the process waited for a processor is given back: the alarm moves.
         if not self.limit.raised:
-            left = self._seconds_left()
+            left = self._remaining_seconds()
             if left > 0:
                 self.end = max(self.end, time.monotonic() + left)
                 self._go_off_in(max(left, INSIST), AGAIN)
@@ -161,7 +161,7 @@ class _Alarm:
             self.end += max(self.seconds, TIDYING)
             raise TimedOut(self.seconds)
 
-    def _seconds_left(self) -> float:
+    def _remaining_seconds(self) -> float:
         elapsed = time.monotonic() - self.began
         return self.seconds - charged_seconds(elapsed, self.waited() - self.waited_before)
 

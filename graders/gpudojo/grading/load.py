@@ -66,12 +66,12 @@ class Submission:
     warned: set[tuple[str, str, str, int]] = field(default_factory=set)  # warnings that were shown
 
 
-def _never(error: BaseException) -> bool:
+def _nothing_is_ours(error: BaseException) -> bool:
     return False
 
 
 def load_submission(
-    path: Path, ours: Callable[[BaseException], bool] = _never, trees: Trees | None = None
+    path: Path, ours: Callable[[BaseException], bool] = _nothing_is_ours, trees: Trees | None = None
 ) -> Submission:
     """Run a student's file and return what it defines.
 
@@ -139,7 +139,7 @@ def load_again(submission: Submission) -> Submission:
     if not submission.texts:
         return load_submission(submission.path)
     again = replace(submission, names={}, broken=None)
-    _run_texts(again, {}, _never)
+    _run_texts(again, {}, _nothing_is_ours)
     return again
 
 

@@ -46,13 +46,13 @@ def asks_about_machine(statements: list[ast.stmt]) -> bool:
     """True if a file asks when it is run, or in a function that remembers the answer."""
     functions = [node for node in statements if isinstance(node, _FUNCTIONS)]
     asking = _functions_that_ask(functions)
-    if any(node.name in asking and _remembers(node) for node in functions):
+    if any(node.name in asking and _remembers_answer(node) for node in functions):
         return True
     imported = _names_from_devices(statements)
     for node in _run_with_file(statements):
-        if _name_asked(node) in QUESTIONS or _keeps_device_function(node, imported):
+        if _name_or_question(node) in QUESTIONS or _keeps_device_function(node, imported):
             return True
-        if isinstance(node, ast.Call) and _name_asked(node.func) in asking:
+        if isinstance(node, ast.Call) and _name_or_question(node.func) in asking:
             return True
     return False
 
@@ -61,7 +61,7 @@ def _functions_that_ask(functions: list[ast.FunctionDef | ast.AsyncFunctionDef])
     """The names of functions that ask when they are called, also by way of one another."""
     names_used = {}
     for function in functions:
-        names_used[function.name] = {_name_asked(part) for part in nodes_in(function)}
+        names_used[function.name] = {_name_or_question(part) for part in nodes_in(function)}
     asking = {name for name, used in names_used.items() if used & QUESTIONS}
     while True:
         more = {name for name, used in names_used.items() if used & asking} - asking
@@ -79,7 +79,7 @@ def _names_from_devices(statements: list[ast.stmt]) -> set[str]:
     return names
 
 
-def _name_asked(node: ast.AST) -> str:
+def _name_or_question(node: ast.AST) -> str:
     """The name, or the question of torch, that a node is. Empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
@@ -100,11 +100,11 @@ def _keeps_device_function(node: ast.AST, imported: set[str]) -> bool:
     if node.attr in DEVICES:
         return False
     owner = node.value
-    name = owner.attr if isinstance(owner, ast.Attribute) else _name_asked(owner)
+    name = owner.attr if isinstance(owner, ast.Attribute) else _name_or_question(owner)
     return name in DEVICES
 
 
-def _remembers(function: ast.AST) -> bool:
+def _remembers_answer(function: ast.AST) -> bool:
     """True if what a function finds out is kept for the next call, by a cache or a global name."""
     for node in ast.walk(function):
         if isinstance(node, ast.Global):

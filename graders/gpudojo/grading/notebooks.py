@@ -44,7 +44,7 @@ class Notebook(msgspec.Struct, frozen=True):
     def source(self) -> str:
         return "\n".join(cell.source for cell in self.cells) + "\n"
 
-    def place(self, line: int) -> tuple[int, int]:
+    def place_of_line(self, line: int) -> tuple[int, int]:
         """The number of the code cell, and the line in it, of a line of the whole."""
         for cell in reversed(self.cells):
             if cell.first <= line:

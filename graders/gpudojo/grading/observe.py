@@ -1,6 +1,6 @@
 """Runs the probes of a function and collects evidence.
 
-`observe` gives the evidence of one function, `observe_probes` the same probe by probe, and
+`observe_function` gives the evidence of one function, `observe_probes` the same probe by probe, and
 `load_file` runs the student's file. All of them take `Limits`. Errors have two places: what a
 probe raises becomes evidence in `probing.py`, and everything else in `observe_probe`.
 """
@@ -75,7 +75,7 @@ class _ProbeRun(NamedTuple):
 # ---- all probes of a function ------------------------------------------------------------------
 
 
-def observe(
+def observe_function(
     exercise: Exercise,
     function: Function,
     submission: Submission,

@@ -59,7 +59,7 @@ def _observe_value(probe: Probe[Any], student: Any, is_reference: bool) -> Obser
     if isinstance(student, dict) and all(value is None for value in dict.values(student)):
         return Observation(CallStatus.TODO)
     if probe.machine == "value" or is_reference:
-        return Observation(CallStatus.RETURNED, probe.facts(student))
+        return Observation(CallStatus.RETURNED, probe.collect_facts(student))
     return Observation(CallStatus.RETURNED, {})
 
 
@@ -83,7 +83,7 @@ def _facts_or_error(name: str, probe: Probe[Any], call: Call) -> Observation:
     An error of the student's function, or of the probe itself, is what was found out, too.
     """
     try:
-        facts = probe.facts(call)
+        facts = probe.collect_facts(call)
     except StudentRaised as error:
         return Observation(CallStatus.RAISED, raised=error.evidence)
     except Exception as error:

@@ -26,7 +26,7 @@ from gpudojo.grading.shipped_evidence import (
     SHIPPED_SUFFIX,
     UNKNOWN_SIGNATURE,
     compress_evidence,
-    decompress,
+    decompress_evidence,
 )
 from gpudojo.model.catalogue import day_of_exercise, registered_days
 from gpudojo.model.errors import BadEvidence, ReferenceFails
@@ -53,12 +53,14 @@ class ReferenceSolution:
 
     def evidence_of(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
         """Run a function of it, unless that is kept. Raises ReferenceFails if it does not work."""
-        from gpudojo.grading.observe import observe  # torch, which a grader of classes never needs
+        from gpudojo.grading.observe import (
+            observe_function,  # torch, which a grader of classes never needs
+        )
 
         key = (function.name, kind, seed)
         if key in self._kept:
             return self._kept[key]
-        evidence = observe(exercise, function, self.solution, kind, seed)
+        evidence = observe_function(exercise, function, self.solution, kind, seed)
         refuse_failing(evidence)
         if self.keep:
             self._kept[key] = evidence
@@ -162,7 +164,7 @@ class CachedReference:
         cached = None if key is None else self._read_cache(function, key)
         if cached is not None:
             with contextlib.suppress(BadEvidence):
-                return decode_evidence(decompress(cached.evidence))
+                return decode_evidence(decompress_evidence(cached.evidence))
         return self.solution.evidence_of(exercise, function, kind, seed)
 
     def signature_of(self, exercise: Exercise, function: Function) -> str:
@@ -210,7 +212,7 @@ class CachedReference:
             with contextlib.suppress(OSError, BadEvidence):
                 data = self._file_of(function, key).read_bytes()
                 cached = decode_untrusted(msgspec.msgpack.Decoder(CachedEvidence).decode, data)
-                observations = decode_evidence(decompress(cached.evidence)).observations
+                observations = decode_evidence(decompress_evidence(cached.evidence)).observations
                 probes = {probe.name for probe in function.probes}
                 if cached.key == key and observations.keys() == probes:
                     self._read[key] = cached

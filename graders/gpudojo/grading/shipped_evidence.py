@@ -75,7 +75,7 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
             return []
         decoder = msgspec.msgpack.Decoder(list[Timeline])
         try:
-            timelines = decode_untrusted(decoder.decode, decompress(packed))
+            timelines = decode_untrusted(decoder.decode, decompress_evidence(packed))
         except BadEvidence as error:
             raise BadEvidence(
                 f"the timelines of {function} in this release cannot be read: {error.reason}"
@@ -94,7 +94,7 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
 
     def _decode_evidence_at(self, key: str) -> Evidence:
         """The evidence under a key. Raises BadEvidence where nothing readable is there."""
-        data = decompress(self.evidence.get(key, b""))
+        data = decompress_evidence(self.evidence.get(key, b""))
         if not data:
             raise BadEvidence(
                 f"{self.day}{SHIPPED_SUFFIX} of this release has nothing that can be read at {key}"
@@ -107,7 +107,7 @@ def compress_evidence(found: Evidence | Sequence[Timeline]) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(found), 9)
 
 
-def decompress(packed: bytes) -> bytes:
+def decompress_evidence(packed: bytes) -> bytes:
     """The decompressed bytes. They are empty where the data is damaged, cut off or too large."""
     reader = zlib.decompressobj()
     data = b""

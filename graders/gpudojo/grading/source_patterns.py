@@ -50,16 +50,16 @@ from virtual_cuda.hooks import DEVICE_TYPES
 
 from gpudojo.grading.syntax import (
     boolean_defaults,
+    called_names,
     first_name,
-    functions_called,
     gives_value,
     guarded_lines,
     lines_leaving_loops,
     lines_of_returns,
+    missing_parameters,
     names_among,
     names_in,
     nodes_in,
-    parameters_not_passed,
     statements_in,
     viewed_name,
     words_in,
@@ -111,7 +111,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     # The patterns of each function and class, and then of each function with its helpers.
     patterns = {}
     for name, inside in nodes.items():
-        patterns[name] = list(_PatternReader(inside, functions, devices).read())
+        patterns[name] = list(_PatternReader(inside, functions, devices).read_patterns())
     for name, node in functions.items():
         with_helpers = [name, *_helpers_of(name, nodes)]
         numbered = _numbered_places(node, [patterns[each] for each in with_helpers])
@@ -259,7 +259,7 @@ class _Surroundings:
             for name in names:
                 self.constants[name] = node.lineno
         # `loss = loss_fn(outputs, targets).item()`
-        function = next(functions_called(node.value), None)
+        function = next(called_names(node.value), None)
         if function is not None:
             for name in names_among(node.targets):
                 self.results[name] = function
@@ -282,7 +282,7 @@ class _PatternReader:
         self.devices = devices
         self.around = _Surroundings(nodes)
 
-    def read(self) -> Patterns:
+    def read_patterns(self) -> Patterns:
         """Yield all patterns with their lines, in the order of the source as far as syntax goes."""
         yield from self._read_names()
         top = self.nodes[0]
@@ -327,7 +327,7 @@ class _PatternReader:
         """`f(`, and `without flag` where it does not pass on a parameter of a function here."""
         yield f"{name}(", node.lineno
         if name in self.functions:
-            for parameter in parameters_not_passed(node, self.functions[name]):
+            for parameter in missing_parameters(node, self.functions[name]):
                 yield f"without {parameter}", node.lineno
 
     def _read_call_of_method(self, node: ast.Call, method: ast.Attribute) -> Patterns:
@@ -362,7 +362,7 @@ class _PatternReader:
     def _read_attribute(self, node: ast.Attribute) -> Patterns:
         """`.shape`, `.grad =` for one that is set, `is_available not called`."""
         line = node.end_lineno or node.lineno
-        yield f"{self._sign_if_compared(node)}.{node.attr}", line
+        yield f"{self._comparison_sign(node)}.{node.attr}", line
         if node.attr in _QUESTIONS and node not in self.around.called:
             yield f"{node.attr} not called", line
         match node:
@@ -371,7 +371,7 @@ class _PatternReader:
         if isinstance(node.ctx, ast.Store):
             yield f".{node.attr} =", line
 
-    def _sign_if_compared(self, node: ast.AST) -> str:
+    def _comparison_sign(self, node: ast.AST) -> str:
         return "== " if node in self.around.compared else ""
 
     def _read_constant(self, node: ast.Constant) -> Patterns:
@@ -381,7 +381,7 @@ class _PatternReader:
             yield f"number {value:.3g}", node.lineno
         if not isinstance(value, str):
             return
-        compared = self._sign_if_compared(node)
+        compared = self._comparison_sign(node)
         kind = _type_of_device(value)
         if kind in DEVICE_TYPES:
             if node not in self.around.keys:  # `there["cuda"]` looks something up
@@ -430,7 +430,7 @@ class _PatternReader:
         yield from self._read_operator(node.op, node.value, node.lineno)
         if viewed_name(node.target) in self.around.views:
             yield "in place", node.lineno
-        for function in functions_called(node.value):
+        for function in called_names(node.value):
             yield f"+= {function}(", node.lineno
         for name in names_in(node.value):
             if name in self.around.results:

@@ -41,7 +41,7 @@ class _Subprocess:
         Starts the process where none runs. Raises RuntimeError where no answer comes.
         """
         if self.process is None or self.process.poll() is not None:
-            self._start()
+            self._start_process()
         assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -52,13 +52,13 @@ class _Subprocess:
             try:
                 answer = line.result(ANSWER_SECONDS).strip()
             except TimeoutError:
-                self.end()
+                self.kill_process()
                 raise RuntimeError(f"no evidence after {ANSWER_SECONDS:g} s") from None
         if not answer:
-            self.end()
+            self.kill_process()
         return answer
 
-    def _start(self) -> None:
+    def _start_process(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gpudojo.grading.subprocess_probe"],
             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -67,9 +67,9 @@ class _Subprocess:
             text=True,
             encoding="ascii",
         )
-        atexit.register(self.end)
+        atexit.register(self.kill_process)
 
-    def end(self) -> None:
+    def kill_process(self) -> None:
         """Kill the process, if one runs."""
         if self.process is None:
             return
@@ -124,7 +124,7 @@ def main() -> None:
         if sys.platform == "linux":
             _answer_in_child(question, answers)
         else:
-            _answer(question, answers)
+            _answer_here(question, answers)
 
 
 def _answer_in_child(question: dict[str, Any], answers: IO[str]) -> None:
@@ -133,14 +133,14 @@ def _answer_in_child(question: dict[str, Any], answers: IO[str]) -> None:
         raise NotImplementedError("there is no fork on Windows")
     pid = os.fork()
     if pid == 0:
-        _answer(question, answers)
+        _answer_here(question, answers)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     if status:
         print("", file=answers, flush=True)
 
 
-def _answer(question: dict[str, Any], answers: IO[str]) -> None:
+def _answer_here(question: dict[str, Any], answers: IO[str]) -> None:
     """Run the probe that is asked for, and write its evidence as one line."""
     exercise = next(each for _, each in every_exercise() if each.stem == question["stem"])
     function = next(each for each in exercise.functions if each.name == question["function"])

@@ -113,7 +113,7 @@ def words_in(test: ast.expr) -> Iterator[str]:
                 yield word
 
 
-def functions_called(node: ast.AST) -> Iterator[str]:
+def called_names(node: ast.AST) -> Iterator[str]:
     """Yield the functions that an expression calls by name."""
     for part in ast.walk(node):
         match part:
@@ -148,7 +148,7 @@ def boolean_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, bool]
                 yield parameter, value
 
 
-def parameters_not_passed(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
+def missing_parameters(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
     """The parameters that a call does not pass. There are none where it may pass anything."""
     if any(isinstance(argument, ast.Starred) for argument in call.args):
         return []

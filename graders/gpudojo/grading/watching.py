@@ -328,7 +328,7 @@ class Pair:
     recorded: Sequence[Timeline] = ()
 
     @classmethod
-    def watching(
+    def of_function(
         cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()
     ) -> Pair:
         """A pair for one function. Its `functions` are to be run, the student's first."""

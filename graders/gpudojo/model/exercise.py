@@ -119,13 +119,13 @@ class Probe(Generic[T_co]):
         """
         return self.machine in (*OTHERS, "reference")
 
-    def facts(self, call: Any) -> dict[str, Fact]:
+    def collect_facts(self, call: Any) -> dict[str, Fact]:
         """What the probe saw, as plain data."""
         found: dict[str, Fact] = plain_facts(self.look(call))
         return found
 
     @cached_property
-    def returns(self) -> Any:
+    def return_type(self) -> Any:
         return get_type_hints(self.look)["return"]
 
 
@@ -155,7 +155,7 @@ class Seen:
         seen = self.observations[probe.name]
         if seen.status is CallStatus.RAISED and seen.raised is not None:
             raise ScenarioRaised(seen.raised)
-        found: T = convert_facts(seen.facts, probe.returns)
+        found: T = convert_facts(seen.facts, probe.return_type)
         parts: Iterable[Any] = [found]
         if isinstance(found, dict) and not isinstance(found, Cases):
             parts = found.values()

@@ -68,7 +68,7 @@ def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
 
 def read(path: Path) -> ClassResults:
     """Everything in a file of results. Raises BadResults with a sentence where it is not one."""
-    with _open_to_read(path) as file:
+    with _open_results_file(path) as file:
         data = file.read().removeprefix(b"\xef\xbb\xbf")
     _check_version(path, data)
     results = _decode_struct(path, data, ClassResults)
@@ -79,13 +79,13 @@ def read(path: Path) -> ClassResults:
 
 def header(path: Path) -> ClassResults:
     """The file's header, without its submissions."""
-    with _open_to_read(path) as file:
+    with _open_results_file(path) as file:
         return _decode_header(path, file.readline())
 
 
 def iterate(path: Path) -> Iterator[SubmissionRow]:
     """The submissions one by one, without holding all of them. Raises BadResults as `read` does."""
-    with _open_to_read(path) as file:
+    with _open_results_file(path) as file:
         if not _ends_before_rows(file.readline()):
             # The same JSON in another layout: some program has written it anew.
             yield from read(path).submissions
@@ -158,7 +158,7 @@ def without_surrogates(thing: Any) -> Any:
     return [without_surrogates(item) for item in thing] if isinstance(thing, list) else thing
 
 
-def _open_to_read(path: Path) -> BinaryIO:
+def _open_results_file(path: Path) -> BinaryIO:
     """Open a file of results. Raises BadResults where it cannot be read."""
     try:
         return path.open("rb")

@@ -34,7 +34,7 @@ from gpudojo.notebook.reports import (
 )
 from gpudojo.notebook.session_functions import (
     NO_SOURCE,
-    cells_to_run,
+    code_of_cells,
     find_source,
     recording_lines,
 )
@@ -106,15 +106,15 @@ def make_report(
     )
 
     if hints is not None and (isinstance(hints, bool) or not isinstance(hints, int)):
-        return _refusal(f"hints is a number, as in hints=2, not {type(hints).__name__}.")
+        return _refuse_with(f"hints is a number, as in hints=2, not {type(hints).__name__}.")
     is_missing = bench in REAL_GPUS and not device_count(bench)
     if bench not in DEVICE_CHOICES or is_missing:
-        return _refusal(f"{NoSuchDevice(bench)}.")
+        return _refuse_with(f"{NoSuchDevice(bench)}.")
     # Which functions are to be checked, and what to say of things that are none.
     tasks = _tasks_by_name()
     said: list[str] = []
     if things:
-        wanted = _find_wanted(things, namespace, tasks, said)
+        wanted = _functions_to_check(things, namespace, tasks, said)
     else:
         defined = [name for name in tasks if namespace.get(name) is not None]
         wanted = [_Wanted(name, namespace[name]) for name in defined]
@@ -123,7 +123,7 @@ def make_report(
     for name, _ in wanted:
         seeds = known_seeds(Path.cwd() / NO_SOURCE, tasks[name].exercise)
         if seeds is not None and seed not in seeds:
-            return _refusal(f"{NoSuchSeed(seed, seeds)}.")
+            return _refuse_with(f"{NoSuchSeed(seed, seeds)}.")
     # Check them one by one. A Ctrl-C leaves out the rest.
     kind, _ = choose_device(bench)
     options = _Options(1 if hints is None else hints, seed, kind, seconds)
@@ -140,11 +140,11 @@ def make_report(
     return CheckReport(table=table, said=tuple(said))
 
 
-def _refusal(sentence: str) -> CheckReport:
+def _refuse_with(sentence: str) -> CheckReport:
     return CheckReport(said=(sentence,))
 
 
-def _find_wanted(
+def _functions_to_check(
     things: Sequence[Any], namespace: dict[str, Any], tasks: dict[str, Task], said: list[str]
 ) -> list[_Wanted]:
     """The objects to check. Adds to `said` what is to be said of things that are no task."""
@@ -154,7 +154,7 @@ def _find_wanted(
         if isinstance(thing, str) and name in namespace:
             thing = namespace[name]
         if name is None:
-            said.append(_why_not_checked(thing, tasks))
+            said.append(_describe_other_thing(thing, tasks))
         elif isinstance(thing, str):
             said.append(f"`{name}` is not defined here yet: run its cell first.")
         else:
@@ -201,7 +201,7 @@ def _name_of_task(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task])
     return None
 
 
-def _why_not_checked(thing: Any, tasks: dict[str, Task]) -> str:
+def _describe_other_thing(thing: Any, tasks: dict[str, Task]) -> str:
     """Why an argument of `check` cannot be checked."""
     own_name = getattr(thing, "__name__", None) if callable(thing) else None
     name = thing if isinstance(thing, str) else own_name
@@ -226,7 +226,7 @@ def _check_function(
 
     student = find_source(name, thing)
     submission = student.make_submission(namespace)
-    leave_cells(student.file, cells_to_run(student, namespace))
+    leave_cells(student.file, code_of_cells(student, namespace))
     grader = FileGrader(submission.path, options.kind, options.seed, submission, watching=True)
     limits = Limits(options.seconds, shared=True)
     random_state = torch.get_rng_state()

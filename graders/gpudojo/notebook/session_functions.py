@@ -203,7 +203,7 @@ def _codes_with_marks(function: SessionFunction) -> dict[tuple[str, int], CodeTy
 # The cells that a function needs in another process
 
 
-def cells_to_run(function: SessionFunction, namespace: dict[str, Any]) -> list[str]:
+def code_of_cells(function: SessionFunction, namespace: dict[str, Any]) -> list[str]:
     """The code to run in another process: what the function uses of other cells, then its own.
 
     The function's own cell keeps its lines.
@@ -219,7 +219,7 @@ def cells_to_run(function: SessionFunction, namespace: dict[str, Any]) -> list[s
         for cell in history:
             if isinstance(cell, str) and cell.strip() != own.strip():
                 texts.append(cell)
-    used = names_needed(function.name, [*texts, own])
+    used = needed_names(function.name, [*texts, own])
     code = []
     for text in texts:
         kept = only_definitions(text, used)
@@ -229,7 +229,7 @@ def cells_to_run(function: SessionFunction, namespace: dict[str, Any]) -> list[s
     return code
 
 
-def names_needed(name: str, texts: Iterable[str]) -> set[str]:
+def needed_names(name: str, texts: Iterable[str]) -> set[str]:
     """A name, and all names that its definition uses, directly or indirectly."""
     statements: list[ast.stmt] = []
     for text in texts:

@@ -83,7 +83,7 @@ def _add_options(parser: pytest.Parser, prefix: str) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if not is_exercise(file_path, parent.session.isinitpath(file_path)):
         return None
-    return _hooks(parent.config).collect_file(file_path, parent)
+    return _exercise_hooks(parent.config).collect_file(file_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,14 +94,14 @@ def pytest_pycollect_makemodule(
     # would stop everything.
     if not is_exercise(module_path):
         return None
-    return _hooks(parent.config).no_module(module_path, parent)
+    return _exercise_hooks(parent.config).no_module(module_path, parent)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     files = {node.config.rootpath / each.partition("::")[0] for each in ids}
     if any(file.suffix == ".ipynb" or is_exercise(file) for file in files):
-        _hooks(node.config).add_collected_by_worker(ids)
+        _exercise_hooks(node.config).add_collected_by_worker(ids)
 
 
 def is_exercise(path: Path, named: bool = False) -> bool:
@@ -137,7 +137,7 @@ def _mentions_day(notebook: Path) -> bool:
     return any(name.encode() in mentioned for name in day_names())
 
 
-def _hooks(config: pytest.Config) -> ExerciseHooks:
+def _exercise_hooks(config: pytest.Config) -> ExerciseHooks:
     """The plugin that does the work. It is registered when it is first asked for."""
     hooks: ExerciseHooks | None = config.pluginmanager.getplugin(HOOKS)
     if hooks is None:

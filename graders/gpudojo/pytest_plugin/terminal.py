@@ -59,11 +59,11 @@ def move_output(report: Any, printed: list[tuple[str, str]]) -> None:
             others.append((title, content))
     report.sections = others
     if report.failed and printed:
-        report.sections += [(title, shorten(content)) for title, content in printed]
+        report.sections += [(title, shorten_output(content)) for title, content in printed]
         printed.clear()
 
 
-def shorten(text: str) -> str:
+def shorten_output(text: str) -> str:
     """The first and last lines of a long text, and how many were left out."""
     lines = []
     for line in text.splitlines():
@@ -192,7 +192,7 @@ def write_summary(
     _write_points(reporter, rows)
     notes = [check.note for check in checks if check.note] + [each.note for each in missing]
     for note in dict.fromkeys(notes):
-        _write_wrapped(reporter, f"note: {note}", yellow=True)
+        _write_in_lines(reporter, f"note: {note}", yellow=True)
     _write_errors(reporter, checks)
     _write_next(reporter, checks, missing)
 
@@ -287,7 +287,7 @@ def _write_errors(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
         reporter.write_line(f"  {happened}", red=True)
 
 
-def _write_wrapped(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
+def _write_in_lines(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
     lines = textwrap.wrap(
         text, reporter._tw.fullwidth, subsequent_indent="      ", break_on_hyphens=False
     )
@@ -320,6 +320,6 @@ def _write_next_check(reporter: pytest.TerminalReporter, path: Path, result: Che
     what = f"write {name}" if result.outcome is Outcome.TODO else result.claim
     if name not in what:
         what = f"{name}: {what}"
-    _write_wrapped(reporter, f"next: {what}", bold=True)
+    _write_in_lines(reporter, f"next: {what}", bold=True)
     node = f"{os.path.relpath(path)}::{result.function}"
     reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)

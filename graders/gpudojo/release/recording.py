@@ -149,7 +149,7 @@ def _without_times(function: Function, evidence: Evidence) -> Evidence:
     """Return the evidence without what this machine's clock says."""
     observations = dict(evidence.observations)
     for probe in function.probes:
-        if probe.returns is Race:
+        if probe.return_type is Race:
             seen = observations[probe.name]
             race = msgspec.structs.replace(convert_facts(seen.facts, Race), student=0.0, loop=0.0)
             observations[probe.name] = Observation(seen.status, plain_facts(race))

@@ -9,7 +9,7 @@ import pytest
 from gpudojo.classes.records import Record, decode_record, encode_record
 from gpudojo.classes.store import Store
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.grading.watching import EveryCall
 from gpudojo.model.catalogue import exercises_of
@@ -120,7 +120,7 @@ def test_a_reference_is_drawn_on_the_public_seed(
     exercise = next(each for each in exercises_of("day8") if f"{each.stem}::train_epoch" == KEY)
     function = exercise.functions[0]
     every = EveryCall("train_epoch")
-    observe(
+    observe_function(
         exercise,
         every.watch_function(function),
         load_submission(REFERENCE / FOURTH),

@@ -24,7 +24,7 @@ from gpudojo.grading.checks import (
 from gpudojo.grading.comparing import arrays_close, arrays_identical
 from gpudojo.grading.engine import judge_checks
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.model.evidence import Array, Cases
 from gpudojo.model.exercise import Exercise, Failed, Function
 from gpudojo.model.results import Outcome
@@ -79,7 +79,7 @@ def failed(folder: Path, body: str, function: Function = double) -> dict[str, st
     right.write_text("def double(numbers):\n    return 2 * numbers\n", encoding="utf-8")
     student.write_text(f"import torch\n\n\ndef double(numbers):\n    {body}\n", encoding="utf-8")
     seen, wanted = (
-        observe(exercise, function, load_submission(path), "virtual", 8)
+        observe_function(exercise, function, load_submission(path), "virtual", 8)
         for path in (student, right)
     )
     results = judge_checks(exercise, function, seen, wanted)

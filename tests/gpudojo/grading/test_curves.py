@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.grading.watching import MOST_POINTS, memory_curve, thin_out
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import MemoryCurve
@@ -77,7 +77,7 @@ def checkpointed() -> Any:
 
     def facts(path: Path) -> dict[str, Any]:
         return (
-            observe(exercise, function, load_submission(path), "virtual", 8)
+            observe_function(exercise, function, load_submission(path), "virtual", 8)
             .observations["passes"]
             .facts
         )

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from gpudojo.grading import engine
 from gpudojo.grading.engine import FileGrader, grade_function, result_of
-from gpudojo.grading.explain import explain
+from gpudojo.grading.explain import explain_result
 from gpudojo.grading.limits import Limits
-from gpudojo.grading.observe import load_file, observe
+from gpudojo.grading.observe import load_file, observe_function
 from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.grading.source_patterns import pattern_lines
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
@@ -198,7 +198,7 @@ def test_a_verdict_is_the_one_of_evidence_that_was_sent(files: Files) -> None:
     exercise = made(anything)
     source = "class Mine:\n    pass\n\ndef double(x):\n    return Mine()\n"
     files.student.write_text(source, encoding="utf-8")
-    seen = observe(
+    seen = observe_function(
         exercise, exercise.functions[0], load_file(files.student), "virtual", 8
     ).observations["anything"]
     assert seen.raised is not None
@@ -275,7 +275,7 @@ def test_after_a_time_out_the_other_scenarios_are_not_run(files: Files) -> None:
 
     exercise = made(first, second)
     files.student.write_text("def double(x):\n    while True:\n        pass\n", encoding="utf-8")
-    found = observe(
+    found = observe_function(
         exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)
     ).observations
     assert calls == ["first"]
@@ -289,7 +289,7 @@ def test_who_swallows_a_time_out_is_out_of_time_all_the_same(files: Files) -> No
     source = f"def double(x):\n    try:\n{loop}    except BaseException:\n        return 2 * x\n"
     files.student.write_text(source, encoding="utf-8")
     exercise = made(look_at_three)
-    found = observe(
+    found = observe_function(
         exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)
     ).observations
     raised = found["look_at_three"].raised
@@ -305,7 +305,7 @@ def test_scenarios_may_share_their_time(files: Files) -> None:
     submission = load_file(files.student)
 
     def outcomes(limits: Limits) -> list[bool]:
-        found = observe(
+        found = observe_function(
             exercise, exercise.functions[0], submission, "virtual", 8, limits
         ).observations
         return [seen.raised is None for seen in found.values()]
@@ -335,7 +335,7 @@ def test_an_interrupt_of_the_student_s_is_evidence_and_one_of_the_user_s_ends_gr
     files.student.write_text("def double(x):\n    return x\n", encoding="utf-8")
     alone = made(interrupted)
     submission = load_file(files.student)
-    found = observe(
+    found = observe_function(
         alone, alone.functions[0], submission, "virtual", 8, Limits(interruptible=False)
     ).observations
     assert found["interrupted"].raised is not None, "in a sandbox nobody presses Ctrl-C"
@@ -400,4 +400,4 @@ def test_a_mistake_is_named_only_where_the_source_does_not_say_otherwise(
         Failed("it ran elsewhere", "here", 2, key, ran=ran),
     )
     lines = pattern_lines(ast.parse(SHOWN.lstrip()).body)
-    assert explain(result, function, {}, lines, "()").misconception == named
+    assert explain_result(result, function, {}, lines, "()").misconception == named

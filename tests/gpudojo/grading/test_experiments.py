@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpudojo.days.day8 import self_assessment
 from gpudojo.grading.load import SOLUTION, load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus
 from gpudojo.release.stubs import BEGIN
@@ -49,12 +49,12 @@ def test_only_the_reference_is_told_what_happens(
     assert SOLUTION == BEGIN
     student = tmp_path / "12_self_assessment.py"
     student.write_text('ANSWERS = {"portable": "b"}\n', encoding="utf-8")
-    seen = observe(EXERCISE, EXERCISE.functions[0], load_submission(student), "virtual", 8)
+    seen = observe_function(EXERCISE, EXERCISE.functions[0], load_submission(student), "virtual", 8)
     assert (seen.observations["tried_out"].status, seen.observations["tried_out"].facts) == (
         CallStatus.RETURNED,
         {},
     )
-    reference = observe(
+    reference = observe_function(
         EXERCISE,
         EXERCISE.functions[0],
         load_submission(Path("reference/day8/12_self_assessment.py")),

@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 from gpudojo.grading.call import StudentRaised, run_scenarios, try_inputs, try_scenarios
-from gpudojo.grading.observe import load_file, observe
+from gpudojo.grading.observe import load_file, observe_function
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import Raised
 
@@ -78,10 +78,10 @@ def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: 
         "    return torch.utils.data.DataLoader(dataset, batch_size, sampler=order)\n"
     )
     submission = load_file(file)
-    first = observe(exercise, function, submission, "virtual", 8)
+    first = observe_function(exercise, function, submission, "virtual", 8)
     torch.rand(3), random.random(), numpy.random.rand(3)
-    again = observe(exercise, function, submission, "virtual", 8)
-    other = observe(exercise, function, submission, "virtual", 9)
+    again = observe_function(exercise, function, submission, "virtual", 8)
+    other = observe_function(exercise, function, submission, "virtual", 9)
     assert first.observations["loaders"].facts == again.observations["loaders"].facts
     assert first.observations["loaders"].facts != other.observations["loaders"].facts
 
@@ -93,5 +93,5 @@ def test_a_warning_of_several_calls_is_shown_once(tmp_path: Path) -> None:
     file.write_text(f'{source}    return torch.device("cpu")\n')
     for _ in range(2):  # another submission of the same file shows it again
         with warnings.catch_warnings(record=True) as shown:
-            observe(exercise, exercise.functions[0], load_file(file), "virtual", 8)
+            observe_function(exercise, exercise.functions[0], load_file(file), "virtual", 8)
         assert [str(each.message) for each in shown] == ["old"]

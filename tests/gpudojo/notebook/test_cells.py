@@ -8,7 +8,7 @@ import pytest
 from gpudojo.days.day8.multiple_gpus import two_ranks
 from gpudojo.grading import observe, subprocess_probe
 from gpudojo.model.results import Outcome
-from gpudojo.notebook.session_functions import cells_to_run, find_source, only_definitions
+from gpudojo.notebook.session_functions import code_of_cells, find_source, only_definitions
 from virtual_cuda.errors import RealDeviceInUse
 
 from tests.gpudojo.notebook.conftest import Session
@@ -51,7 +51,7 @@ def test_only_definitions_of_a_cell_are_kept(session: Session) -> None:
     session.names["In"].append("check(f)")
     # A parameter is no use of the model that happens to be there.
     others = ["a = 2", "z = a/1\n", "import torch", "def g(x=a):\n    return z + x"]
-    assert cells_to_run(find_source("f", session.names["f"]), session.names) == [
+    assert code_of_cells(find_source("f", session.names["f"]), session.names) == [
         *(f"exec(compile({text!r}, '<another cell>', 'exec'))" for text in others),
         "\n\n\ndef f(model):\n    return g(model)",
     ]
@@ -85,7 +85,7 @@ def test_probes_that_need_another_process(
     )
     session.run(f"\n\n@torch.enable_grad()\n{text}")
     here = session.check("train_epoch").checked[0]
-    subprocess_probe._subprocess.end()  # one that was started before has not been told where cells are left
+    subprocess_probe._subprocess.kill_process()  # one that was started before has not been told where cells are left
     monkeypatch.setattr(observe, "observe_here", in_use)
     try:
         elsewhere = session.check("train_epoch").checked[0]
@@ -95,7 +95,7 @@ def test_probes_that_need_another_process(
         session.run("ANSWERS = {'portable': 'b'}")
         assert session.check("ANSWERS").checked[0].points == pytest.approx(0.4)
     finally:
-        subprocess_probe._subprocess.end()
+        subprocess_probe._subprocess.kill_process()
 
 
 @pytest.mark.slow

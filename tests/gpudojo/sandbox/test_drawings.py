@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 from gpudojo.grading.load import load_submission
-from gpudojo.grading.observe import observe
+from gpudojo.grading.observe import observe_function
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.exercise import Drawing, Exercise, Function
 from gpudojo.sandbox.protocol import Job
@@ -143,7 +143,7 @@ def test_what_was_drawn_is_not_in_reach_of_a_function_that_writes_into_its_argum
 ) -> None:
     path = tmp_path / f"{exercise.stem}.py"
     path.write_text(SPOILS.format(name=function.name), encoding="utf-8")
-    observe(exercise, function, load_submission(path), bench, 5)
+    observe_function(exercise, function, load_submission(path), bench, 5)
     assert kept()
     for drawing in function.drawings:
         for arguments in drawing.every(5):
