@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpudojo.grading import notebooks
 from gpudojo.model.catalogue import known_misconceptions
@@ -32,8 +32,14 @@ DOCS: Final = "https://pytorch.org/docs/stable/"
 NOT_RUN: Final = "not run"
 MISSING: Final = "missing"
 ALL_PASSED: Final = "Everything passes. Well done!"
-Part = tuple[str, str]  # a label and its text
 _SCENARIO_RAISED: Final = re.compile(r"scenario `(\w+)` raised: ")
+
+
+class Part(NamedTuple):
+    """A labelled text below the headline of a check."""
+
+    label: str  # empty for a remark on the part above
+    text: str
 
 
 def headline_and_parts(
@@ -50,27 +56,31 @@ def headline_and_parts(
     if result.outcome is Outcome.BLOCKED:
         return describe_blocking(result), []
     if result.outcome is Outcome.ERROR:
-        return NOT_YOUR_ERROR, [("claim", result.claim), ("happened", result.happened)]
+        return NOT_YOUR_ERROR, [Part("claim", result.claim), Part("happened", result.happened)]
     parts = _parts_of_failure(result, place)
     raised = _SCENARIO_RAISED.match(result.happened)
     if raised is None or result.check == "runs":
         return result.claim, parts
     # The claim itself has not been looked at.
     headline = f"`{result.function}` runs in scenario `{raised[1]}` without an error."
-    return headline, [("claim", result.claim), *parts]
+    return headline, [Part("claim", result.claim), *parts]
 
 
 def _parts_of_failure(result: CheckResult, place: str) -> list[Part]:
     """What happened, what was expected, the line, the named mistake, the points: what there is."""
-    parts = [("happened", result.happened), ("expected", result.expected), ("line", place)]
+    parts = [
+        Part("happened", result.happened),
+        Part("expected", result.expected),
+        Part("line", place),
+    ]
     mistake = known_misconceptions().get(result.misconception or "")
     if mistake is not None:
-        parts.append(("mistake", mistake.name))
-        parts.append(("why", " ".join(mistake.why.split())))
+        parts.append(Part("mistake", mistake.name))
+        parts.append(Part("why", " ".join(mistake.why.split())))
     if result.max_points:
         unit = "point" if result.max_points == 1 else "points"
-        parts.append(("worth", f"{result.max_points:g} {unit}"))
-    return [(label, text) for label, text in parts if text]
+        parts.append(Part("worth", f"{result.max_points:g} {unit}"))
+    return [part for part in parts if part.text]
 
 
 def check_to_mend_first(
@@ -141,12 +151,13 @@ def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) 
     parts: list[Part] = []
     for number, hint in enumerate(chosen, 1):
         label = f"hint {number}" if len(chosen) > 1 else "hint"
-        parts.append((label, hint))
+        parts.append(Part(label, hint))
     if 0 < len(chosen) < len(hints):
-        parts.append(("", f"(hint {len(chosen)} of {len(hints)}; one more with {more})"))
+        count_of_all = f"hint {len(chosen)} of {len(hints)}"
+        parts.append(Part("", f"({count_of_all}; one more with {more})"))
     elif chosen and exercise.reading:
         pages = [DOCS + page.removeprefix(DOCS) for page in exercise.reading]
-        parts.append(("read", "\n".join(pages)))
+        parts.append(Part("read", "\n".join(pages)))
     return parts
 
 
@@ -223,7 +234,7 @@ class ExercisePoints:
     max_points: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, max_points: float, result: CheckResult | None) -> None:
+    def add_check(self, max_points: float, result: CheckResult | None) -> None:
         """Count one check; None: it has not run."""
         self.max_points += max_points
         if result is None:

@@ -257,7 +257,9 @@ def _make_points_table(checked: Sequence[FunctionReport], tasks: dict[str, Task]
     for exercise, function in tasks.values():
         if exercise.stem in rows:
             for check in function.checks:
-                rows[exercise.stem].add(check.points, results.get((function.name, check.name)))
+                rows[exercise.stem].add_check(
+                    check.points, results.get((function.name, check.name))
+                )
     # First what is begun, then what is to do.
     for outcome in (Outcome.FAILED, Outcome.TODO):
         for report in checked:

@@ -212,11 +212,12 @@ def _parts_about(result: CheckResult, student: SessionFunction) -> tuple[Part, .
     place = student.describe_line(result.line) if result.line is not None else ""
     headline, parts = headline_and_parts(result, place)
     if result.outcome is Outcome.BLOCKED:
-        parts = [("blocked by", f"`{result.blocked_by}`, which has to pass first")]
+        parts = [Part("blocked by", f"`{result.blocked_by}`, which has to pass first")]
     elif result.outcome is Outcome.ERROR:
-        parts = [("our fault", headline), *(part for part in parts if part[0] == "happened")]
+        happened = [part for part in parts if part.label == "happened"]
+        parts = [Part("our fault", headline), *happened]
     elif result.outcome is Outcome.TODO:
-        parts = [("to do", result.happened)] if result.happened else []
+        parts = [Part("to do", result.happened)] if result.happened else []
     return tuple(parts)
 
 

@@ -20,6 +20,7 @@ from gpudojo.grading.feedback import (
     MISSING,
     WIDTH,
     ExercisePoints,
+    Part,
     describe_line,
     headline_and_parts,
     hint_parts,
@@ -96,17 +97,18 @@ class Feedback(TerminalRepr):
         place = describe_line(path, result.line) if result.line is not None else ""
         self.headline, self.parts = headline_and_parts(result, place, path.name)
         if first is not None:
-            kept = ("happened", "expected", "line")
-            self.parts = [part for part in self.parts if part[0] in kept]
+            labels = ("happened", "expected", "line")
+            self.parts = [part for part in self.parts if part.label in labels]
             text = f"fix {first}: the line that fails there is used here as well"
-            self.parts.append(("first", text))
+            self.parts.append(Part("first", text))
         elif result.outcome is Outcome.FAILED:
             function = next(f for f in exercise.functions if f.name == result.function)
             every = hints_about(result, function)
             more = f"{option} {min(hints, len(every)) + 1}"
             self.parts += hint_parts(every, exercise, hints, more)
         if blocks:
-            self.parts.append(("blocks", f"{', '.join(blocks)}: checked as soon as this passes"))
+            names = ", ".join(blocks)
+            self.parts.append(Part("blocks", f"{names}: checked as soon as this passes"))
         # What pytest shows in its short summary, and what a JUnit file says first.
         short = result.happened if result.outcome is Outcome.FAILED else self.headline
         self.reprcrash = ReprFileLocation(str(path), result.line or 1, short)
@@ -202,7 +204,7 @@ def _rows_of_points(checks: Sequence[ReportedCheck], missing: Sequence[MissingFi
     for check in checks:
         key = _RowKey(os.path.relpath(check.path), check.exercise.stem)
         row = rows.setdefault(key, ExercisePoints(key.exercise))
-        row.add(check.check.points, check.result)
+        row.add_check(check.check.points, check.result)
     for file in missing:
         stem = file.exercise.stem
         key = _RowKey(os.path.relpath(file.folder / f"{stem}.py"), stem)

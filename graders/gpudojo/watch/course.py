@@ -78,7 +78,7 @@ class ExerciseWork:
             results = self.results.get(function.name, []) if readable else []
             by_check = {result.check: result for result in results}
             for check in function.checks:
-                row.add(check.points, by_check.get(check.name))
+                row.add_check(check.points, by_check.get(check.name))
         return row
 
     @property

@@ -20,6 +20,7 @@ from virtual_cuda.ledger import draw_timeline, timeline_legend
 from gpudojo.grading.colours import style_of_label, style_of_timeline
 from gpudojo.grading.feedback import (
     ExercisePoints,
+    Part,
     headline_and_parts,
     hint_parts,
     hints_about,
@@ -187,7 +188,7 @@ def _feedback_parts(
         every = hints_about(result, function)
         parts += hint_parts(every, work.exercise, hints, more)
         if not hints and every:
-            parts.append(("", f"({len(every)} hints; the first with {more})"))
+            parts.append(Part("", f"({len(every)} hints; the first with {more})"))
     # The labelled parts, in a table that is interrupted for code.
     yield Text()
     table = _two_columns()
