@@ -151,6 +151,7 @@ def _draw_in_pairs(picture: Picture, coloured: bool) -> list[Text]:
 
 
 def _shade_of(pixel: Pixel) -> str:
+    """The character that is about as bright as a pixel."""
     red, green, blue = pixel
     brightness = (0.299 * red + 0.587 * green + 0.114 * blue) / 255
     index = int(brightness * len(SHADES))
@@ -196,6 +197,7 @@ def _join_cells(cells: list[Text], width: int) -> Text:
 
 
 def _can_write(console: Console, text: str) -> bool:
+    """True if the console's encoding has all characters of a text."""
     try:
         text.encode(console.encoding)
     except (UnicodeEncodeError, LookupError):

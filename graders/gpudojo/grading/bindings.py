@@ -44,6 +44,7 @@ def find_bindings(tree: ast.Module) -> list[Binding]:
 
 
 def _bindings_of_node(node: ast.AST) -> Iterator[Binding]:
+    """Yield what a definition, an assignment or an import binds; nothing for other nodes."""
     match node:
         case ast.Name(id=name, ctx=ast.Store()):
             yield Binding(name, node.lineno, False)

@@ -275,6 +275,7 @@ def require_plain_tensors(result: Any, depth: int = 0) -> Any:
 
 @lru_cache(maxsize=1)
 def _plain_tensor_classes() -> frozenset[type]:
+    """The classes of tensors that student code may return: torch's, and the device's for them."""
     from virtual_cuda.hooks import Parameter, Tensor
 
     return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor, Parameter})

@@ -147,6 +147,7 @@ def take_executed_lines(error_line: int | None = None) -> Lines:
 
 
 def _is_pair_of_lines(run: Any) -> bool:
+    """True for a tuple of two numbers of exactly the class int."""
     if type(run) is not tuple or len(run) != 2:
         return False
     return type(run[0]) is int and type(run[1]) is int

@@ -166,6 +166,7 @@ class _Alarm:
         return self.seconds - charged_seconds(elapsed, self.waited() - self.waited_before)
 
     def _go_off_in(self, seconds: float, interval: float) -> None:
+        """Set the timer: once in so many seconds, and then at every interval. 0 seconds stop it."""
         if sys.platform == "win32":  # for mypy; `time_limit` uses threads there
             raise NotImplementedError
         signal.setitimer(signal.ITIMER_REAL, seconds, interval)

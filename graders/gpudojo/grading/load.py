@@ -228,6 +228,7 @@ def _failure_to_show(submission: Submission, failures: Mapping[int, Raised]) -> 
 
 
 def _names_torchs_compiler(source: str) -> bool:
+    """True if a source uses `torch.compile` or dynamo."""
     # The words first: the pattern takes longer, and most sources have neither.
     if "compile" not in source and "_dynamo" not in source:
         return False

@@ -138,6 +138,7 @@ def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
 
 
 def _without_accelerator(machine: str) -> contextlib.AbstractContextManager[Any]:
+    """A context in which this machine is a Mac with MPS, or a laptop without any GPU."""
     if machine == "mac":
         return virtual_cuda.hooks.virtual_mps()
     return virtual_cuda.hooks.no_accelerator(built=True)

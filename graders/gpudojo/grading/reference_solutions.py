@@ -67,6 +67,7 @@ class ReferenceSolution:
         return evidence
 
     def signature_of(self, exercise: Exercise, function: Function) -> str:
+        """The parameters of the solution's function as text; `(…)` where they are not known."""
         try:
             return str(inspect.signature(self.solution.names[function.name]))
         except (KeyError, TypeError, ValueError):
@@ -168,6 +169,7 @@ class CachedReference:
         return self.solution.evidence_of(exercise, function, kind, seed)
 
     def signature_of(self, exercise: Exercise, function: Function) -> str:
+        """The parameters of the solution's function as text: the cached ones, if they were read."""
         for key, cached in self._read.items():
             if key.startswith(f"{function.name} "):
                 return cached.signature
@@ -198,6 +200,7 @@ class CachedReference:
         return f"{function.name} {stem} {chosen} {seed} {solution} {_digest_of_code(day)}"
 
     def _file_of(self, function: Function, key: str) -> Path:
+        """The path of the cache's file for a key."""
         digest = hashlib.sha256(key.encode()).hexdigest()[:24]
         name = f"{self.exercise.stem}.{function.name}-{digest}{SHIPPED_SUFFIX}"
         return cache_folder() / "evidence" / name
@@ -259,6 +262,7 @@ def _digest_of_code(day: str) -> str:
 
 
 def _folders_of_code() -> Iterator[Path]:
+    """Yield the folders of the packages by which evidence is made."""
     for package in CODE_OF_EVIDENCE:
         assert package.__file__ is not None
         yield Path(package.__file__).resolve().parent

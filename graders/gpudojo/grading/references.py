@@ -52,6 +52,7 @@ class RecordedReference:
         return self.recorded.signature_of(exercise.stem, function.name)
 
     def timelines_of(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        """The timelines of the release; none where they cannot be read."""
         try:
             return self.recorded.timelines_of(exercise.stem, function.name)
         except BadEvidence:

@@ -224,6 +224,7 @@ class _Surroundings:
             self._look_at(node)
 
     def _look_at(self, node: ast.AST) -> None:
+        """Note what one node tells about others."""
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
                 self.set_at[name] = node.lineno
@@ -241,6 +242,7 @@ class _Surroundings:
                 self.views.update(names_in(node.target))
 
     def _look_at_call(self, node: ast.Call) -> None:
+        """Note what is called, what `startswith` asks about, and what is moved to a device."""
         self.called.add(node.func)
         match node.func:
             case ast.Attribute(attr="startswith"):
@@ -250,6 +252,7 @@ class _Surroundings:
                 self.moved.update(ast.walk(value))
 
     def _look_at_assignment(self, node: ast.Assign) -> None:
+        """Note names that become views, constants or results of calls."""
         names: list[str] = []
         for target in node.targets:
             names += names_in(target)
@@ -318,6 +321,7 @@ class _PatternReader:
             yield f"{parameter.arg}={default}", parameter.lineno
 
     def _read_call(self, node: ast.Call) -> Patterns:
+        """The patterns of a call by name or of a method; none for other calls."""
         if isinstance(node.func, ast.Name):
             yield from self._read_call_by_name(node, node.func.id)
         elif isinstance(node.func, ast.Attribute):

@@ -91,6 +91,7 @@ def read_texts(path: Path) -> list[SourceText]:
 
 
 def _read_cells(path: Path) -> list[SourceText]:
+    """The code cells of a notebook. Raises Unparsable where it cannot be read."""
     try:
         notebook = read_notebook(path)
     except (NotANotebook, OSError) as error:

@@ -59,6 +59,7 @@ class _Subprocess:
         return answer
 
     def _start_process(self) -> None:
+        """Start the process. It is killed when this one ends."""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gpudojo.grading.subprocess_probe"],
             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},

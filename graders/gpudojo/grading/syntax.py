@@ -37,6 +37,7 @@ def nodes_in(top: ast.AST) -> list[ast.AST]:
 
 
 def _nodes_directly_in(node: ast.AST) -> list[ast.AST]:
+    """The children of a node, in order, without those in fields that are skipped."""
     inside: list[ast.AST] = []
     for field in node._fields:
         if field in _SKIPPED_FIELDS:

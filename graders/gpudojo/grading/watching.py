@@ -365,6 +365,7 @@ class EveryCall(_Watching):
         self.timelines: list[Timeline] = []
 
     def _choose_calls(self, call: _Watched, scenario: str) -> None:
+        """Keep the timeline of each call that did enough to be drawn, if it is valid."""
         for place, ledger in enumerate(call.ledgers):
             if len(self.timelines) >= MOST_CALLS:
                 return

@@ -118,6 +118,7 @@ class LastAsked:
     scenario: str | None = None  # None for all of the probe
 
     def note(self, probe: str | None, scenario: str | None = None) -> None:
+        """Note that a check asked for this probe, or for one scenario of it."""
         self.anything = True
         self.probe = probe
         self.scenario = scenario
@@ -160,6 +161,7 @@ class Cases(dict[str, T], Generic[T]):
         return (self[name] for name in self)
 
     def _note_question(self, name: str) -> None:
+        """Note that a check asked for a case, here and in the cases that these were made of."""
         if self.asked is not None:
             self.asked.note(self.probe, name)
         for cases in self._added:
@@ -244,6 +246,7 @@ def plain_facts(value: Any) -> Any:
 
 
 def _plain_mapping(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A dict of the items, with plain data for values."""
     facts = {}
     for name, value in items:
         facts[name] = value if type(value) in LEAVES else plain_facts(value)

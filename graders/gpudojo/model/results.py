@@ -416,6 +416,7 @@ def rows_of(
 
 
 def row_of_exercise(exercise: Exercise, checks: list[CheckRow]) -> ExerciseRow:
+    """The row of an exercise with the rows of its checks; its points are their sums."""
     score = sum_points(check.points for check in checks)
     worth = sum_points(check.max_points for check in checks)
     return ExerciseRow(exercise.stem, exercise.title, score, worth, checks)

@@ -71,12 +71,14 @@ def _lateness_text(row: SubmissionRow) -> str:
 
 
 def _penalty_points(row: SubmissionRow) -> str:
+    """The points that being late costs; empty for none."""
     if row.timing is None or not row.timing.penalty:
         return ""
     return format_points(row.timing.penalty)
 
 
 def _extended_deadline(row: SubmissionRow) -> str:
+    """The deadline of a student who has an extension; else empty."""
     if row.timing is None or not row.timing.extended:
         return ""
     return row.timing.deadline

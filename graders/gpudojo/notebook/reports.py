@@ -233,6 +233,7 @@ def report_as_text(report: CheckReport) -> str:
 
 
 def _function_lines(checked: FunctionReport) -> Iterator[str]:
+    """Yield the text about one function: results, hints, what its lines did, its timeline."""
     yield f"{checked.name}: {checked.points:g} of {checked.most:g} points ({checked.exercise})"
     if checked.to_do:
         yield f"  {STUB}"
@@ -274,6 +275,7 @@ def _table_lines(table: LineTable) -> Iterator[str]:
 
 
 def _points_lines(table: PointsTable) -> Iterator[str]:
+    """Yield the table of points, the total, and what to check next."""
     width = max((len(row.exercise) for row in table.rows), default=0)
     for row in table.rows:
         bar = progress_bar(row.points, row.max_points)
@@ -293,6 +295,7 @@ def report_as_html(report: CheckReport) -> str:
 
 @functools.cache
 def _html_template() -> jinja2.Template:
+    """The template of a report, loaded once."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gpudojo.notebook"),
         autoescape=True,

@@ -75,12 +75,14 @@ def short_options(parser: pytest.Parser) -> None:
 
 
 def _add_options(parser: pytest.Parser, prefix: str) -> None:
+    """Add our options, with names that begin with the prefix, to pytest's command line."""
     group = parser.getgroup("gpudojo", "gpudojo: exercises in GPU programming")
     for name, settings in OPTIONS.items():
         group.addoption(f"{prefix}{name}", dest=f"dojo_{name}", **settings)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect an exercise file or a notebook ourselves."""
     if not is_exercise(file_path, parent.session.isinitpath(file_path)):
         return None
     return _exercise_hooks(parent.config).collect_file(file_path, parent)
@@ -90,6 +92,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Collector | None:
+    """Keep pytest from importing an exercise file."""
     # pytest would import a file that is named on its command line, and a student's syntax error
     # would stop everything.
     if not is_exercise(module_path):
@@ -99,6 +102,7 @@ def pytest_pycollect_makemodule(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Note what a worker has collected, if exercises are among it."""
     files = {node.config.rootpath / each.partition("::")[0] for each in ids}
     if any(file.suffix == ".ipynb" or is_exercise(file) for file in files):
         _exercise_hooks(node.config).add_collected_by_worker(ids)

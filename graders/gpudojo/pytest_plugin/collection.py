@@ -246,6 +246,10 @@ def missing_files(checks: Sequence[ReportedCheck], config: pytest.Config) -> lis
 
 
 def _files_missing_in(folder: Path, day: str, graded: set[str]) -> Iterator[MissingFile]:
+    """Yield the files of a day that a folder lacks. `graded` are the stems of those that it has.
+
+    A file that may be a renamed one counts always, others only if the folder has half of the day.
+    """
     stems = registered_days()[day].modules
     absent = sorted(set(stems) - graded)
     others = sorted(path.name for path in folder.glob("*.py") if path.stem not in stems)

@@ -247,6 +247,7 @@ class ExerciseHooks:
             terminalreporter.write_line(f"interrupted at {self.interrupted}", bold=True)
 
     def _write_timelines(self, reporter: pytest.TerminalReporter) -> None:
+        """Write the timelines and traces of this process, or that there are none with workers."""
         items = _check_items(getattr(reporter._session, "items", []))
         recorded = {item.file.path: item.file.grader.pairs for item in items}
         timelines.write_timelines(reporter, self.config, recorded)

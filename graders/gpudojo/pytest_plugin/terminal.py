@@ -200,6 +200,7 @@ def write_summary(
 
 
 def _rows_of_points(checks: Sequence[ReportedCheck], missing: Sequence[MissingFile]) -> _Rows:
+    """The rows of the table, in the order of the checks; with missing files, by path."""
     rows: _Rows = {}
     for check in checks:
         key = _RowKey(os.path.relpath(check.path), check.exercise.stem)
@@ -252,6 +253,7 @@ def _write_points(reporter: pytest.TerminalReporter, rows: _Rows) -> None:
 
 
 def _write_row(reporter: pytest.TerminalReporter, row: ExercisePoints, widths: _Widths) -> None:
+    """Write name, bar, points and state of one exercise."""
     name = row.exercise
     if len(name) > widths.name:
         name = f"{name[: widths.name - 1]}…"
@@ -290,6 +292,7 @@ def _write_errors(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
 
 
 def _write_in_lines(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
+    """Write a text in lines that fit the terminal."""
     lines = textwrap.wrap(
         text, reporter._tw.fullwidth, subsequent_indent="      ", break_on_hyphens=False
     )
@@ -318,6 +321,7 @@ def _write_next(
 
 
 def _write_next_check(reporter: pytest.TerminalReporter, path: Path, result: CheckResult) -> None:
+    """Write which check is next, and the command that runs its function."""
     name = f"`{result.function}`"
     what = f"write {name}" if result.outcome is Outcome.TODO else result.claim
     if name not in what:

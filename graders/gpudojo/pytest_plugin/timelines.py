@@ -52,6 +52,7 @@ def write_timelines(
 
 
 def _draw_timelines(reporter: pytest.TerminalReporter, recorded: Recorded) -> None:
+    """Draw the timeline of each function, name those that have none, and explain the marks."""
     from virtual_cuda.ledger import timeline_legend
 
     reporter.section("what your code did", sep="=")
