@@ -136,16 +136,16 @@ def _judge_error(
     function: Function, check: Check, seen: Seen, wanted: Seen, error: Exception
 ) -> Judgement:
     """Say whose error it is that a check raised: ours, or that of the student's function."""
-    said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
+    what = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
     try:
         check.judge(wanted, wanted)
     except Exception:  # then the check cannot judge anybody
-        return Judgement(Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict"))
+        return Judgement(Outcome.ERROR, Failed(f"the check itself failed: {what}", "a verdict"))
     if isinstance(error, ScenarioRaised):
         failed = failure_of_scenario(error.raised, function.diagnose(error.raised, seen))
         seen.about(None, error.raised.scenario)
         return Judgement(Outcome.FAILED, failed, seen.ran)
-    return Judgement(Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises"))
+    return Judgement(Outcome.FAILED, Failed(f"{UNJUDGED} ({what})", "what the docstring promises"))
 
 
 def result_of(

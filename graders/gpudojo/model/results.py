@@ -156,8 +156,8 @@ class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def sorted_as(self) -> str:
         """The name with the family name first, where that is known: Bauer, Fay."""
-        given = self.name.removesuffix(self.family).strip()
-        return ", ".join(filter(None, (self.family, given)))
+        given_name = self.name.removesuffix(self.family).strip()
+        return ", ".join(filter(None, (self.family, given_name)))
 
 
 def both_names(name: str, submission: str) -> str:
@@ -418,8 +418,8 @@ def rows_of(
 def row_of_exercise(exercise: Exercise, checks: list[CheckRow]) -> ExerciseRow:
     """The row of an exercise with the rows of its checks; its points are their sums."""
     score = sum_points(check.points for check in checks)
-    worth = sum_points(check.max_points for check in checks)
-    return ExerciseRow(exercise.stem, exercise.title, score, worth, checks)
+    max_score = sum_points(check.max_points for check in checks)
+    return ExerciseRow(exercise.stem, exercise.title, score, max_score, checks)
 
 
 def row_of_check(

@@ -263,14 +263,14 @@ SCHEMA_PATH: Final = Path(__file__).with_name("results.schema.json")
 
 def results_schema() -> dict[str, Any]:
     """The schema of a whole file."""
-    made = msgspec.json.schema(ClassResults)
+    schema = msgspec.json.schema(ClassResults)
     # The structs have defaults for these so that a header is easily made; a file without them is
     # refused.
-    made["$defs"]["ClassResults"]["required"] += ["version", "submissions"]
+    schema["$defs"]["ClassResults"]["required"] += ["version", "submissions"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "gpudojo class results",
-        **made,
+        **schema,
     }
 
 

@@ -112,14 +112,14 @@ def make_report(
         return _refuse_with(f"{NoSuchDevice(bench)}.")
     # Which functions are to be checked, and what to say of things that are none.
     tasks = _tasks_by_name()
-    said: list[str] = []
+    remarks: list[str] = []
     if things:
-        wanted = _functions_to_check(things, namespace, tasks, said)
+        wanted = _functions_to_check(things, namespace, tasks, remarks)
     else:
         defined = [name for name in tasks if namespace.get(name) is not None]
         wanted = [_Wanted(name, namespace[name]) for name in defined]
         if not wanted:
-            said.append("Nothing to check yet: run the cells above first, from the top.")
+            remarks.append("Nothing to check yet: run the cells above first, from the top.")
     for name, _ in wanted:
         seeds = known_seeds(Path.cwd() / NO_SOURCE, tasks[name].exercise)
         if seeds is not None and seed not in seeds:
@@ -132,31 +132,31 @@ def make_report(
         try:
             checked.append(_check_function(name, thing, namespace, tasks[name], options))
         except KeyboardInterrupt:
-            said.append(STOPPED.format(name=name))
+            remarks.append(STOPPED.format(name=name))
             break
     if things:
-        return CheckReport(tuple(checked), said=tuple(said))
+        return CheckReport(tuple(checked), remarks=tuple(remarks))
     table = _make_points_table(checked, tasks) if checked else None
-    return CheckReport(table=table, said=tuple(said))
+    return CheckReport(table=table, remarks=tuple(remarks))
 
 
 def _refuse_with(sentence: str) -> CheckReport:
-    return CheckReport(said=(sentence,))
+    return CheckReport(remarks=(sentence,))
 
 
 def _functions_to_check(
-    things: Sequence[Any], namespace: dict[str, Any], tasks: dict[str, Task], said: list[str]
+    things: Sequence[Any], namespace: dict[str, Any], tasks: dict[str, Task], remarks: list[str]
 ) -> list[_Wanted]:
-    """The objects to check. Adds to `said` what is to be said of things that are no task."""
+    """The objects to check. Adds to `remarks` what is to be said of things that are no task."""
     wanted = []
     for thing in things:
         name = _name_of_task(thing, namespace, tasks)
         if isinstance(thing, str) and name in namespace:
             thing = namespace[name]
         if name is None:
-            said.append(_describe_other_thing(thing, tasks))
+            remarks.append(_describe_other_thing(thing, tasks))
         elif isinstance(thing, str):
-            said.append(f"`{name}` is not defined here yet: run its cell first.")
+            remarks.append(f"`{name}` is not defined here yet: run its cell first.")
         else:
             wanted.append(_Wanted(name, thing))
     return wanted

@@ -166,7 +166,7 @@ class CheckReport:
 
     checked: tuple[FunctionReport, ...] = ()
     table: PointsTable | None = None
-    said: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return report_as_text(self)
@@ -228,7 +228,7 @@ def report_as_text(report: CheckReport) -> str:
         lines += [*_function_lines(checked), ""]
     if report.table is not None:
         lines += [*_points_lines(report.table), ""]
-    lines += report.said
+    lines += report.remarks
     return "\n".join(lines).rstrip()
 
 
