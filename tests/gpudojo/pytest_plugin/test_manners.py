@@ -22,7 +22,14 @@ PLUGINS = {
     "rerunfailures": ("pytest_rerunfailures", "--reruns", "1"),
 }
 THIN = ["gpudojo", "gpudojo.pytest_plugin"]
-DEVICE = ["virtual_cuda", "virtual_cuda.lazy_names", "virtual_cuda.pytest_plugin"]
+# The kinds of device are the choices of an option.
+KINDS = [
+    "virtual_cuda",
+    "virtual_cuda.device_kinds",
+    "virtual_cuda.hooks",
+    "virtual_cuda.lazy_names",
+]
+DEVICE = [*KINDS, "virtual_cuda.pytest_plugin"]
 CATALOGUE = ["gpudojo.model", "gpudojo.model.catalogue"]  # asked only about files named 01_x.py
 CONFTEST = """
 def pytest_addoption(parser):
@@ -191,4 +198,4 @@ def test_importing_the_plugin_changes_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == THIN
+    assert done.stdout.split() == [*THIN, *KINDS]
