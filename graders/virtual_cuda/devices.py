@@ -148,7 +148,7 @@ def _patches_for(gpu: VirtualGpu) -> DevicePatches:
     if not kept_patches.in_place:
         if torch.cuda.is_initialized():
             raise RealDeviceInUse("cuda")
-        compatibility.check()
+        compatibility.check_torch()
     patches = kept_patches.take(gpu)
     if patches is None:
         patches = _make_patches(gpu)

@@ -329,7 +329,7 @@ class Opening:
     on_close: list[Callable[[], object]] = field(default_factory=list)
     # They are entered whenever the patches are put in place: see `enter`.
     contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
-    # By the name of a module that is not imported: makes its patches. See `when_imported`.
+    # By the name of a module that is not imported: makes its patches. See `patches_when_imported`.
     awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(default_factory=dict)
 
     def enter(self, context: Callable[[], AbstractContextManager[object]]) -> None:

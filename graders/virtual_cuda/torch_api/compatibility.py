@@ -20,7 +20,7 @@ from virtual_cuda.errors import TorchUnsupported
 from virtual_cuda.internals import INDISPENSABLE, find_internal
 
 
-def _shell(requires_grad: bool = False) -> Any:
+def _make_shell(requires_grad: bool = False) -> Any:
     """A wrapper made as `tensor.wrap` makes it, everything by position."""
     last = (requires_grad, None, False, False, AUTOCAST)
     return make_shell(
@@ -28,48 +28,58 @@ def _shell(requires_grad: bool = False) -> Any:
     )
 
 
-def _shells() -> None:
+def _check_shells() -> None:
     """Check that a wrapper has the size, strides, offset, dtype and device it was given."""
-    shell = _shell(requires_grad=True)
+    shell = _make_shell(requires_grad=True)
     assert type(shell) is not torch.Tensor
-    assert (tuple(shell.shape), shell.stride(), shell.storage_offset()) == ((2, 3), (1, 4), 5)
-    assert (shell.dtype, shell.layout, shell.requires_grad) == (torch.float16, torch.strided, True)
+    assert tuple(shell.shape) == (2, 3)
+    assert shell.stride() == (1, 4)
+    assert shell.storage_offset() == 5
+    assert shell.dtype is torch.float16
+    assert shell.layout is torch.strided
+    assert shell.requires_grad
     device_in_c: Any = torch.Tensor.device
     assert device_in_c.__get__(shell) == torch.device("lazy", 1)
 
 
-def _swaps() -> None:
+def _check_swaps() -> None:
     """Check that `swap_tensors` exchanges content and leaves both objects.
 
     What Python has put into them is exchanged, too.
     """
     host: Any = torch.zeros(2)
-    shell = _shell()
+    shell = _make_shell()
     shell._inner = "kept"
-    kinds, objects = (type(shell), type(host)), (id(host), id(shell))
+    host_class = type(host)
+    shell_class = type(shell)
+    objects = id(host), id(shell)
     torch.utils.swap_tensors(host, shell)
-    assert (id(host), id(shell), type(host), type(shell)) == (*objects, *kinds)
-    assert (host._inner, tuple(host.shape)) == ("kept", (2, 3))
+    assert (id(host), id(shell)) == objects
+    assert (type(host), type(shell)) == (shell_class, host_class)
+    assert host._inner == "kept"
+    assert tuple(host.shape) == (2, 3)
 
 
-def _fallbacks() -> None:
+def _check_fallbacks() -> None:
     """Check that a Python kernel can be a backend's fallback and can replace another one."""
-    assert callable(getattr(torch.library.Library, "fallback", None))
-    assert {"qualname", "fn", "dispatch_key"} & set(
-        inspect.signature(torch.library.Library.fallback).parameters
-    )
-    assert "allow_override" in inspect.signature(torch.library.Library.impl).parameters
+    library: Any = torch.library.Library
+    assert callable(getattr(library, "fallback", None))
+    names = inspect.signature(library.fallback).parameters.keys()
+    assert not names.isdisjoint(("qualname", "fn", "dispatch_key"))
+    assert "allow_override" in inspect.signature(library.impl).parameters
 
 
-def _tags() -> None:
+def _check_schemas() -> None:
     """Check that operators say what they change, and what their arguments are."""
     op = torch.ops.aten.t_.default
     assert torch.Tag.inplace_view in op.tags
     alias = op._schema.arguments[0].alias_info
-    assert alias is not None and alias.is_write and op._schema.name == "aten::t_"  # noqa: PT018
+    assert alias is not None
+    assert alias.is_write
+    assert op._schema.name == "aten::t_"
 
 
-def _modes() -> None:
+def _check_autocast_and_modules() -> None:
     """Check that autocast for "cuda" has a dtype without a GPU, and that modules move as a tree."""
     assert torch.get_autocast_dtype("cuda") in (torch.float16, torch.bfloat16)
     apply = find_internal("torch.nn.Module._apply", otherwise=None)
@@ -77,19 +87,19 @@ def _modes() -> None:
 
 
 CHECKS: Final[dict[str, Callable[[], object]]] = {
-    "the arguments of Tensor._make_wrapper_subclass": _shells,
+    "the arguments of Tensor._make_wrapper_subclass": _check_shells,
     # C++'s device has a guard on every build. An event needs one too, and where there is none it
     # raises; a node of the graph would end the process.
     "the device guard of lazy tensors": lambda: torch.Event(device="lazy:0"),
-    "torch.utils.swap_tensors": _swaps,
-    "torch.library.Library": _fallbacks,
-    "the schemas and tags of operators": _tags,
-    "autocast and Module._apply": _modes,
+    "torch.utils.swap_tensors": _check_swaps,
+    "torch.library.Library": _check_fallbacks,
+    "the schemas and tags of operators": _check_schemas,
+    "autocast and Module._apply": _check_autocast_and_modules,
 }
 
 
 @functools.cache
-def check() -> None:
+def check_torch() -> None:
     """Check that this torch does what the device is built on; done once per process.
 
     Raises TorchUnsupported with the name of the first part that has changed.
@@ -99,7 +109,7 @@ def check() -> None:
     for part, question in CHECKS.items():
         try:
             question()
-        except Exception as error:
+        except Exception as error:  # whatever it is: this torch behaves otherwise
             raise TorchUnsupported(part, torch.__version__) from error
 
 

@@ -46,10 +46,10 @@ class _Loader(importlib.abc.Loader):
     """Loads one module inside a `with` block."""
 
     def __init__(
-        self, loader: Any, around: Callable[[ModuleType], AbstractContextManager[None]]
+        self, loader: Any, context: Callable[[ModuleType], AbstractContextManager[None]]
     ) -> None:
         self.loader = loader
-        self.around = around
+        self.context = context
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)  # `get_code`, to run the module as a script
@@ -61,39 +61,41 @@ class _Loader(importlib.abc.Loader):
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
-        with self.around(module):
+        with self.context(module):
             self.loader.exec_module(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Has the modules that it wants loaded inside `around`.
+    """Has the modules that it wants loaded inside the `with` block of `loading`.
 
     The finders after it find them.
     """
 
-    def wants(self, fullname: str) -> bool:
+    def wants_module(self, fullname: str) -> bool:
+        """True for the name of a module that shall be loaded so."""
         raise NotImplementedError
 
-    def around(self, module: ModuleType) -> AbstractContextManager[None]:
+    def loading(self, module: ModuleType) -> AbstractContextManager[None]:
+        """The `with` block in which a module is loaded."""
         raise NotImplementedError
 
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         """The spec of a module that this finder wants; None for any other."""
-        if not self.wants(fullname):
+        if not self.wants_module(fullname):
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self.around)
+                    spec.loader = _Loader(spec.loader, self.loading)
                 return spec
         return None
 
 
 @contextlib.contextmanager
-def _found_by(finder: _Finder) -> Iterator[None]:
+def _finder_in_front(finder: _Finder) -> Iterator[None]:
     """Put a finder before all others, for the length of a `with` block."""
     sys.meta_path.insert(0, finder)
     try:
@@ -110,12 +112,14 @@ def _found_by(finder: _Finder) -> Iterator[None]:
 _ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cudnn)
 
 
-def _answers(patch: Replaced) -> bool:
+def _answers_question(patch: Replaced) -> bool:
     """True if a patch answers questions about the device.
 
     Patched classes and all else are put aside during an import: torch keeps tables of them.
     """
-    return any(patch.owner is home for home in _ASKED) and not isinstance(patch.put, type)
+    if isinstance(patch.put, type):
+        return False
+    return any(patch.owner is module for module in _ASKED)
 
 
 _pinning: Final = find_internal("torch.utils.data._utils.pin_memory")
@@ -132,12 +136,12 @@ class OriginalImports(_Finder):
 
     def __init__(self, patches: AppliedPatches) -> None:
         _patches_of[self] = patches
-        self.busy = False
+        self.is_importing = False
         self.lock = threading.RLock()
-        self.loaded: list[ModuleType] = []
+        self.imported: list[ModuleType] = []  # meanwhile
 
-    def wants(self, fullname: str) -> bool:
-        return not self.busy and fullname.startswith("torch.")
+    def wants_module(self, fullname: str) -> bool:
+        return not self.is_importing and fullname.startswith("torch.")
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -148,13 +152,13 @@ class OriginalImports(_Finder):
         """
         pinning = around(_pinning, "pin_memory", self._call_after_imports)
         try:
-            with contextlib.ExitStack() as undo, _found_by(self):
+            with contextlib.ExitStack() as undo, _finder_in_front(self):
                 patch([pinning], undo)
                 yield
         finally:
-            if self.loaded:
-                self._close()
-                self.loaded.clear()
+            if self.imported:
+                self._restore_imported_names()
+                self.imported.clear()
 
     def _call_after_imports(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function while no import of a module of torch is under way."""
@@ -162,65 +166,74 @@ class OriginalImports(_Finder):
             return original(*args, **kwargs)
 
     @contextlib.contextmanager
-    def around(self, module: ModuleType) -> Iterator[None]:
+    def loading(self, module: ModuleType) -> Iterator[None]:
         """Put most patches aside for the length of a `with` block, and note what is loaded."""
         with self.lock:
-            if self.busy:
+            if self.is_importing:
                 yield
                 return
-            self.busy = True
+            self.is_importing = True
             before = set(sys.modules)
             try:
-                with _patches_of[self].set_aside(_answers):
+                with _patches_of[self].set_aside(_answers_question):
                     yield
             finally:
-                self.busy = False
-                names = [
-                    name for name in sys.modules if name not in before and name.startswith("torch.")
-                ]
-                self.loaded += [module, *(sys.modules[name] for name in names)]
+                self.is_importing = False
+                self.imported.append(module)
+                for name, imported in list(sys.modules.items()):
+                    if name not in before and name.startswith("torch."):
+                        self.imported.append(imported)
 
-    def _close(self) -> None:
+    def _restore_imported_names(self) -> None:
         """Give the modules that were imported meanwhile torch's own functions.
 
         They are those that the modules would have without the device.
         """
-        first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
+        # A function may be patched more than once: the first patch knows torch's own.
+        originals: dict[tuple[int, str], Any] = {}
         for one in _patches_of[self].replaced:
-            first.setdefault((id(one.owner), one.name), one.before)
-        ours = [one for one in _patches_of[self].replaced if _answers(one) and callable(one.put)]
-        originals = {id(one.put): first[id(one.owner), one.name] for one in reversed(ours)}
-        for module in self.loaded:
+            originals.setdefault((id(one.owner), one.name), one.before)
+        originals_of_ours: dict[int, Any] = {}
+        for one in _patches_of[self].replaced:
+            if _answers_question(one) and callable(one.put):
+                original = originals[id(one.owner), one.name]
+                originals_of_ours.setdefault(id(one.put), original)
+        for module in self.imported:
+            if module in _ASKED:
+                continue
             for name, value in list(vars(module).items()):
-                if id(value) in originals and module not in _ASKED:
-                    setattr(module, name, originals[id(value)])
+                if id(value) in originals_of_ours:
+                    setattr(module, name, originals_of_ours[id(value)])
 
 
-class _Awaiting(_Finder):
+class _PatchingFinder(_Finder):
     """Patches modules of torch as soon as they are imported."""
 
     def __init__(self, makers: dict[str, Callable[[ModuleType], Iterable[Patch]]]) -> None:
-        self.makers, self.imported = makers, set[str]()
+        self.makers = makers
+        self.patched: set[str] = set()  # names of modules
         self.undo = contextlib.ExitStack()
 
-    def wants(self, fullname: str) -> bool:
-        return fullname in self.makers and fullname not in self.imported
+    def wants_module(self, fullname: str) -> bool:
+        return fullname in self.makers and fullname not in self.patched
 
     @contextlib.contextmanager
-    def around(self, module: ModuleType) -> Iterator[None]:
-        self.imported.add(module.__name__)
+    def loading(self, module: ModuleType) -> Iterator[None]:
+        """Load a module, and patch it; `undo` restores it."""
+        self.patched.add(module.__name__)
         yield
         patch(self.makers[module.__name__](module), self.undo)
 
 
 @contextlib.contextmanager
-def _awaiting(opening: Opening) -> Iterator[None]:
-    finder = _Awaiting(opening.awaited)
-    with finder.undo, _found_by(finder):
+def _patch_when_imported(opening: Opening) -> Iterator[None]:
+    """Apply the patches of `patches_when_imported`, for the length of a `with` block."""
+    finder = _PatchingFinder(opening.awaited)
+    with finder.undo, _finder_in_front(finder):
         yield
 
 
-def when_imported(
+def patches_when_imported(
     opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]
 ) -> Iterable[Patch]:
     """The patches of a module, if that is imported already.
@@ -239,11 +252,15 @@ STAND_IN: Final = "_without_dynamo"  # the attribute of torch that stands for `t
 SHAPES: Final = "torch.fx.experimental.symbolic_shapes"
 # Names in torch's code, and what they are while nobody uses dynamo. The profiler asks whether torch
 # has `_inductor`, which is imported by that question.
-_NAMES: Final = {DYNAMO: "torch", "_dynamo": STAND_IN, SHAPES: __name__}
-_CONSTANTS: Final = {"_inductor": "_without_inductor"}
-_HOMES: Final = (
-    *("torch.optim.", "torch.utils.checkpoint", "torch.profiler.profiler"),
-    *("torch.autograd", "torch._functorch.eager_transforms"),
+_OTHER_NAMES: Final = {DYNAMO: "torch", "_dynamo": STAND_IN, SHAPES: __name__}
+_OTHER_CONSTANTS: Final = {"_inductor": "_without_inductor"}
+# Where functions are that ask: how the names of their modules begin.
+_ASKING_MODULES: Final = (
+    "torch.optim.",
+    "torch.utils.checkpoint",
+    "torch.profiler.profiler",
+    "torch.autograd",
+    "torch._functorch.eager_transforms",
 )
 
 
@@ -252,13 +269,15 @@ def sym_eq(one: Any, other: Any) -> Any:
 
     Where there are symbolic ones, torch's own function has been imported.
     """
-    return getattr(sys.modules.get(SHAPES), "sym_eq", operator.eq)(one, other)
+    torchs_own = getattr(sys.modules.get(SHAPES), "sym_eq", operator.eq)
+    return torchs_own(one, other)
 
 
 def expect_true(condition: Any) -> bool:
     """The condition, see `sym_eq`."""
-    found: bool = getattr(sys.modules.get(SHAPES), "expect_true", bool)(condition)
-    return found
+    torchs_own = getattr(sys.modules.get(SHAPES), "expect_true", bool)
+    result: bool = torchs_own(condition)
+    return result
 
 
 class WithoutDynamo:
@@ -268,9 +287,8 @@ class WithoutDynamo:
     """
 
     class config:
-        error_on_nested_fx_trace = (
-            None  # a checkpoint notes it, and uses it only where dynamo traces
-        )
+        # A checkpoint notes it, and uses it only where dynamo traces.
+        error_on_nested_fx_trace = None
 
     class compiled_autograd:
         _disable = contextlib.nullcontext  # around `torch.func.grad`
@@ -280,78 +298,91 @@ class WithoutDynamo:
 
     def disable(self, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
         """The function itself, or a decorator that returns it: there is nothing to disable."""
-        return (lambda function: function) if fn is None else fn
+        if fn is None:
+            return lambda function: function
+        return fn
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(DYNAMO), name)
 
 
-class _Asks(NamedTuple):
+class _AskingFunction(NamedTuple):
     """A function of torch that asks `torch._dynamo`."""
 
     function: FunctionType
     code: CodeType
-    without: CodeType
+    code_without_dynamo: CodeType
     # What it calls with dynamo disabled; torch keeps an attribute there.
     disabled: FunctionType | None
 
 
 @functools.cache
-def _asking() -> list[_Asks]:
+def _asking_functions() -> list[_AskingFunction]:
     """The functions of torch that ask `torch._dynamo`.
 
     They are in optimizers, checkpoints, autograd and the profiler; there are none in some releases.
     """
-    homes = [module for name, module in sys.modules.items() if name.startswith(_HOMES)]
-    values = {id(value): value for home in homes for value in vars(home).values()}.values()
-    inside = [each for value in values if isinstance(value, type) for each in vars(value).values()]
+    values: dict[int, Any] = {}  # by identity: a module has names of others, too
+    for name, module in sys.modules.items():
+        if name.startswith(_ASKING_MODULES):
+            values.update((id(value), value) for value in vars(module).values())
+    candidates = list(values.values())
+    for value in values.values():
+        if isinstance(value, type):
+            candidates += vars(value).values()
     found: dict[int, FunctionType] = {}
-    for function in (*values, *inside):
+    for candidate in candidates:
+        function = candidate
         while isinstance(function, FunctionType):
-            code = function.__code__
-            if not (
-                _NAMES.keys().isdisjoint(code.co_names)
-                and _CONSTANTS.keys().isdisjoint(_texts(code))
-            ):
+            if _asks_dynamo(function.__code__):
                 found[id(function)] = function
             function = vars(function).get("__wrapped__")
-    return [_asks(function) for function in found.values()]
+    return [_asking_function(function) for function in found.values()]
 
 
-def _asks(function: FunctionType) -> _Asks:
+def _asks_dynamo(code: CodeType) -> bool:
+    """True if code has one of the names or texts that are exchanged."""
+    if any(name in _OTHER_NAMES for name in code.co_names):
+        return True
+    return any(type(value) is str and value in _OTHER_CONSTANTS for value in code.co_consts)
+
+
+def _asking_function(function: FunctionType) -> _AskingFunction:
+    """What there is to know of a function that asks `torch._dynamo`."""
     code = function.__code__
-    held = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    return _Asks(function, code, _without(code), held["fn"].cell_contents if "fn" in held else None)
+    closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    disabled = closure["fn"].cell_contents if "fn" in closure else None
+    return _AskingFunction(function, code, _code_without_dynamo(code), disabled)
 
 
-def _without(code: CodeType) -> CodeType:
-    """The code of a function with the names of `_NAMES` and `_CONSTANTS` exchanged."""
-    constants = tuple(
-        _CONSTANTS.get(each, each) if type(each) is str else each for each in code.co_consts
-    )
-    return code.replace(
-        co_names=tuple(_NAMES.get(name, name) for name in code.co_names), co_consts=constants
-    )
-
-
-def _texts(code: CodeType) -> Iterator[str]:
-    return (each for each in code.co_consts if type(each) is str)
+def _code_without_dynamo(code: CodeType) -> CodeType:
+    """The code of a function with the names and texts exchanged that lead to `torch._dynamo`."""
+    names = tuple(_OTHER_NAMES.get(name, name) for name in code.co_names)
+    constants = []
+    for value in code.co_consts:
+        constants.append(_OTHER_CONSTANTS.get(value, value) if type(value) is str else value)
+    return code.replace(co_names=names, co_consts=tuple(constants))
 
 
 class _DynamoImport(_Finder):
     """Makes torch ask `torch._dynamo` again as soon as that is imported."""
 
-    def wants(self, fullname: str) -> bool:
+    def wants_module(self, fullname: str) -> bool:
+        """False; but the first import of dynamo restores what asks it."""
         if fullname == DYNAMO:
-            self.restore()
+            self.restore_functions()
         return False
 
-    def restore(self) -> None:
-        for function, code, without, disabled in _asking():
-            if function.__code__ is without:
-                function.__code__ = code
-                if disabled is not None and vars(disabled).get("__dynamo_disable") is disabled:
-                    del vars(disabled)["__dynamo_disable"]
+    def restore_functions(self) -> None:
+        """Give the functions that ask `torch._dynamo` their own code again."""
+        for asking in _asking_functions():
+            function: Any = asking.function
+            if function.__code__ is not asking.code_without_dynamo:
+                continue
+            function.__code__ = asking.code
+            disabled = asking.disabled
+            if disabled is not None and vars(disabled).get("__dynamo_disable") is disabled:
+                del vars(disabled)["__dynamo_disable"]
 
 
 @contextlib.contextmanager
@@ -361,26 +392,28 @@ def few_imports() -> Iterator[None]:
     Only compiled and distributed code needs it. Code of torch's functions is exchanged meanwhile,
     and `torch` has one more attribute.
     """
-    _stand_in_for_dtensor()
+    _let_cpp_find_stand_in()
     if DYNAMO in sys.modules or hasattr(torch, STAND_IN):
         yield
         return
     finder = _DynamoImport()
     setattr(torch, STAND_IN, WithoutDynamo())
-    for function, _, without, _ in _asking():
-        function.__code__ = without
+    for asking in _asking_functions():
+        function: Any = asking.function
+        function.__code__ = asking.code_without_dynamo
     try:
-        with _found_by(finder):
+        with _finder_in_front(finder):
             yield
     finally:
-        finder.restore()
+        finder.restore_functions()
         delattr(torch, STAND_IN)
 
 
 @torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
+def _import_patches(opening: Opening) -> Iterator[Patch]:
+    """No patches of its own: enters what keeps imports few, and what patches later imports."""
     opening.enter(few_imports)
-    opening.enter(functools.partial(_awaiting, opening))
+    opening.enter(functools.partial(_patch_when_imported, opening))
     yield from ()
 
 
@@ -396,11 +429,11 @@ class _DTensorImport(_Finder):
     def __init__(self, stand_in: Any) -> None:
         self.stand_in = stand_in
 
-    def wants(self, fullname: str) -> bool:
+    def wants_module(self, fullname: str) -> bool:
         return fullname == DTENSOR
 
     @contextlib.contextmanager
-    def around(self, module: ModuleType) -> Iterator[None]:
+    def loading(self, module: ModuleType) -> Iterator[None]:
         """Load the module; then stop waiting, and change the bases of its DTensor."""
         yield
         with contextlib.suppress(ValueError):
@@ -413,33 +446,33 @@ class _DTensorImport(_Finder):
 
 
 @functools.cache
-def _stand_in_for_dtensor() -> None:
+def _let_cpp_find_stand_in() -> None:
     """Let torch's C++ find a stand-in for DTensor that costs nothing to import.
 
     C++ looks for the class once per process, with the first operation on a tensor subclass.
     """
     if DTENSOR in sys.modules:
         return
-    asked: list[type] = []
+    stand_ins: list[type] = []  # one, if C++ has asked
 
-    def attribute(name: str) -> Any:
+    def make_stand_in(name: str) -> Any:
         if name != "DTensor":
             raise AttributeError(name)
-        asked.append(type("DTensor", (), {"__module__": DTENSOR}))
-        return asked[0]
+        stand_ins.append(type("DTensor", (), {"__module__": DTENSOR}))
+        return stand_ins[0]
 
     module = ModuleType(DTENSOR)
-    module.__getattr__ = attribute  # type: ignore[method-assign]
+    module.__getattr__ = make_stand_in  # type: ignore[method-assign]
     sys.modules[DTENSOR] = module
     try:
-        _first_operation()
+        _run_first_operation()
     finally:
         del sys.modules[DTENSOR]
-    if asked:
-        sys.meta_path.insert(0, _DTensorImport(asked[0]))
+    if stand_ins:
+        sys.meta_path.insert(0, _DTensorImport(stand_ins[0]))
 
 
-def _first_operation() -> None:
+def _run_first_operation() -> None:
     """Run an operation on a tensor subclass.
 
     torch's C++ keeps what it asks before the first one of a process. That is also the function that
@@ -454,8 +487,11 @@ def _first_operation() -> None:
 
     simple_registry = find_internal("torch._library.simple_registry", otherwise=None)
     original = getattr(simple_registry, "find_torch_dispatch_rule", None)
+
+    def find_rule(op: Any, cls: Any) -> Any:
+        return None if cls in VIRTUAL or original is None else original(op, cls)
+
     with contextlib.ExitStack() as undo:
         if original is not None:
-            rule = lambda op, kind: None if kind in VIRTUAL else original(op, kind)  # noqa: E731
-            patch([(simple_registry, "find_torch_dispatch_rule", rule)], undo)
+            patch([(simple_registry, "find_torch_dispatch_rule", find_rule)], undo)
         torch.neg(make_shell(Subclass, (1,)))

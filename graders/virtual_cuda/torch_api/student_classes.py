@@ -15,7 +15,7 @@ import torch
 from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 from virtual_cuda.device.state import CPU, CUDA
 from virtual_cuda.device.tensor import VIRTUAL, DeviceClass, Parameter, Tensor, wrap
-from virtual_cuda.internals import no_torch_function
+from virtual_cuda.internals import find_internal, no_torch_function
 from virtual_cuda.ops.dispatch import closed_device_error
 from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
 from virtual_cuda.recorder import tensors_in
@@ -211,7 +211,8 @@ def _subclass_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of what makes a tensor one of another class."""
     opening.on_close.append(_forget_device_classes)
     yield torch.Tensor, "as_subclass", _view_as_subclass
-    make_subclass = functools.partial(_make_subclass, torch.Tensor._make_subclass)
+    original = find_internal("torch.Tensor._make_subclass", "a tensor of a subclass")
+    make_subclass = functools.partial(_make_subclass, original)
     yield torch.Tensor, "_make_subclass", staticmethod(make_subclass)
 
 

@@ -128,5 +128,6 @@ def _wrapper_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of what makes wrapping tensors and enters modes."""
     opening.on_close.append(_restore_classes)
     yield around(find_internal("torch.utils._python_dispatch"), "_push_mode", _push_mode)
-    make_wrapper = functools.partial(_make_wrapper, torch.Tensor._make_wrapper_subclass)
+    original = find_internal("torch.Tensor._make_wrapper_subclass")
+    make_wrapper = functools.partial(_make_wrapper, original)
     yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper)

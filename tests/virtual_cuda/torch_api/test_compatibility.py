@@ -22,9 +22,9 @@ from tests.sharing import WarmPython
 
 @pytest.fixture(autouse=True)
 def _look_again() -> Iterator[None]:
-    compatibility.check.cache_clear()
+    compatibility.check_torch.cache_clear()
     yield
-    compatibility.check.cache_clear()
+    compatibility.check_torch.cache_clear()
 
 
 def refused(part: str) -> None:
@@ -45,10 +45,10 @@ def refused(part: str) -> None:
 
 
 def test_this_torch_is_fit_and_is_asked_once() -> None:
-    compatibility.check()
+    compatibility.check_torch()
     start = time.process_time()
     for _ in range(100):
-        compatibility.check()
+        compatibility.check_torch()
     assert (time.process_time() - start) / 100 < 0.3e-3
 
 
