@@ -32,7 +32,7 @@ from gpudojo.model.lessons import (
     lines_outside_snippets,
     snippets_in,
 )
-from gpudojo.release.leaks import leaks as leaked_lines
+from gpudojo.release.leaks import find_leaks
 from gpudojo.release.stubs import solution_blocks, stubs_of_day
 
 WIDTH: Final = 76  # of a terminal with 80 columns, within the frame of a code block
@@ -281,7 +281,7 @@ def _solution_lines_in(name: str, source: str, reference: Path) -> list[str]:
     None where a reference has no good markers yet: lint says that elsewhere.
     """
     try:
-        found = [str(leak) for leak in leaked_lines({name: source.encode()}, reference)]
+        found = [str(leak) for leak in find_leaks({name: source.encode()}, reference)]
         stubs = stubs_of_day(reference)
     except BadMarkers:
         return []

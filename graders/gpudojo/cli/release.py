@@ -78,7 +78,7 @@ def student(target: Path, day: str, root: Path | None) -> None:
     The references are run and graded first, and every file is searched for lines of a solution.
     This takes about 15 seconds, needs no network, and gives the same bytes every time.
     """
-    files = student_files.release(root or find_repository(), day, target, find_seals())
+    files = student_files.write_release(root or find_repository(), day, target, find_seals())
     [wheel] = [path for path in files if path.startswith("vendor/")]
     size = sum(len(data) for data in files.values())
     click.echo(f"written: {target}, {len(files)} files, {size / 1e6:.1f} MB, with {wheel}")

@@ -25,7 +25,7 @@ from gpudojo.model.catalogue import day_title, exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.release import leaks, recording
 from gpudojo.release.manifest import LARGEST_FILE, encode_manifest, manifest_of_folder
-from gpudojo.release.student import requirements
+from gpudojo.release.student import requirements_text
 from gpudojo.release.wheel import build_wheel
 from gpudojo.submissions.entries import Unreadable
 from gpudojo.submissions.folders import read_file
@@ -168,7 +168,7 @@ def _as_json(value: Any) -> bytes:
 def _grader_files(day: str) -> Files:
     """Return the grader, what it needs, and the script that installs both."""
     name, data = build_wheel(day)
-    pins = [line for line in requirements(day, name).splitlines() if not line.startswith("./")]
+    pins = [line for line in requirements_text(day, name).splitlines() if not line.startswith("./")]
     digest = hashlib.sha256(data).hexdigest()
     return {
         "setup.sh": _filled_template("_setup.sh"),
@@ -210,7 +210,7 @@ def _filled_template(path: str, **values: str) -> bytes:
 
 def _refuse_solutions(files: Files, root: Path, day: str) -> None:
     """Raise CannotRelease where a line of a solution is in the files."""
-    leaked = leaks.leaks(files, root / "reference" / day)
+    leaked = leaks.find_leaks(files, root / "reference" / day)
     if leaked:
         raise CannotRelease(f"nothing was written, because it would hold a solution: {leaked[0]}")
 

@@ -75,7 +75,7 @@ class Secrets(NamedTuple):
     blocks: list[Secret]
 
 
-def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
+def find_leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
     """Return every line of a solution that can be read in the files, in the order of the files."""
     secrets = secrets_of(reference)
     found = []
@@ -83,7 +83,7 @@ def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
         for inner_path, text in texts_in(path, data):
             # The grader's code, the day's, and its hints.
             in_grader = ".whl: " in inner_path and inner_path.endswith((".py", ".toml"))
-            for secret in _secrets_shown(text, secrets, in_grader):
+            for secret in _visible_secrets(text, secrets, in_grader):
                 leak = Leak(inner_path, secret.reference, secret.line, secret.text)
                 found.append(leak)
     return found
@@ -96,12 +96,12 @@ def secrets_of(reference: Path) -> Secrets:
     """
     stubs = "\n".join(stubs_of_day(reference).values())
     lines_of_stubs = set(_squeezed_lines(stubs))
-    squeezed_stubs = squeeze(stubs)
+    squeezed_stubs = without_white_space(stubs)
     secrets = Secrets([], [])
     for path in sorted(reference.glob("*.py")):
         source = path.read_text(encoding="utf-8")
         for number, text in telling_lines(source):
-            squeezed = squeeze(_without_comment(text))
+            squeezed = without_white_space(_without_comment(text))
             long_enough = len(squeezed) >= SHORTEST_TELLING_LINE * 3 // 4
             if long_enough and squeezed not in squeezed_stubs:
                 idiom = len(squeezed) < SHORTEST_IN_GRADER or is_idiom(text)
@@ -117,7 +117,7 @@ def secrets_of(reference: Path) -> Secrets:
     return secrets
 
 
-def _secrets_shown(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
+def _visible_secrets(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
     """Return the secrets that a text shows, as it is or as it would be printed.
 
     A solution may stand in a string of JSON or Python.
@@ -126,11 +126,14 @@ def _secrets_shown(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]
     if found:
         return found
     printed = text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
-    return _secrets_in(printed, secrets, in_grader) if printed != text else []
+    if printed == text:
+        return []
+    return _secrets_in(printed, secrets, in_grader)
 
 
 def _secrets_in(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
-    squeezed = squeeze(text)
+    """Return the secrets that a text holds as it is; no idioms in the grader's own code."""
+    squeezed = without_white_space(text)
     found = []
     for secret in secrets.lines:
         if secret.squeezed in squeezed and not (in_grader and secret.idiom):
@@ -186,7 +189,7 @@ def decompressed_parts(data: bytes) -> Iterator[bytes]:
                 position = len(data) - len(reader.unused_data)
 
 
-def squeeze(text: str) -> str:
+def without_white_space(text: str) -> str:
     """Return the text without white space."""
     return "".join(text.split())
 
@@ -211,15 +214,16 @@ def _squeezed_lines(text: str) -> list[str]:
     lines = []
     for line in text.splitlines():
         unquoted = line.strip().lstrip("#>").strip()
-        squeezed = squeeze(_without_comment(unquoted))
+        squeezed = without_white_space(_without_comment(unquoted))
         if squeezed:
             lines.append(squeezed)
     return lines
 
 
 def _without_comment(line: str) -> str:
-    code, mark, _ = line.partition("  #")
-    return code if mark and code.strip() else line
+    """Return a line without the comment behind its code; one that is all comment stays."""
+    code, _, _ = line.partition("  #")
+    return code if code.strip() else line
 
 
 @functools.lru_cache(1000)  # several bundles of one run hold the same files
@@ -242,5 +246,5 @@ def _strings_of_json(text: str) -> Iterator[str]:
     Those of a list, such as a notebook's lines, come in a row.
     """
     for literal in JSON_STRING.findall(text):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # it only looked like a string
             yield json.loads(literal, strict=False)

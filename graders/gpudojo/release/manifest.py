@@ -87,13 +87,14 @@ def make_manifest(files: Mapping[str, bytes], day: str) -> Manifest:
 
 
 def _is_guarded(path: str) -> bool:
+    """True for a file that students leave alone."""
     return path in GUARDED_FILES or path.partition("/")[0] in GUARDED_FOLDERS
 
 
 def manifest_of_folder(folder: Path) -> Manifest:
     """Return the manifest of a released repository on disk; raises CannotRelease if it is none."""
     guarded = [*GUARDED_FILES]
-    for path in _walk(folder):
+    for path in _paths_below(folder):
         if path.partition("/")[0] in GUARDED_FOLDERS:
             guarded.append(path)
     files = {}
@@ -150,7 +151,7 @@ def find_changes(folder: Path, released: Manifest) -> list[Change]:
             data = read_file(folder / path, LARGEST_FILE)
         if hash_of(data) != wanted:
             changes.append(Change(path, "changed"))
-    for path in _walk(folder):
+    for path in _paths_below(folder):
         if path not in released.files and _steers_a_grader(path):
             changes.append(Change(path, "added"))
     return changes
@@ -167,7 +168,7 @@ def _steers_a_grader(path: str) -> bool:
     return name.removesuffix(".py") in SHADOWED_PACKAGES
 
 
-def _walk(folder: Path) -> Iterator[str]:
+def _paths_below(folder: Path) -> Iterator[str]:
     """Yield files below a folder by path, and links and folders that shadow a package.
 
     No link is followed.
@@ -186,9 +187,9 @@ def _walk(folder: Path) -> Iterator[str]:
             if looked_at > MOST_ENTRIES:
                 return
             path = f"{inside}/{child.name}" if inside else child.name
-            if not child.is_dir(follow_symlinks=False) or (
-                not inside and child.name in SHADOWED_PACKAGES
-            ):
+            is_folder = child.is_dir(follow_symlinks=False)
+            shadows_package = not inside and child.name in SHADOWED_PACKAGES
+            if shadows_package or not is_folder:
                 yield path
             elif child.name in GUARDED_FOLDERS or not is_junk(child.name):
                 waiting.append(path)

@@ -14,6 +14,7 @@ from gpudojo.release.sections import Section, Task, split_into_sections, task_te
 from gpudojo.release.wheel import write_files
 
 FOLDER: Final = "notebooks"
+LONGEST_ID: Final = 64  # of a cell, by the format of notebooks
 METADATA: Final = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -37,10 +38,10 @@ def notebooks_of_day(root: Path, day: str, package: str | None = None) -> dict[s
     notebooks = {}
     for stem, sections in sections_by_stem.items():
         cells = _cells_of_exercise(day, stem, sections, package)
-        notebooks[f"{FOLDER}/{day}/{stem}.ipynb"] = _encode(cells)
+        notebooks[f"{FOLDER}/{day}/{stem}.ipynb"] = _encode_notebook(cells)
     if sections_by_stem:
         cells = _cells_of_day(day, sections_by_stem, package)
-        notebooks[f"{FOLDER}/{day}/{day}.ipynb"] = _encode(cells)
+        notebooks[f"{FOLDER}/{day}/{day}.ipynb"] = _encode_notebook(cells)
     return notebooks
 
 
@@ -58,44 +59,58 @@ def write_notebooks(folder: Path, notebooks: dict[str, bytes]) -> list[Path]:
 def _cells_of_exercise(
     day: str, stem: str, sections: list[Section], package: str | None
 ) -> Iterator[Cell]:
+    """Yield the cells of an exercise's own notebook."""
     prefix = _prefix_of(stem)
     title, *others = sections
     yield _markdown_cell(f"{prefix}-title", title_text(title.text, stem))
-    yield _code_cell(f"{prefix}-opening", _opening(package))
+    yield _code_cell(f"{prefix}-opening", _opening_code(package))
     yield from _cells_below_title(day, stem, others)
 
 
 def _cells_of_day(
     day: str, sections_by_stem: dict[str, list[Section]], package: str | None
 ) -> Iterator[Cell]:
-    points = {exercise.stem: exercise.points for exercise in catalogue.exercises_of(day)}
-    lines = [f"# {catalogue.day_title(day)}", "", "| exercise | points |", "| --- | ---: |"]
-    for stem, (title, *_) in sections_by_stem.items():
-        heading = title.text.splitlines()[0].removesuffix(".")
-        lines.append(f"| {_prefix_of(stem)} {heading} | {points.get(stem, '')} |")
-    yield _markdown_cell(f"{day}-title", "\n".join(lines))
-    yield _code_cell(f"{day}-opening", _opening(package))
-    for stem, (title, *others) in sections_by_stem.items():
-        text = title_text(title.text, stem, level=2)
+    """Yield the cells of the notebook with all exercises, after a table of them."""
+    titles = {stem: sections[0].text for stem, sections in sections_by_stem.items()}
+    yield _markdown_cell(f"{day}-title", _table_of_exercises(day, titles))
+    yield _code_cell(f"{day}-opening", _opening_code(package))
+    for stem, sections in sections_by_stem.items():
+        text = title_text(titles[stem], stem, level=2)
         yield _markdown_cell(f"{_prefix_of(stem)}-title", text)
-        yield from _cells_below_title(day, stem, others)
+        yield from _cells_below_title(day, stem, sections[1:])
     yield _markdown_cell(f"{day}-everything-text", EVERYTHING)
     yield _code_cell(f"{day}-everything", "check()")
 
 
+def _table_of_exercises(day: str, titles: dict[str, str]) -> str:
+    """Return the title of a day, and a table of its exercises with their points.
+
+    `titles` are the docstrings of the exercises' files, by stem.
+    """
+    points = {exercise.stem: exercise.points for exercise in catalogue.exercises_of(day)}
+    lines = [f"# {catalogue.day_title(day)}", "", "| exercise | points |", "| --- | ---: |"]
+    for stem, title in titles.items():
+        heading = title.splitlines()[0].removesuffix(".")
+        lines.append(f"| {_prefix_of(stem)} {heading} | {points.get(stem, '')} |")
+    return "\n".join(lines)
+
+
 def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iterator[Cell]:
+    """Yield the lesson of an exercise if it has one, its tasks and the code around them."""
     prefix = _prefix_of(stem)
     lesson = lesson_path(day, stem)
     if lesson:
         text = lesson_text(lesson.read_text(encoding="utf-8"), folded=True)
         below_title = text.partition("\n")[2]
-        yield _markdown_cell(f"{prefix}-lesson", re.sub(r"(?m)^## ", "### ", below_title))
+        with_lower_headings = re.sub(r"(?m)^## ", "### ", below_title)
+        yield _markdown_cell(f"{prefix}-lesson", with_lower_headings)
     given = 0
     for section in sections:
         if isinstance(section, Task):
-            yield _markdown_cell(f"{prefix}-{section.name}-text", task_text(section))
-            yield _code_cell(f"{prefix}-{section.name}", section.code)
-            yield _code_cell(f"{prefix}-{section.name}-check", f"check({section.name})")
+            name = f"{prefix}-{section.name}"
+            yield _markdown_cell(f"{name}-text", task_text(section))
+            yield _code_cell(name, section.code)
+            yield _code_cell(f"{name}-check", f"check({section.name})")
         elif section.demo:
             yield _code_cell(f"{prefix}-demo", section.code)
         else:
@@ -103,8 +118,10 @@ def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iter
             yield _code_cell(f"{prefix}-given-{given}", section.code)
 
 
-def _opening(package: str | None) -> str:
-    return OPENING_CELL.read_text(encoding="utf-8").format(package=package)
+def _opening_code(package: str | None) -> str:
+    """Return the code of the cell that is run first, and installs the package if need be."""
+    template = OPENING_CELL.read_text(encoding="utf-8")
+    return template.format(package=package)
 
 
 def _prefix_of(stem: str) -> str:
@@ -114,16 +131,41 @@ def _prefix_of(stem: str) -> str:
 
 
 def _markdown_cell(name: str, text: str) -> Cell:
-    source = text.strip("\n").splitlines(keepends=True)
-    return {"cell_type": "markdown", "id": name[:64], "metadata": {}, "source": source}
+    return {
+        "cell_type": "markdown",
+        "id": _id_of_cell(name),
+        "metadata": {},
+        "source": _lines_of_cell(text),
+    }
 
 
 def _code_cell(name: str, text: str) -> Cell:
-    cell = _markdown_cell(name, text)
-    return cell | {"cell_type": "code", "execution_count": None, "outputs": []}
+    return {
+        "cell_type": "code",
+        "id": _id_of_cell(name),
+        "metadata": {},
+        "source": _lines_of_cell(text),
+        "execution_count": None,
+        "outputs": [],
+    }
 
 
-def _encode(cells: Iterator[Cell]) -> bytes:
-    content = {"cells": list(cells), "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+def _id_of_cell(name: str) -> str:
+    return name[:LONGEST_ID]
+
+
+def _lines_of_cell(text: str) -> list[str]:
+    """Return the lines of a text, as a notebook has them: with their ends."""
+    return text.strip("\n").splitlines(keepends=True)
+
+
+def _encode_notebook(cells: Iterator[Cell]) -> bytes:
+    """Return a notebook of these cells; the same cells have the same bytes."""
+    content = {
+        "cells": list(cells),
+        "metadata": METADATA,
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     text = json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True)
     return f"{text}\n".encode()

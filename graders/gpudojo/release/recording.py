@@ -87,8 +87,8 @@ def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEv
             key = f"{exercise.stem}::{function.name}"
             signatures[key] = solution.signature_of(exercise, function)
             for seed in seeds:
-                on_virtual = _observe(exercise, function, solution, "virtual", seed)
-                on_cpu = _observe(exercise, function, solution, "cpu", seed)
+                on_virtual = _observe_reference(exercise, function, solution, "virtual", seed)
+                on_cpu = _observe_reference(exercise, function, solution, "cpu", seed)
                 seen_on = {"virtual": on_virtual, "cpu": _only_of_bench(function, on_cpu)}
                 for bench, seen in seen_on.items():
                     if seen.observations:
@@ -102,7 +102,10 @@ def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEv
 def _only_of_bench(function: Function, evidence: Evidence) -> Evidence:
     """Return what probes saw that run on the chosen device: all others see the virtual one."""
     names = {probe.name for probe in function.probes if probe.machine == "bench"}
-    observations = {name: seen for name, seen in evidence.observations.items() if name in names}
+    observations = {}
+    for name, seen in evidence.observations.items():
+        if name in names:
+            observations[name] = seen
     return msgspec.structs.replace(evidence, observations=observations)
 
 
@@ -120,7 +123,7 @@ def _timelines_of_calls(
     return calls.timelines
 
 
-def _observe(
+def _observe_reference(
     exercise: Exercise, function: Function, solution: ReferenceSolution, bench: str, seed: int
 ) -> Evidence:
     """Return what the reference does, once it is known to pass all that students have to.
@@ -151,8 +154,9 @@ def _without_times(function: Function, evidence: Evidence) -> Evidence:
     for probe in function.probes:
         if probe.return_type is Race:
             seen = observations[probe.name]
-            race = msgspec.structs.replace(convert_facts(seen.facts, Race), student=0.0, loop=0.0)
-            observations[probe.name] = Observation(seen.status, plain_facts(race))
+            race = convert_facts(seen.facts, Race)
+            without_times = msgspec.structs.replace(race, student=0.0, loop=0.0)
+            observations[probe.name] = Observation(seen.status, plain_facts(without_times))
     return msgspec.structs.replace(evidence, observations=observations)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from gpudojo.grading.bindings import is_demo
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.errors import BadMarkers
+from gpudojo.model.exercise import Exercise
 from gpudojo.release.stubs import BEGIN, stub_of
 
 # What the file says to whoever runs it as a script, and what a notebook's reader does instead.
@@ -81,7 +82,8 @@ def split_into_sections(path: Path) -> list[Section]:
         elif is_demo(statement):
             sections += _section_of(given)
             given = []
-            sections.append(Section("\n".join([*_without_blank_ends(above), *code]), demo=True))
+            demo = [*_without_blank_ends(above), *code]
+            sections.append(Section("\n".join(demo), demo=True))
         else:
             given += [*above, *code]
     given += lines[begin:]
@@ -97,7 +99,10 @@ def _first_line(statement: ast.stmt) -> int:
 
 def names_of_tasks(source: str) -> set[str | None]:
     """Return the names that are bound by statements in which a solution stands."""
-    begins = [number for number, line in enumerate(source.splitlines(), 1) if line.strip() == BEGIN]
+    begins = []  # lines
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.strip() == BEGIN:
+            begins.append(number)
     names = set()
     statements = ast.parse(source).body
     for position, statement in enumerate(statements):
@@ -113,8 +118,8 @@ def _make_task(statement: ast.stmt, name: str | None, above: list[str], code: li
     """Return a task, with its contract as text: the docstring, or the comment above a value."""
     task_name = name or ""
     if not isinstance(statement, ast.FunctionDef):
-        text = " ".join(line.strip().lstrip("# ") for line in above if line.strip())
-        return Task("\n".join(code), text, name=task_name)
+        comment = [line.strip().lstrip("# ") for line in above if line.strip()]
+        return Task("\n".join(code), " ".join(comment), name=task_name)
     code = [*_without_blank_ends(above), *_with_short_docstring(statement, code)]
     return Task(
         "\n".join(code),
@@ -148,16 +153,17 @@ def _section_of(lines: list[str]) -> list[Section]:
 
 
 def _without_blank_ends(lines: list[str]) -> list[str]:
+    """Return the lines without empty ones at the beginning and the end."""
     return "\n".join(lines).strip("\n").splitlines()
 
 
 def _name_bound_by(statement: ast.stmt) -> str | None:
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return statement.name
-    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-        return statement.targets[0].id
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return statement.target.id
+    """Return what a definition defines, or an assignment assigns first; None for the rest."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name), *_]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
     return None
 
 
@@ -171,32 +177,36 @@ def title_text(docstring: str, stem: str, level: int = 1) -> str:
     blocks = [" ".join(words)]
     for block in LINE_FOR_SCRIPTS.sub("", rest).strip().split("\n\n"):
         if block.strip():
-            blocks.append(_flow(block))
+            blocks.append(_on_one_line(block))
     about = []
     exercise = exercise_for(Path(f"{stem}.py"))
     if exercise is not None:
         about.append(f"{exercise.points} points.")
     if level == 1:
-        only_answers = exercise is not None and not any(
-            function.name.islower() for function in exercise.functions
-        )
-        about.append(HOW_TO_ANSWER if only_answers else HOW_TO_FILL_IN)
+        about.append(_how_to_begin(exercise))
     if about:
         blocks.append(" ".join(about))
     return "\n\n".join(blocks)
+
+
+def _how_to_begin(exercise: Exercise | None) -> str:
+    """Return what to do with the cells of an exercise; one may have values alone to fill in."""
+    if exercise is None or any(function.name.islower() for function in exercise.functions):
+        return HOW_TO_FILL_IN
+    return HOW_TO_ANSWER
 
 
 def task_text(task: Task) -> str:
     """Return the cell above a task: the contract, then how long it may get and what to read."""
     blocks = [f"### `{task.signature or task.name}`"]
     *contract, last = task.text.split("\n\n")
-    reading = SIZE_AND_READING.match(_flow(last))
+    reading = SIZE_AND_READING.match(_on_one_line(last))
     if reading is None:
         contract.append(last)
     for block in contract:
         # Prose flows; a command on a line of its own stays as it is.
         is_command = COMMAND.fullmatch(block.strip())
-        blocks.append(f"    {block.strip()}" if is_command else _flow(block))
+        blocks.append(f"    {block.strip()}" if is_command else _on_one_line(block))
     if reading is not None:
         size = reading["size"]
         if SIZE.fullmatch(size):
@@ -205,12 +215,16 @@ def task_text(task: Task) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def _flow(block: str) -> str:
+def _on_one_line(block: str) -> str:
     """Return a block on one line.
 
     Outside of `code`, an asterisk or an angle bracket would be read as Markdown.
     """
     text = ""
-    for piece in re.split(r"(`[^`]*`)", " ".join(block.split())):
-        text += piece if piece.startswith("`") else re.sub(r"([*<\\])", r"\\\1", piece)
+    line = " ".join(block.split())
+    for piece in re.split(r"(`[^`]*`)", line):
+        if piece.startswith("`"):
+            text += piece
+        else:
+            text += re.sub(r"([*<\\])", r"\\\1", piece)
     return text

@@ -38,13 +38,14 @@ VSCODE_SETTINGS: Final = {
     "files.exclude": {"**/__pycache__": True, "**/.pytest_cache": True},
 }
 MOST_LEAKS: Final = 3  # that a refusal names
+MOST_NAMES: Final = 3  # of files in a target that is not empty
 
 # What a platform adds last, because it holds hashes of the other files: (those files, the day)
 # to files by path.
 Seal = Callable[[Mapping[str, bytes], str], dict[str, bytes]]
 
 
-def release(
+def write_release(
     root: Path,
     day: str,
     target: Path,
@@ -55,12 +56,12 @@ def release(
 
     Raises CannotRelease.
     """
-    refuse_if_taken(target)  # before the minutes that the rest may take
+    require_free_target(target)  # before the minutes that the rest may take
     reference = root / "reference" / day
     exercises = stubs_for_students(reference, day)
     evidence = recording.record_evidence(reference, day, seeds)
     files = repository_files(root, day, exercises, evidence, seals)
-    found = leaks.leaks(files, reference)
+    found = leaks.find_leaks(files, reference)
     if found:
         shown = "; ".join(map(str, found[:MOST_LEAKS]))
         if len(found) > MOST_LEAKS:
@@ -123,7 +124,7 @@ def _require_open_stub(exercise: Exercise, path: Path, stubs: Mapping[str, str])
             )
 
 
-def refuse_if_taken(target: Path) -> None:
+def require_free_target(target: Path) -> None:
     """Raise CannotRelease where the target cannot become a new folder."""
     advice = "name a folder that does not exist yet"
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -131,14 +132,16 @@ def refuse_if_taken(target: Path) -> None:
     if target.is_dir():
         names = sorted(path.name for path in target.iterdir())
         if names:
-            few = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            few = ", ".join(names[:MOST_NAMES])
+            if len(names) > MOST_NAMES:
+                few += ", …"
             raise CannotRelease(f"{target} is not empty (it has {few}); {advice}")
 
 
 def write_repository(files: Mapping[str, bytes], target: Path) -> None:
     """Write all files into a new folder, or none; raises CannotRelease."""
     target = Path(os.path.abspath(target))
-    refuse_if_taken(target)
+    require_free_target(target)
     for name in files:
         parts = PurePosixPath(name).parts
         if not parts or name.startswith("/") or ".." in parts or "\\" in name:
@@ -167,8 +170,8 @@ def write_repository(files: Mapping[str, bytes], target: Path) -> None:
 def pages_and_settings(day: str, wheel: str) -> dict[str, bytes]:
     """Return README, requirements and settings by path; `wheel` is the one in `vendor`."""
     texts = {
-        "README.md": readme(day),
-        "requirements.txt": requirements(day, wheel),
+        "README.md": readme_text(day),
+        "requirements.txt": requirements_text(day, wheel),
         "conftest.py": CONFTEST,
         "pytest.ini": PYTEST_INI,
         ".gitignore": GITIGNORE,
@@ -188,7 +191,7 @@ def lessons_of_day(day: str) -> dict[str, str]:
     return lessons
 
 
-def readme(day: str) -> str:
+def readme_text(day: str) -> str:
     """Return the README of a student's repository."""
     exercises = exercises_of(day)
     lesson_paths = {Path(path).stem: path for path in lessons_of_day(day)}
@@ -217,7 +220,7 @@ def readme(day: str) -> str:
     )
 
 
-def requirements(day: str, wheel: str) -> str:
+def requirements_text(day: str, wheel: str) -> str:
     """Return the grader, and what it and the day's own distribution need.
 
     Each is in the version that a course runs on, where constraints.txt pins it.
@@ -231,16 +234,22 @@ def requirements(day: str, wheel: str) -> str:
             needed.append(requirement)
     lines = []
     for dependency in needed:
-        asked, semicolon, marker = dependency.partition(";")
-        (package,) = re.findall(r"^[\w.-]+", asked)
-        line = f"{package}=={pins[package]}" if package in pins else asked.strip()
-        if semicolon:
-            line += f"; {marker.strip()}"
-        lines.append(line)
+        lines.append(_pinned_requirement(dependency, pins))
     return "\n".join([*lines, f"./vendor/{wheel}", ""])
 
 
+def _pinned_requirement(requirement: str, pins: Mapping[str, str]) -> str:
+    """Return a requirement in the pinned version of its package, if there is a pin."""
+    asked, semicolon, marker = requirement.partition(";")
+    (package,) = re.findall(r"^[\w.-]+", asked)
+    line = f"{package}=={pins[package]}" if package in pins else asked.strip()
+    if semicolon:
+        line += f"; {marker.strip()}"
+    return line
+
+
 def _project_table() -> dict[str, Any]:
+    """Return what gpudojo's pyproject.toml says of the project."""
     text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     table: dict[str, Any] = tomllib.loads(text)["project"]
     return table

@@ -15,7 +15,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpudojo.grading.shipped_evidence import SHIPPED_FOLDER, SHIPPED_SUFFIX
 from gpudojo.model.catalogue import BUILT_IN, GROUP, Day, registered_days
@@ -67,12 +67,7 @@ def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
     files = {"LICENSE": (PROJECT / "LICENSE").read_bytes()}
     wanted = registered_days()[day]
     for path, name in _shipped_files(SOURCES, PurePosixPath("graders")):
-        of_another_day = (
-            path.is_relative_to(BUILT_IN)
-            and path.parent != BUILT_IN
-            and not path.is_relative_to(wanted.folder)
-        )
-        if path.parent != SHIPPED_FOLDER and not of_another_day:
+        if path.parent != SHIPPED_FOLDER and not _is_of_another_day(path, wanted):
             files[name] = path.read_bytes()
     project = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     project = README_LINE.sub("", project)
@@ -88,12 +83,26 @@ def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
     return _with_own_version(files)
 
 
-def _shipped_files(folder: Path, inside: PurePosixPath) -> Iterator[tuple[Path, str]]:
+def _is_of_another_day(path: Path, wanted: Day) -> bool:
+    """True for a file in the package of a day of gpudojo other than the wanted one."""
+    if not path.is_relative_to(BUILT_IN) or path.parent == BUILT_IN:
+        return False
+    return not path.is_relative_to(wanted.folder)
+
+
+class ShippedFile(NamedTuple):
+    """A file that belongs into a wheel."""
+
+    path: Path
+    name: str  # its path in the wheel's sources
+
+
+def _shipped_files(folder: Path, inside: PurePosixPath) -> Iterator[ShippedFile]:
     """Yield every file below a folder that belongs into a wheel, with its path there."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and not LEFT_OUT.search(name):
-            yield path, (inside / name).as_posix()
+            yield ShippedFile(path, (inside / name).as_posix())
 
 
 def _files_of_outside_day(day: Day) -> dict[str, bytes]:
@@ -105,11 +114,13 @@ def _files_of_outside_day(day: Day) -> dict[str, bytes]:
     files = {}
     for path, name in _shipped_files(day.folder, PurePosixPath("graders", *parts)):
         files[name] = path.read_bytes()
-    packages_above = parts[:-1]
-    for depth in range(1, len(packages_above) + 1):
-        init = day.folder.parents[len(packages_above) - depth] / "__init__.py"
+    # The packages above it, from the inside out.
+    folder = day.folder
+    for depth in range(len(parts) - 1, 0, -1):
+        folder = folder.parent
+        init = folder / "__init__.py"
         if init.is_file():
-            place = PurePosixPath("graders", *packages_above[:depth], "__init__.py")
+            place = PurePosixPath("graders", *parts[:depth], "__init__.py")
             files[str(place)] = init.read_bytes()
     _require_own_imports(day, files)
     return files
@@ -135,19 +146,26 @@ def _require_own_imports(day: Day, files: Mapping[str, bytes]) -> None:
                 )
 
 
-def _imports_of(name: str, data: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the modules that a file imports, as paths, with the lines."""
+class ImportedModule(NamedTuple):
+    """A module that a file imports."""
+
+    path: str  # "my_course/day9/helpers"
+    line: int
+
+
+def _imports_of(name: str, data: bytes) -> Iterator[ImportedModule]:
+    """Yield the modules that a file imports, also relative to itself."""
     folder = PurePosixPath(name.removeprefix("graders/")).parent
     for node in ast.walk(ast.parse(data, name)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name.replace(".", "/"), node.lineno
+                yield ImportedModule(alias.name.replace(".", "/"), node.lineno)
         elif isinstance(node, ast.ImportFrom):
             start = PurePosixPath()
             if node.level:
                 start = (folder, *folder.parents)[node.level - 1]
             module = (node.module or "").replace(".", "/")
-            yield str(start / module), node.lineno
+            yield ImportedModule(str(start / module), node.lineno)
 
 
 def _with_own_version(files: Mapping[str, bytes]) -> dict[str, bytes]:

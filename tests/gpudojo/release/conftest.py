@@ -50,7 +50,7 @@ def release(folder: Path) -> Released:
     began = time.perf_counter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "record_evidence", recorded)
-        files = student.release(ROOT, "day8", folder / "day8", find_seals())
+        files = student.write_release(ROOT, "day8", folder / "day8", find_seals())
     return Released(folder / "day8", files, kept[0], time.perf_counter() - began)
 
 

@@ -96,7 +96,7 @@ IN_THE_GRADER = ("a file of the grader", "a function", "a string of Python")
 @given(st.sampled_from(sorted(SOLUTIONS)), st.sampled_from(sorted(PLACES)))
 def test_a_solution_is_found_wherever_it_is_put(which: tuple[str, int], place: str) -> None:
     path, data = PLACES[place](SOLUTIONS[which])
-    found = leaks.leaks({"pytest.ini": b"[pytest]\n", path: data}, REFERENCE)
+    found = leaks.find_leaks({"pytest.ini": b"[pytest]\n", path: data}, REFERENCE)
     assert any(leak.reference == which[0] for leak in found)
     assert all(leak.path.startswith(path) for leak in found)
 
@@ -108,7 +108,7 @@ def test_a_solution_is_found_wherever_it_is_put(which: tuple[str, int], place: s
 )
 def test_a_single_line_is_found_outside_the_grader(secret: Secret, place: str) -> None:
     path, data = PLACES[place](secret.text)
-    found = leaks.leaks({path: data}, REFERENCE)
+    found = leaks.find_leaks({path: data}, REFERENCE)
     assert (secret.reference, secret.line) in {(leak.reference, leak.line) for leak in found}
 
 
@@ -116,7 +116,7 @@ def test_a_single_line_is_found_outside_the_grader(secret: Secret, place: str) -
 @given(st.sampled_from([secret for secret in LINES if not secret.idiom]))
 def test_a_telling_line_is_found_inside_the_grader_too(secret: Secret) -> None:
     path, data = PLACES["a function"](secret.text)
-    assert leaks.leaks({path: data}, REFERENCE)
+    assert leaks.find_leaks({path: data}, REFERENCE)
 
 
 def test_every_solution_is_guarded() -> None:
@@ -144,20 +144,20 @@ def test_what_an_idiom_is(line: str, idiom: bool) -> None:
 
 
 def test_the_grader_and_the_stubs_give_nothing_away(released: Released) -> None:
-    assert leaks.leaks(released.files, REFERENCE) == []
+    assert leaks.find_leaks(released.files, REFERENCE) == []
     # The wheel was looked into: the same search finds what is put there.
     held = io.BytesIO(released.files[released.wheel])
     with zipfile.ZipFile(held, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(
             "gpudojo/x.py", (REFERENCE / "04_modifying_training_loop_gpu.py").read_bytes()
         )
-    spoiled = leaks.leaks({released.wheel: held.getvalue()}, REFERENCE)
+    spoiled = leaks.find_leaks({released.wheel: held.getvalue()}, REFERENCE)
     assert "04_modifying_training_loop_gpu.py" in {leak.reference for leak in spoiled}
     assert {leak.path for leak in spoiled} == {f"{released.wheel}: gpudojo/x.py"}
 
 
 def test_a_leak_says_where_it_is() -> None:
-    (leak,) = leaks.leaks(
+    (leak,) = leaks.find_leaks(
         {"README.md": b"`return 0.299 * red + 0.587 * green + 0.114 * blue`"}, REFERENCE
     )
     assert str(leak).startswith("README.md shows line ")
@@ -177,6 +177,8 @@ def test_the_wheel_is_made_without_references_and_tests() -> None:
 def test_a_damaged_archive_is_looked_at_as_it_is(tmp_path: Path) -> None:
     data = zipped("a.txt", b"nothing")[:-5]
     assert (
-        leaks.leaks({"a.zip": data, "b.ipynb": b"{broken", "c.gz": b"\x1f\x8b\x08\0\0"}, REFERENCE)
+        leaks.find_leaks(
+            {"a.zip": data, "b.ipynb": b"{broken", "c.gz": b"\x1f\x8b\x08\0\0"}, REFERENCE
+        )
         == []
     )

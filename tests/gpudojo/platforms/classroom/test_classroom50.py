@@ -95,7 +95,7 @@ def test_the_bundle_is_the_same_bytes_each_time_and_shows_no_solution(
     )
     files = {path.name: path.read_bytes() for path in bundle.iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
-    assert leaks.leaks(files, REFERENCE) == []
+    assert leaks.find_leaks(files, REFERENCE) == []
     ast.parse(files["autograder.py"])
 
 
