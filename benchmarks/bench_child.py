@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.peers.assignment import MARKS
-from benchmarks.tables import Table, options, times
+from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 ROOT = Path(__file__).resolve().parents[1]
 # In the environment of either checkout, which may be older than this file.
@@ -92,7 +92,7 @@ class Grader:
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("other", type=Path, help="the folder of the other checkout")
     parser.add_argument("--students", type=int, default=20, help="submissions (20)")
     asked = parser.parse_args()
@@ -116,7 +116,7 @@ def main() -> None:
             name,
             f"{min(seconds) * 1000:.0f} ms",
             f"{statistics.median(seconds) * 1000:.0f} ms",
-            times(told),
+            format_ratio(told),
         )
     table.notes = [f"The ratio is the median of {asked.students} pairs."]
     table.show(asked.markdown)

@@ -30,7 +30,7 @@ from typing import Any
 from gpudojo.authoring import sample_class
 from gpudojo.classes.store import Store
 
-from benchmarks.tables import Table, cores, options, times
+from benchmarks.tables import Table, benchmark_parser, core_count, format_ratio
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = "benchmark"
@@ -191,7 +191,7 @@ print(json.dumps(found))
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--students", type=int, default=100, help="how many are graded (100)")
     parser.add_argument(
         "--fresh", type=int, default=8, help="how many are also run by a fresh pytest (8)"
@@ -200,7 +200,7 @@ def main() -> None:
         "--calls", type=int, default=24, help="of how many the students' own calls are timed (24)"
     )
     parser.add_argument(
-        "--jobs", type=int, default=cores(), help="how many at once (one for each core)"
+        "--jobs", type=int, default=core_count(), help="how many at once (one for each core)"
     )
     parser.add_argument(
         "--grow",
@@ -249,7 +249,7 @@ def main() -> None:
         table.add(
             "dojo grade, its start included",
             f"{each:.3f}",
-            f"{times(one / each)} the throughput",
+            f"{format_ratio(one / each)} the throughput",
             "20 ×",
         )
         table.add(
@@ -258,21 +258,23 @@ def main() -> None:
             "1 ×",
             "",
         )
-        of_calls = f"{times(child_seconds / bare_seconds)} those calls"
+        of_calls = f"{format_ratio(child_seconds / bare_seconds)} those calls"
         table.add("their children, processor time", f"{child_seconds:.3f}", of_calls, "≤ 1.7 ×")
-        of_calls = f"{times(busy / bare_seconds)} those calls"
+        of_calls = f"{format_ratio(busy / bare_seconds)} those calls"
         table.add("dojo grade, time of all cores, its start included", f"{busy:.3f}", of_calls, "")
         for what, seconds, wanted in (
             ("dojo grade --rejudge", rejudge, "60 ×"),
             ("… after a check of one exercise was edited", changed, ""),
         ):
             again = seconds / asked.students
-            table.add(what, f"{again:.4f}", f"{times(each / again)} faster than grading", wanted)
+            table.add(
+                what, f"{again:.4f}", f"{format_ratio(each / again)} faster than grading", wanted
+            )
         table.add("import torch", f"{importing:.2f}", "1 ×", "")
         table.add(
             "start of dojo grade until the first result",
             f"{first:.2f}",
-            times(first / importing),
+            format_ratio(first / importing),
             "≤ 1.5 ×",
         )
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))

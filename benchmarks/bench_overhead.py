@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from virtual_cuda import virtual_cuda
 
-from benchmarks.tables import Table, options, times
+from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 # glibc gives memory back to the system and asks for it again, or not, as it happens to lie: thousands of page faults in
 # an epoch of one of the two, and none in the other.
@@ -219,7 +219,11 @@ def measured(rounds: int) -> Table:
         plain, virtual, same = compare_training(start, rounds)
         losses = "losses identical" if same else "LOSSES DIFFER"
         table.add(
-            f"{name}, {losses}", _ms(plain), _ms(virtual), times(virtual / plain), f"≤ {wanted} ×"
+            f"{name}, {losses}",
+            _ms(plain),
+            _ms(virtual),
+            format_ratio(virtual / plain),
+            f"≤ {wanted} ×",
         )
     plain, virtual = small_add(rounds)
     more = f"+{(virtual - plain) * 1e6:.1f} µs"
@@ -229,11 +233,19 @@ def measured(rounds: int) -> Table:
     table.add("leaving", "", _ms(left), "", "")
     plain, inside = plain_add_inside(rounds)
     table.add(
-        "a small add on the CPU inside", _us(plain), _us(inside), times(inside / plain), "1.00 ×"
+        "a small add on the CPU inside",
+        _us(plain),
+        _us(inside),
+        format_ratio(inside / plain),
+        "1.00 ×",
     )
     plain, inside = plain_inside(rounds)
     table.add(
-        "MLP epoch on the CPU inside", _ms(plain), _ms(inside), times(inside / plain), "1.00 ×"
+        "MLP epoch on the CPU inside",
+        _ms(plain),
+        _ms(inside),
+        format_ratio(inside / plain),
+        "1.00 ×",
     )
     table.add("kept alive after 300 steps", "", f"{kept_alive()} bytes", "", "0 bytes")
     table.notes = [
@@ -251,7 +263,7 @@ def _us(seconds: float) -> str:
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=40, help="how often each is timed (40)")
     asked = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":

@@ -23,14 +23,14 @@ from benchmarks.peers.assignment import KINDS, Submission, solved, submissions
 from benchmarks.peers.file_tools import Check50, Dojo, Gradescope, Pytest
 from benchmarks.peers.notebook_tools import Nbgrader, Otter
 from benchmarks.peers.tool import Graded, Tool
-from benchmarks.tables import Table, cores, options, times
+from benchmarks.tables import Table, benchmark_parser, core_count, format_ratio
 
 MIB = 1024 * 1024
 
 
 class DojoOnAllCores(Dojo):
-    name = f"dojo grade, {cores()} jobs"
-    jobs = cores()
+    name = f"dojo grade, {core_count()} jobs"
+    jobs = core_count()
 
 
 TOOLS: tuple[type[Tool], ...] = (Dojo, DojoOnAllCores, Pytest, Gradescope, Check50, Nbgrader, Otter)
@@ -105,9 +105,9 @@ def table(
         made.add(
             tool.name,
             f"{wall:.2f}",
-            times(wall / base[0]),
+            format_ratio(wall / base[0]),
             f"{cpu:.2f}",
-            times(cpu / base[1]),
+            format_ratio(cpu / base[1]),
             f"{graded.peak / MIB:.0f}",
             *counted(known, graded),
             tool.isolation,
@@ -131,7 +131,7 @@ def table(
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument(
         "--environments", type=Path, metavar="DIR", help="where the peers' environments are"
     )

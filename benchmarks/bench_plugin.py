@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.tables import Table, options, times
+from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = 20
@@ -83,7 +83,7 @@ def table(found: dict[str, list[tuple[float, float, int]]]) -> Table:
     base = next(iter(medians.values()))
     for way, (seconds, processor, modules) in medians.items():
         wall, cpu = (
-            f"{1000 * (value - first):+.0f} ms ({times(value / first)})" if first else "–"
+            f"{1000 * (value - first):+.0f} ms ({format_ratio(value / first)})" if first else "–"
             for value, first in ((seconds, base[0]), (processor, base[1]))
         )
         made.add(way, f"{modules:.0f}", f"{seconds:.3f}", wall, f"{processor:.3f}", cpu)
@@ -94,7 +94,7 @@ def table(found: dict[str, list[tuple[float, float, int]]]) -> Table:
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="how often each is run (15)")
     asked = parser.parse_args()
     found: dict[str, list[tuple[float, float, int]]] = {way: [] for way in WAYS}

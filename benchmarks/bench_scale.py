@@ -21,7 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.tables import Table, cores, options  # noqa: E402
+from benchmarks.tables import Table, benchmark_parser, core_count  # noqa: E402
 
 MIB = 1 << 20
 
@@ -106,9 +106,9 @@ def fifths(marks: list[Mark]) -> list[tuple[int, float, int]]:
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--students", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=cores())
+    parser.add_argument("--jobs", type=int, default=core_count())
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--folder", type=Path, help="where the class and its results stay")
     parser.add_argument(

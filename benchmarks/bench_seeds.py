@@ -29,7 +29,7 @@ from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import Outcome
 
-from benchmarks.tables import Table, cores, options
+from benchmarks.tables import Table, benchmark_parser, core_count
 
 Task = tuple[Path, list[int]]
 ROOT = Path(__file__).resolve().parents[1]
@@ -146,12 +146,12 @@ def batched(tasks: list[Task], size: int) -> Iterator[list[Task]]:
 
 
 def main() -> int:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument(
         "exercises", nargs="*", help="only these, by number, such as 05, or solutions by name"
     )
     parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=cores())
+    parser.add_argument("--processes", type=int, default=core_count())
     parser.add_argument(
         "--kept", type=Path, default=Path("build") / "seeds.jsonl", help="where verdicts are kept"
     )

@@ -20,7 +20,7 @@ import zipfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.tables import Table, options, times
+from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 ROOT = Path(__file__).resolve().parents[1]
 IMPORT = "python -c 'import torch'"
@@ -123,8 +123,8 @@ def table(found: dict[str, list[Waited]]) -> Table:
     base = _medians(found[IMPORT])
     for name, several in found.items():
         wall, cpu = _medians(several)
-        spent = (f"{cpu:.2f}", times(cpu / base.cpu)) if base.cpu else ("–", "–")
-        made.add(name, f"{wall:.2f}", times(wall / base.wall), *spent)
+        spent = (f"{cpu:.2f}", format_ratio(cpu / base.cpu)) if base.cpu else ("–", "–")
+        made.add(name, f"{wall:.2f}", format_ratio(wall / base.wall), *spent)
     made.notes = [
         f"Medians of {len(found[IMPORT])} interleaved rounds; ratios are to the bare import."
     ]
@@ -136,7 +136,7 @@ def _medians(several: list[Waited]) -> Waited:
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each is run (5)")
     parser.add_argument(
         "--released",

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.bench_peers import DojoOnAllCores
 from benchmarks.peers.assignment import KINDS, Submission, as_folder, everything
 from benchmarks.peers.tool import CLAIMS, Graded, Verdict, copied
-from benchmarks.tables import Table, options, times
+from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 WORDS = {
     "right": "right solutions that pass",
@@ -66,13 +66,13 @@ def table(known: Sequence[Submission], graded: dict[str, Graded]) -> Table:
             sum((g.verdicts[s.name].full is True) == (kind == "right") for s in several)
             for g in graded.values()
         ]
-        ratio = times(agreed[1] / agreed[0]) if agreed[0] else "–"
+        ratio = format_ratio(agreed[1] / agreed[0]) if agreed[0] else "–"
         made.add(WORDS[kind], str(len(several)), *map(str, agreed), ratio)
     return made
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument(
         "--details", action="store_true", help="list what the plain tests were wrong about"
     )

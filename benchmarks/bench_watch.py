@@ -24,7 +24,7 @@ from gpudojo.model.exercise import Exercise
 from gpudojo.watch.course import Course, ExerciseWork
 from gpudojo.watch.session import Event, Session
 
-from benchmarks.tables import Table, options
+from benchmarks.tables import Table, benchmark_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 120.0  # seconds for a process to become ready, or for a verdict
@@ -107,7 +107,7 @@ def measure(
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="how often each is saved (20)")
     parser.add_argument("--exercises", nargs="+", default=["04"], metavar="NN", help="which (04)")
     parser.add_argument("--bench", default="auto", help="the device (auto)")

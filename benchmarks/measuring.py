@@ -1,7 +1,8 @@
-"""What does a command cost? Its wall-clock time, the processor time and the peak memory of it and all it starts.
+"""What a command costs: its time, and processor time and peak memory of it and all it starts.
 
-Run as a script it stands between: it starts the command, adopts whatever the command leaves behind, so that no child's
-processor time is lost, and looks at the memory of the whole tree four times a second. Linux only.
+Run as a script it stands between: it starts the command, adopts whatever the command leaves behind,
+so that no child's processor time is lost, and looks at the memory of the whole tree four times a
+second. Linux only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PAUSE, LOOK, ORPHANS = (
-    0.01,
-    0.25,
-    10.0,
-)  # seconds between two polls, between two looks, and for what is left behind
+POLL_SECONDS = 0.01
+SECONDS_BETWEEN_LOOKS = 0.25  # at the memory
+ORPHAN_SECONDS = 10.0  # for what the command leaves behind
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
@@ -38,10 +37,14 @@ class Measured:
     output: str = ""
 
 
-def measured(
+def measure_command(
     command: list[str], cwd: Path, environment: dict[str, str], limit: float = 600.0
 ) -> Measured:
-    """Run a command to its end; after `limit` seconds it is ended with all that it has started."""
+    """Run a command to its end.
+
+    After `limit` seconds it is ended with all that it has started. Raises RuntimeError then, and
+    for a command that cannot be started.
+    """
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
         run = subprocess.run(
@@ -56,68 +59,96 @@ def measured(
         output = run.stdout.decode(errors="replace")
         if not report.exists():
             raise RuntimeError(f"{command[0]} could not be started: {output[-500:]}")
-        found = Measured(**json.loads(report.read_text(encoding="utf-8")), output=output)
-        if found.wall > limit:
-            raise RuntimeError(f"{Path(command[0]).name} took longer than {limit:g} seconds")
-        return found
+        figures = json.loads(report.read_text(encoding="utf-8"))
+    if figures["wall"] > limit:
+        raise RuntimeError(f"{Path(command[0]).name} took longer than {limit:g} seconds")
+    return Measured(**figures, output=output)
 
 
-def _below(root: int) -> list[int]:
-    """Every descendant of a process."""
+# ---- the process between -------------------------------------------------------------------------
+
+
+def descendants_of(root: int) -> list[int]:
+    """The numbers of all processes that a process has started, and those that they have."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                text = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace")
-                children.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(name))
+            parent = _parent_of(int(name))
+            children.setdefault(parent, []).append(int(name))
     found = []
-    layer = children.get(root, [])
-    while layer:
-        found += layer
-        layer = [child for pid in layer for child in children.get(pid, [])]
+    generation = children.get(root, [])
+    while generation:
+        found += generation
+        next_generation = []
+        for process in generation:
+            next_generation += children.get(process, [])
+        generation = next_generation
     return found
 
 
-def _held(pid: int) -> int:
-    """Bytes a process holds, pages that it shares counted in shares: forks of one process do not count twice."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii", errors="replace")
-        return int(text.partition("\nPss:")[2].split()[0]) * 1024
-    return 0
+def _parent_of(process: int) -> int:
+    """The number of a process's parent; 0 if the process has ended meanwhile."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        _, _, fields = text.rpartition(")")
+        return int(fields.split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
-def _watch(report: Path, limit: float, command: list[str]) -> int:
+def _memory_of(process: int) -> int:
+    """Bytes that a process holds; 0 if it has ended meanwhile.
+
+    Pages that it shares are counted in shares: forks of one process do not count twice.
+    """
+    try:
+        path = Path(f"/proc/{process}/smaps_rollup")
+        text = path.read_text(encoding="ascii", errors="replace")
+        _, _, rest = text.partition("\nPss:")
+        return int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _end_descendants() -> None:
+    for process in descendants_of(os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            os.kill(process, signal.SIGKILL)
+
+
+def _run_and_report(report: Path, limit: float, command: list[str]) -> None:
+    """Run a command, wait for all that it starts, and write the figures to `report`."""
     ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)
     began = time.perf_counter()
     process = subprocess.Popen(command)
     peak = 0
-    looked = 0.0
+    last_look = 0.0
     wall = 0.0
     code = None
     while True:
         now = time.perf_counter()
-        if now - began > (limit if code is None else wall + ORPHANS):
-            for pid in _below(os.getpid()):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-        if now - looked > LOOK:
-            peak = max(peak, sum(_held(pid) for pid in _below(os.getpid())))
-            looked = now
+        allowed = limit if code is None else wall + ORPHAN_SECONDS
+        if now - began > allowed:
+            _end_descendants()
+        if now - last_look > SECONDS_BETWEEN_LOOKS:
+            memory = sum(_memory_of(each) for each in descendants_of(os.getpid()))
+            peak = max(peak, memory)
+            last_look = now
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:  # nothing is left
             break
-        if pid == process.pid:
+        if ended == process.pid:
             wall = time.perf_counter() - began
             code = os.waitstatus_to_exitcode(status)
             process.returncode = code
-        elif not pid:
-            time.sleep(PAUSE)
+        elif not ended:
+            time.sleep(POLL_SECONDS)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = {"wall": wall, "cpu": spent.ru_utime + spent.ru_stime, "peak": peak, "code": code}
-    report.write_text(json.dumps(found), encoding="utf-8")
-    return 0
+    cpu = spent.ru_utime + spent.ru_stime
+    figures = {"wall": wall, "cpu": cpu, "peak": peak, "code": code}
+    report.write_text(json.dumps(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(_watch(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
+    _run_and_report(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])

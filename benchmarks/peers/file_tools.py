@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measuring import measured
+from benchmarks.measuring import measure_command
 from benchmarks.peers import assignment, verdicts
 from benchmarks.peers.assignment import FUNCTIONS, ROOT, Submission
 from benchmarks.peers.tool import CLAIMS, HERE, Graded, Tool, Verdict, claims_and_functions, copied
@@ -50,7 +50,7 @@ class Dojo(Folders):
             str(out),
             "-q",
         ]
-        run = measured([*command, "--jobs", str(self.jobs), *only], ROOT, self.environment())
+        run = measure_command([*command, "--jobs", str(self.jobs), *only], ROOT, self.environment())
         results = _read(out / "results.json")
         if results is None:
             raise RuntimeError(f"dojo grade gave no results: {run.output[-500:]}")
@@ -70,7 +70,9 @@ class OneByOne(Folders):
         for submission in given:
             report = self.place / f"{submission.name}.result"
             report.unlink(missing_ok=True)
-            graded.add(measured(self.command(report), self.folder(submission), self.environment()))
+            graded.add(
+                measure_command(self.command(report), self.folder(submission), self.environment())
+            )
             text = _read(report)
             graded.verdicts[submission.name] = (
                 verdicts.NOTHING if text is None else self.verdict(text)

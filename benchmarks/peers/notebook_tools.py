@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 
-from benchmarks.measuring import measured
+from benchmarks.measuring import measure_command
 from benchmarks.peers import assignment, verdicts
 from benchmarks.peers.assignment import FUNCTIONS, Submission, cell_of
 from benchmarks.peers.tool import CLAIMS, HERE, Graded, Tool, claims_and_functions, copied
@@ -90,7 +90,7 @@ class Nbgrader(Tool):
             )
         command = [str(self.python), "-m", "nbgrader", "autograde", ASSIGNMENT, "--force"]
         graded = Graded()
-        graded.add(measured(command, self.place / "course", self.environment()))
+        graded.add(measure_command(command, self.place / "course", self.environment()))
         self._do("export", "--to", "grades.csv")
         text = (self.place / "course" / "grades.csv").read_text(encoding="utf-8")
         found = verdicts.from_nbgrader(text, ASSIGNMENT)
@@ -157,7 +157,7 @@ class Otter(Tool):
                 str(out),
                 notebook,
             ]
-            graded.add(measured(command, self.place, self.environment()))
+            graded.add(measure_command(command, self.place, self.environment()))
             results = out / "results.json"
             text = results.read_text(encoding="utf-8") if results.exists() else ""
             graded.verdicts[submission.name] = (

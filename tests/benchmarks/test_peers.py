@@ -236,14 +236,14 @@ def test_a_harness_that_fails_the_reference_is_not_believed(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_a_command_is_measured_with_all_that_it_starts(tmp_path: Path) -> None:
-    from benchmarks.measuring import measured
+    from benchmarks.measuring import measure_command
 
     # A grandchild that outlives its parent: its processor time and its memory count as well.
     work = "import time\nheld = bytearray(64 << 20)\nwhile time.process_time() < 0.6: pass\nprint('done', flush=True)"
     code = (
         f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {work!r}])\nsys.exit(3)"
     )
-    run = measured([sys.executable, "-c", code], tmp_path, {})
+    run = measure_command([sys.executable, "-c", code], tmp_path, {})
     assert run.code == 3
     assert run.cpu > 0.5
     assert run.peak > 60 << 20
@@ -252,20 +252,20 @@ def test_a_command_is_measured_with_all_that_it_starts(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
-    from benchmarks.measuring import measured
+    from benchmarks.measuring import measure_command
 
     with pytest.raises(RuntimeError, match="could not be started"):
-        measured([str(tmp_path / "nothing")], tmp_path, {})
+        measure_command([str(tmp_path / "nothing")], tmp_path, {})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_a_command_that_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
-    from benchmarks.measuring import measured
+    from benchmarks.measuring import measure_command
 
     sleeping = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(100)"
     code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {sleeping!r}], start_new_session=True)"
     with pytest.raises(RuntimeError, match="took longer than 2 seconds"):
-        measured([sys.executable, "-c", code], tmp_path, {}, limit=2)
+        measure_command([sys.executable, "-c", code], tmp_path, {}, limit=2)
     assert not Path("/proc", (tmp_path / "pid").read_text(encoding="ascii")).exists()
 
 

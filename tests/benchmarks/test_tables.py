@@ -53,7 +53,7 @@ def test_the_terminal_shows_the_same(capsys: pytest.CaptureFixture[str]) -> None
         "by hand",
         "Quiet.",
         datetime.date.today().isoformat(),
-        tables.machine(),
+        tables.describe_machine(),
     ):
         assert text in shown
 
@@ -67,12 +67,12 @@ def test_a_row_of_another_length_is_refused() -> None:
     ("ratio", "text"), [(0.054, "0.05 ×"), (1.174, "1.17 ×"), (18.66, "18.7 ×"), (240.4, "240 ×")]
 )
 def test_a_ratio_has_about_three_digits(ratio: float, text: str) -> None:
-    assert tables.times(ratio) == text
+    assert tables.format_ratio(ratio) == text
 
 
 def test_the_machine_is_told_by_what_it_is_and_not_by_its_name() -> None:
-    told = tables.machine()
-    assert told.startswith(f"{tables.cores()}-core ")
+    told = tables.describe_machine()
+    assert told.startswith(f"{tables.core_count()}-core ")
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in told
     assert "torch " in told
     if hasattr(os, "uname") and len(os.uname().nodename) > 3:
