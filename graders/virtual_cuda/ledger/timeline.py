@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("op", "inner forward", "memory"), 2),
 }
 Natural = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
+Difference = Annotated[int, msgspec.Meta(ge=-_HIGHEST, le=_HIGHEST)]
 Percentage = Annotated[int, msgspec.Meta(ge=0, le=100)]
 LineNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 ShortText = Annotated[str, msgspec.Meta(max_length=LONGEST)]
@@ -51,14 +52,15 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     kind: EventKind
     at: Natural  # its place in the order of all the call's records, from 0
-    bytes: Annotated[
-        int, msgspec.Meta(ge=-_HIGHEST, le=_HIGHEST)
-    ]  # copied, taken, or with a minus given back
+    bytes: Difference  # copied, taken, or with a minus given back
     line: LineNumber | None  # of the student's file
     grad: bool
     autocast: bool
     live: Natural  # bytes on the devices after it
     name: ShortText  # the operator, the module, or what made the host wait
+
+
+Events = Sequence[TimelineEvent]
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -125,32 +127,46 @@ def timeline_of(
     Line numbers are those of `file`, whose text is `source`. `peak_bytes` is what the device knows
     beyond the records: the peaks inside an operation.
     """
-    every = _events(ledger, file)
-    waits = Counter(
-        event.line for event in every if event.kind == "sync" and event.line is not None
-    )
+    every = _events_of(ledger, file)
+    counts = Counter(event.kind for event in every)
+    peaks = [event.live for event in every]
     # Sums over all events, before any is left out.
     whole = Timeline(
-        function=_text(function),
-        scenario=_text(scenario),
-        device=_text(device),
+        function=_short_text(function),
+        scenario=_short_text(scenario),
+        device=_short_text(device),
         events=[],
-        peak_bytes=max([peak_bytes, *(event.live for event in every)]),
-        lines=_lines(every, source),
-        counts=dict(Counter(event.kind for event in every)),
-        waits=dict(waits.most_common(MOST_LINES)),
-        to_device=sum(event.bytes for event in every if event.kind == "to device"),
-        to_host=sum(event.bytes for event in every if event.kind == "to host"),
+        peak_bytes=max([peak_bytes, *peaks]),
+        lines=_texts_of_busy_lines(every, source),
+        counts=dict(counts),
+        waits=_waits_by_line(every),
+        to_device=_bytes_of_kind(every, "to device"),
+        to_host=_bytes_of_kind(every, "to host"),
         place=place,
         scaled=scaled,
     )
     # Leave out more and more until the bytes are few enough.
     while True:
-        events = _thinned(every, limit)
-        made = msgspec.structs.replace(whole, events=events, left_out=len(every) - len(events))
-        if limit <= FEWEST or len(encoded(made)) <= LARGEST:
-            return made
+        events = _thin_out(every, limit)
+        left_out = len(every) - len(events)
+        timeline = msgspec.structs.replace(whole, events=events, left_out=left_out)
+        if limit <= FEWEST or len(encode_timeline(timeline)) <= LARGEST:
+            return timeline
         limit = limit * 3 // 4
+
+
+def _waits_by_line(events: Events) -> dict[int, int]:
+    """How often each line made the host wait; of the worst lines, at most MOST_LINES."""
+    counts: Counter[int] = Counter()
+    for event in events:
+        if event.kind == "sync" and event.line is not None:
+            counts[event.line] += 1
+    return dict(counts.most_common(MOST_LINES))
+
+
+def _bytes_of_kind(events: Events, kind: EventKind) -> int:
+    """The sum of the bytes of all events of one kind."""
+    return sum(event.bytes for event in events if event.kind == kind)
 
 
 def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None:
@@ -161,15 +177,16 @@ def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None
     if timeline.place is None:
         return None
     wanted = (timeline.scenario, timeline.place, timeline.device)
-    return next(
-        (other for other in others if (other.scenario, other.place, other.device) == wanted), None
-    )
+    for other in others:
+        if (other.scenario, other.place, other.device) == wanted:
+            return other
+    return None
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Timeline)
 
 
-def encoded(timeline: Timeline) -> bytes:
+def encode_timeline(timeline: Timeline) -> bytes:
     """The timeline as bytes."""
     return msgspec.msgpack.encode(timeline)
 
@@ -177,7 +194,7 @@ def encoded(timeline: Timeline) -> bytes:
 def check_timeline(timeline: Timeline) -> Timeline:
     """The timeline, if it is well-formed beyond its types; raises BadTimeline if not."""
     try:
-        data = encoded(timeline)
+        data = encode_timeline(timeline)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadTimeline(f"not a timeline: {str(error)[:LONGEST]}") from None
     return decode_timeline(data)
@@ -189,7 +206,8 @@ def decode_timeline(data: bytes) -> Timeline:
         whole = _decoder.decode(data)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadTimeline(f"not a timeline: {str(error)[:LONGEST]}") from None
-    if (size := memoryview(data).nbytes) > LARGEST:
+    size = memoryview(data).nbytes
+    if size > LARGEST:
         raise BadTimeline(f"a timeline of {size} bytes is more than {LARGEST}")
     order = [event.at for event in whole.events]
     if order != sorted(set(order)):
@@ -199,72 +217,102 @@ def decode_timeline(data: bytes) -> Timeline:
     return whole
 
 
-def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
+def _events_of(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
     """One event for each record, in order; only lines of `file` are told."""
     ledger = tuple(ledger)
-    # What was on each device when the call began: what is there after its first record, without
-    # what that took.
-    memory = [r for r in ledger if isinstance(r, Operation | Allocation)]
-    live = {r.device: max(r.live - r.bytes, 0) for r in reversed(memory)}
+    live = _bytes_at_begin(ledger)
     reads = {id(wait) for wait in questions.waits(ledger)}
     events = []
     for at, record in enumerate(ledger):
         if isinstance(record, Operation | Allocation):
             live[record.device] = max(record.live, 0)
-        site = record.site
-        line = site.line if site is not None and site.file == file and site.line > 0 else None
-        kind, size, grad, autocast, name = _describe(record)
+        described = _describe_record(record)
+        kind = described.kind
         if kind == "sync" and id(record) not in reads:
             # Until the copy is on its way: nothing on the device is waited for, or read.
             kind = "upload sync"
-        events.append(
-            TimelineEvent(kind, at, size, line, grad, autocast, sum(live.values()), _text(name))
+        event = TimelineEvent(
+            kind=kind,
+            at=at,
+            bytes=described.bytes,
+            line=_line_in_file(record, file),
+            grad=described.grad,
+            autocast=described.autocast,
+            live=sum(live.values()),
+            name=_short_text(described.name),
         )
+        events.append(event)
     return events
 
 
-def _describe(record: Record) -> tuple[EventKind, int, bool, bool, str]:
-    """The kind, bytes, gradient mode, autocast and name that an event tells of a record."""
+def _bytes_at_begin(ledger: Sequence[Record]) -> dict[str, int]:
+    """The bytes on each device when the call began.
+
+    That is what is there after its first record, without what that took.
+    """
+    live = {}
+    for record in reversed(ledger):
+        if isinstance(record, Operation | Allocation):
+            live[record.device] = max(record.live - record.bytes, 0)
+    return live
+
+
+def _line_in_file(record: Record, file: str) -> int | None:
+    """The line that caused a record; None if it is in another file."""
+    site = record.site
+    if site is None or site.file != file or site.line <= 0:
+        return None
+    return site.line
+
+
+class _Described(NamedTuple):
+    """What an event tells of a record."""
+
+    kind: EventKind
+    name: str
+    bytes: int = 0
+    grad: bool = False
+    autocast: bool = False
+
+
+_KINDS_OF_COPIES: Final[Mapping[str, EventKind]] = {
+    "to_device": "to device",
+    "to_host": "to host",
+}
+
+
+def _describe_record(record: Record) -> _Described:
+    """What an event tells of a record."""
     match record:
         case Operation():
             name = record.name.removeprefix("aten.").partition(".")[0]
-            return "op", record.bytes, record.builds_graph, record.autocast is not None, name
+            autocast = record.autocast is not None
+            return _Described("op", name, record.bytes, record.builds_graph, autocast)
         case Transfer():
-            kinds: dict[str, EventKind] = {"to_device": "to device", "to_host": "to host"}
-            name = f"{record.source} to {record.target}"
-            return kinds.get(record.direction, "between devices"), record.bytes, False, False, name
+            kind = _KINDS_OF_COPIES.get(record.direction, "between devices")
+            return _Described(kind, f"{record.source} to {record.target}", record.bytes)
+        case Allocation():
+            name = "taken" if record.bytes >= 0 else "given back"
+            return _Described("memory", name, record.bytes)
         # What has no bytes of its own: waits, passes, steps, and exchanges with other ranks.
         case records.Sync():
-            return "explicit sync" if record.explicit else "sync", 0, False, False, record.what
+            return _Described("explicit sync" if record.explicit else "sync", record.what)
         case records.Forward():
             # A model's layers are kept apart from the model: a picture shows the one call, and not
             # its forty.
-            return (
-                "inner forward" if record.depth else "forward",
-                0,
-                record.builds_graph,
-                False,
-                record.module,
-            )
+            kind = "inner forward" if record.depth else "forward"
+            return _Described(kind, record.module, grad=record.builds_graph)
         case records.Backward():
-            return "backward", 0, False, False, "backward"
+            return _Described("backward", "backward")
         case records.OptimizerStep():
-            return "step", 0, False, False, record.optimizer
+            return _Described("step", record.optimizer)
         case records.Collective():
-            return "op", 0, False, False, record.name
+            return _Described("op", record.name)
         case records.ScalerCall():
-            return "scaler", 0, False, False, record.call
-        case Allocation():
-            return (
-                "memory",
-                record.bytes,
-                False,
-                False,
-                "taken" if record.bytes >= 0 else "given back",
-            )
+            return _Described("scaler", record.call)
 
 
-def _thinned(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
+def _thin_out(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
     """At most `limit` of the events, chosen evenly.
 
     Plain operations are left out first. The event at the peak of memory stays.
@@ -272,31 +320,39 @@ def _thinned(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
     if len(events) <= limit:
         return events
     peak = max(events, key=lambda event: event.live)
-    kept = {peak.at}
+    chosen = {peak.at}
     for rank in sorted(set(RANKS.values())):
-        group = [event.at for event in events if RANKS[event.kind] == rank and event.at not in kept]
-        room = limit - len(kept)
-        kept.update(
-            group if len(group) <= room else (group[i * len(group) // room] for i in range(room))
-        )
-        if len(kept) >= limit:
+        room = limit - len(chosen)
+        if room <= 0:
             break
-    return [event for event in events if event.at in kept]
+        group = []
+        for event in events:
+            if RANKS[event.kind] == rank and event.at not in chosen:
+                group.append(event.at)
+        if len(group) > room:
+            group = [group[place * len(group) // room] for place in range(room)]
+        chosen.update(group)
+    return [event for event in events if event.at in chosen]
 
 
-def _lines(events: Iterable[TimelineEvent], source: Sequence[str]) -> dict[int, str]:
-    """The text of the lines that did most, in their order."""
-    busy = Counter(
-        event.line for event in events if event.line is not None and event.line <= len(source)
-    )
-    waited = Counter(
-        event.line for event in events if event.line in busy and RANKS[event.kind] == 0
-    )
-    wanted = sorted(busy, key=lambda line: (-waited[line], -busy[line], line))[:MOST_LINES]
-    return {line: _text(source[line - 1].rstrip()) for line in sorted(wanted)}
+def _texts_of_busy_lines(events: Events, source: Sequence[str]) -> dict[int, str]:
+    """The text of the lines that did most, in their order; at most MOST_LINES."""
+    busy: Counter[int] = Counter()
+    waited: Counter[int] = Counter()  # events that are worth most
+    for event in events:
+        if event.line is not None and event.line <= len(source):
+            busy[event.line] += 1
+            waited[event.line] += RANKS[event.kind] == 0
+    by_work = sorted(busy, key=lambda line: (-waited[line], -busy[line], line))
+    texts = {}
+    for line in sorted(by_work[:MOST_LINES]):
+        texts[line] = _short_text(source[line - 1].rstrip())
+    return texts
 
 
-def _text(text: str) -> str:
-    """A text that can be encoded, and is not too long."""
+def _short_text(text: str) -> str:
+    """A text that can be encoded, cut to LONGEST characters."""
     plain = str(text).encode("utf-8", "replace").decode()
-    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
+    if len(plain) <= LONGEST:
+        return plain
+    return plain[: LONGEST - 1] + "…"

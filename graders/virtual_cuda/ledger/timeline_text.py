@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from virtual_cuda.ledger.texts import counted, cut, duration, printable, short_size
 from virtual_cuda.ledger.timeline import Lane, LaneKind, Scaled, Timeline, TimelineEvent
@@ -21,7 +21,16 @@ SHARE: Final = 0.75
 Fragment = tuple[str, str]
 DrawnLine = tuple[Fragment, ...]
 
-LABEL: Final = 9
+
+class Mark(NamedTuple):
+    """How one kind of event is drawn."""
+
+    sign: str
+    meaning: str
+
+
+LABEL: Final = 9  # columns before a lane
+INDENT: Final = " " * LABEL
 NARROWEST: Final = 40
 WIDEST: Final = 160
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -33,24 +42,23 @@ ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
 # The marks of a timeline by kind: the sign in text, and the meaning. Pages draw the same kinds in
 # their own shapes.
 MARKS: Final = {
-    "wait": (WAIT, "the host waits to read from the device"),
-    "explicit-wait": (EXPLICIT, "an explicit synchronize"),
-    "to-device": ("↓", "copy to the device"),
-    "to-host": ("↑", "copy to the host"),
-    "between-devices": ("↔", "copy between devices"),
-    "forward": ("F", "forward"),
-    "backward": ("B", "backward"),
-    "step": ("S", "optimizer step"),
-    "scaler": ("s", "scaler"),
-    "grad": ("•", "operation, grad on"),
-    "no-grad": ("·", "operation, grad off"),
-    "grad-autocast": ("◆", "autocast, grad on"),
-    "no-grad-autocast": ("◇", "autocast, grad off"),
+    "wait": Mark(WAIT, "the host waits to read from the device"),
+    "explicit-wait": Mark(EXPLICIT, "an explicit synchronize"),
+    "to-device": Mark("↓", "copy to the device"),
+    "to-host": Mark("↑", "copy to the host"),
+    "between-devices": Mark("↔", "copy between devices"),
+    "forward": Mark("F", "forward"),
+    "backward": Mark("B", "backward"),
+    "step": Mark("S", "optimizer step"),
+    "scaler": Mark("s", "scaler"),
+    "grad": Mark("•", "operation, grad on"),
+    "no-grad": Mark("·", "operation, grad off"),
+    "grad-autocast": Mark("◆", "autocast, grad on"),
+    "no-grad-autocast": Mark("◇", "autocast, grad off"),
 }
 MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
 LINES: Final = 5  # that made the host wait, the worst first
 NOTHING_BESIDE: Final = "The reference has nothing to draw for the same call."
-LEGEND: Final = (f"{WAITS} several waits", *(f"{sign} {words}" for sign, words in MARKS.values()))
 
 
 def mark_of(event: TimelineEvent) -> str | None:
@@ -95,24 +103,33 @@ class Column:
         return self.count("sync", "explicit sync")
 
 
-def columns(timeline: Timeline, room: int) -> list[Column]:
+Columns = Sequence[Column]
+
+
+def split_into_columns(timeline: Timeline, room: int) -> list[Column]:
     """At most `room` columns. Copies and waits have one each as long as there are enough."""
     drawn = [event for event in timeline.events if mark_of(event) is not None]
+    places = _column_numbers(drawn, max(room, 1))
     by_place: dict[int, Column] = {}
-    for event, place in zip(drawn, _places(drawn, max(room, 1)), strict=True):
-        by_place.setdefault(place, Column([])).events.append(event)
-    found = list(by_place.values())
-    if not found:
-        return []
-    # Each column's memory: the most from its first event to the next column's.
-    starts = [column.events[0].at for column in found]
-    for event in timeline.events:
-        column = found[max(bisect_right(starts, event.at) - 1, 0)]
+    for event, place in zip(drawn, places, strict=True):
+        column = by_place.setdefault(place, Column([]))
+        column.events.append(event)
+    columns = list(by_place.values())
+    if columns:
+        _note_memory(columns, timeline.events)
+    return columns
+
+
+def _note_memory(columns: Columns, events: Sequence[TimelineEvent]) -> None:
+    """Note the most memory in each column, from its first event to the next column's."""
+    starts = [column.events[0].at for column in columns]
+    for event in events:
+        place = max(bisect_right(starts, event.at) - 1, 0)
+        column = columns[place]
         column.live = max(column.live, event.live)
-    return found
 
 
-def _places(events: Sequence[TimelineEvent], room: int) -> list[int]:
+def _column_numbers(events: Sequence[TimelineEvent], room: int) -> list[int]:
     """The number of the column for each event, ascending.
 
     Operations share the columns that other events leave.
@@ -148,16 +165,23 @@ def draw_timeline(
     """
     width = min(max(width, NARROWEST), WIDEST)
     lines = [_plain_line(cut(_heading(timeline), width))]
-    lines += _draw_columns(timeline, columns(timeline, width - LABEL))
-    for text in (*_describe_copies(timeline), *_describe_waits(timeline)):
+    columns = split_into_columns(timeline, width - LABEL)
+    lines += _draw_columns(timeline, columns)
+    for text in _describe_copies(timeline):
+        lines.append(_plain_line(cut(text, width)))
+    for text in _describe_waits(timeline):
         lines.append(_plain_line(cut(text, width)))
     if timeline.scaled is not None:
         lines += draw_scaled(timeline.scaled, width)
     if not timeline.scenario:  # a whole program, which has no reference
-        return lines + [_plain_line(text) for text in timeline_legend(width)]
-    last = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
-    wrapped = textwrap.wrap(last, width, subsequent_indent="  ")
-    return lines + [_plain_line(text) for text in wrapped]
+        last_lines = timeline_legend(width)
+    else:
+        comparison = NOTHING_BESIDE
+        if theirs is not None:
+            comparison = compare_with_reference(timeline, theirs)
+        last_lines = textwrap.wrap(comparison, width, subsequent_indent="  ")
+    lines += [_plain_line(text) for text in last_lines]
+    return lines
 
 
 def _plain_line(text: str) -> DrawnLine:
@@ -177,21 +201,23 @@ def _heading(timeline: Timeline) -> str:
     return heading
 
 
-def _draw_columns(timeline: Timeline, found: Sequence[Column]) -> list[DrawnLine]:
+def _draw_columns(timeline: Timeline, columns: Columns) -> list[DrawnLine]:
     """The lanes of host, copies and device, and bars for the memory.
 
     No line where there are no columns.
     """
-    if not found:
+    if not columns:
         return []
-    highest = max([timeline.peak_bytes, 1, *(column.live for column in found)])
+    most_live = max(column.live for column in columns)
+    highest = max(timeline.peak_bytes, most_live, 1)
     bars = ""
-    for column in found:
-        bars += BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)]
+    for column in columns:
+        height = len(BARS) * column.live // highest
+        bars += BARS[min(height, len(BARS) - 1)]
     return [
-        _lane("host", found, _sign_on_host, "pass"),
-        _lane("", found, _sign_of_copies, "copy"),
-        _lane("device", found, _sign_on_device, ""),
+        _draw_lane("host", columns, _sign_on_host, "pass"),
+        _draw_lane("", columns, _sign_of_copies, "copy"),
+        _draw_lane("device", columns, _sign_on_device, ""),
         (_label("memory"), (bars, "memory")),
     ]
 
@@ -200,23 +226,25 @@ def _label(text: str) -> Fragment:
     return f"{text:>{LABEL - 1}} ", ""
 
 
-def _lane(
-    label: str, found: Sequence[Column], sign_of: Callable[[Column], str], meaning: str
+def _draw_lane(
+    label: str, columns: Columns, sign_of: Callable[[Column], str], meaning: str
 ) -> DrawnLine:
     """One line with a sign for each column.
 
     Waits go through all lanes. The lane without a label is that of copies, with their sizes.
     """
     pieces = [_label(label)]
-    for column in found:
+    for column in columns:
         if column.waits:
             pieces.append((_sign_of_waits(column), "wait"))
             continue
         sign = sign_of(column)
-        is_empty = sign in (LANE, " ")
-        pieces.append((sign, MEANINGS.get(sign, "" if is_empty else meaning)))
+        if sign in (LANE, " "):
+            pieces.append((sign, ""))
+        else:
+            pieces.append((sign, MEANINGS.get(sign, meaning)))
     if not label:
-        pieces = _with_sizes(pieces, found)
+        pieces = _with_sizes(pieces, columns)
     return tuple(_join_neighbours(pieces))
 
 
@@ -230,7 +258,7 @@ def _sign_of_waits(column: Column) -> str:
 def _sign_on_host(column: Column) -> str:
     for kind in ("forward", "backward", "step", "scaler"):
         if column.count(kind):
-            return MARKS[kind][0]
+            return MARKS[kind].sign
     return LANE
 
 
@@ -249,23 +277,30 @@ def _sign_of_copies(column: Column) -> str:
 
 def _sign_on_device(column: Column) -> str:
     """The most frequent mark of its operations."""
-    signs = [MARKS[mark_of(event) or ""][0] for event in column.events if event.kind == "op"]
-    return max(set(signs), key=signs.count) if signs else LANE
+    signs = []
+    for event in column.events:
+        mark = mark_of(event)
+        if event.kind == "op" and mark is not None:
+            signs.append(MARKS[mark].sign)
+    if not signs:
+        return LANE
+    return max(set(signs), key=signs.count)
 
 
-def _with_sizes(pieces: list[Fragment], found: Sequence[Column]) -> list[Fragment]:
+def _with_sizes(pieces: list[Fragment], columns: Columns) -> list[Fragment]:
     """Arrows with their bytes beside them, where nothing else stands."""
     cells = [text for text, _ in pieces]
-    for place, column in enumerate(found, 1):
-        if cells[place] not in ARROWS:
-            continue
-        copied = column.bytes(ARROWS[cells[place]])
+    for place, column in enumerate(columns, 1):
+        kind = ARROWS.get(cells[place])
+        copied = 0 if kind is None else column.bytes(kind)
         if not copied:
             continue
-        label = short_size(copied)
-        after = cells[place + 1 : place + 2 + len(label)]
-        if all(cell == " " for cell in after) and len(after) >= len(label):
-            cells[place + 1 : place + 1 + len(label)] = list(label)
+        size = short_size(copied)
+        first = place + 1
+        end = first + len(size)
+        after = cells[first : end + 1]  # and one more, so that two sizes do not touch
+        if len(after) >= len(size) and set(after) == {" "}:
+            cells[first:end] = list(size)
     labelled = [pieces[0]]
     for cell, (_, meaning) in zip(cells[1:], pieces[1:], strict=True):
         labelled.append((cell, meaning or ("copy" if cell.strip() else "")))
@@ -285,12 +320,16 @@ def _describe_copies(timeline: Timeline) -> Iterator[str]:
     parts = []
     if timeline.peak_bytes:
         parts.append(f"peak {short_size(timeline.peak_bytes)}")
-    if down := timeline.counts.get("to device", 0):
-        parts.append(f"↓ {counted(down, 'copy', 'copies')}, {short_size(timeline.to_device)}")
-    if up := timeline.counts.get("to host", 0):
-        parts.append(f"↑ {counted(up, 'copy', 'copies')}, {short_size(timeline.to_host)}")
+    to_device = timeline.counts.get("to device", 0)
+    if to_device:
+        copies = counted(to_device, "copy", "copies")
+        parts.append(f"↓ {copies}, {short_size(timeline.to_device)}")
+    to_host = timeline.counts.get("to host", 0)
+    if to_host:
+        copies = counted(to_host, "copy", "copies")
+        parts.append(f"↑ {copies}, {short_size(timeline.to_host)}")
     if parts:
-        yield f"{'':{LABEL}}{'   '.join(parts)}"
+        yield f"{INDENT}{'   '.join(parts)}"
 
 
 def _describe_waits(timeline: Timeline) -> Iterator[str]:
@@ -299,29 +338,33 @@ def _describe_waits(timeline: Timeline) -> Iterator[str]:
     for line, count in worst[:LINES]:
         text = printable(timeline.lines.get(line, "").strip())
         code = f": {text}" if text else ""
-        yield f"{'':{LABEL}}{count:,} × │ line {line}{code}"
+        yield f"{INDENT}{count:,} × │ line {line}{code}"
     if len(worst) > LINES:
         more = counted(len(worst) - LINES, "line")
-        yield f"{'':{LABEL}}… and {more} more that made the host wait"
+        yield f"{INDENT}… and {more} more that made the host wait"
 
 
-def compared(yours: Timeline, theirs: Timeline) -> str:
+def compare_with_reference(yours: Timeline, theirs: Timeline) -> str:
     """One line on what differs from the reference's run."""
-    parts = [f"{counted(yours.wait_count, 'wait')} (reference: {theirs.wait_count})"]
-    for what, mine, other in (
-        ("to the device", yours.to_device, theirs.to_device),
-        ("to the host", yours.to_host, theirs.to_host),
-        ("peak", yours.peak_bytes, theirs.peak_bytes),
-    ):
-        if mine != other:
-            parts.append(f"{what} {short_size(mine)} (reference: {short_size(other)})")
+    waits = counted(yours.wait_count, "wait")
+    parts = [f"{waits} (reference: {theirs.wait_count})"]
+    sizes = {
+        "to the device": (yours.to_device, theirs.to_device),
+        "to the host": (yours.to_host, theirs.to_host),
+        "peak": (yours.peak_bytes, theirs.peak_bytes),
+    }
+    for what, (size, of_reference) in sizes.items():
+        if size != of_reference:
+            parts.append(f"{what} {short_size(size)} (reference: {short_size(of_reference)})")
     return f"Your code: {', '.join(parts)}"
 
 
 def timeline_legend(width: int) -> list[str]:
     """The meaning of the signs, in lines of at most `width` characters."""
+    entries = [f"{WAITS} several waits"]
+    entries += [f"{mark.sign} {mark.meaning}" for mark in MARKS.values()]
     lines = [""]
-    for entry in LEGEND:
+    for entry in entries:
         longer = f"{lines[-1]}   {entry}".strip()
         if len(longer) <= width or not lines[-1]:
             lines[-1] = longer
@@ -332,7 +375,11 @@ def timeline_legend(width: int) -> list[str]:
 
 def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
     """The text of the lines, without the meanings."""
-    return ["".join(text for text, _ in line).rstrip() for line in lines]
+    plain = []
+    for line in lines:
+        text = "".join(fragment for fragment, _ in line)
+        plain.append(text.rstrip())
+    return plain
 
 
 # ---- to scale ------------------------------------------------------------------------------------
@@ -355,12 +402,13 @@ def draw_scaled(scaled: Scaled, width: int) -> list[DrawnLine]:
     lines = [_plain_line(cut(heading, width))]
     for lane in scaled.lanes:
         name = re.sub(r"^cuda:(\d+) stream ", r"GPU \1 s", printable(lane.name))
-        label = _label(cut(name.removesuffix(" s0"), LABEL - 1))
-        lines.append(tuple(_join_neighbours([label, *_fill_lane(lane, room)])))
-    lines.append(_plain_line(f"{'':{LABEL}}0{end:>{room - 1}}"))
-    lines.append(_plain_line(f"{'':{LABEL}}{cut(FILLINGS, room)}"))
-    wrapped = textwrap.wrap(printable(scaled.limit), width)
-    return lines + [_plain_line(text) for text in wrapped]
+        name = name.removesuffix(" s0")
+        pieces = [_label(cut(name, LABEL - 1)), *_fill_lane(lane, room)]
+        lines.append(tuple(_join_neighbours(pieces)))
+    below = [f"{INDENT}0{end:>{room - 1}}", f"{INDENT}{cut(FILLINGS, room)}"]
+    below += textwrap.wrap(printable(scaled.limit), width)
+    lines += [_plain_line(text) for text in below]
+    return lines
 
 
 def _fill_lane(lane: Lane, room: int) -> Iterator[Fragment]:
@@ -378,4 +426,5 @@ def _fill_lane(lane: Lane, room: int) -> Iterator[Fragment]:
             continue
         kind, _ = max(parts, key=itemgetter(1))
         signs = FILLED[kind]
-        yield signs[min(int(share * len(signs) / 100), len(signs) - 1)], SHADES[kind]
+        shade = int(share * len(signs) / 100)
+        yield signs[min(shade, len(signs) - 1)], SHADES[kind]

@@ -15,7 +15,13 @@ from gpudojo.grading.watching import EveryCall
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import ClassResults
 from gpudojo.sandbox.protocol import BUSIEST, EVERY, NONE, Began, Isolated
-from virtual_cuda.ledger.timeline import LARGEST, Timeline, TimelineEvent, encoded, same_call
+from virtual_cuda.ledger.timeline import (
+    LARGEST,
+    Timeline,
+    TimelineEvent,
+    encode_timeline,
+    same_call,
+)
 
 from tests.gpudojo.classes.test_grading import FOURTH, REFERENCE, grade
 from tests.gpudojo.classes.test_submission_run import saw, say, submission_run
@@ -153,7 +159,7 @@ def test_much_that_happens_is_still_small(
     assert found is not None
     assert found.wait_count > 1400
     assert found.left_out == sum(found.counts.values()) - len(found.events) > 0
-    assert len(encoded(found)) <= LARGEST
+    assert len(encode_timeline(found)) <= LARGEST
 
 
 def test_who_spoils_the_picture_has_none_and_is_graded(

@@ -14,11 +14,11 @@ from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 from virtual_cuda.ledger.timeline_text import (
     NARROWEST,
     NOTHING_BESIDE,
-    columns,
-    compared,
+    compare_with_reference,
     draw_timeline,
     mark_of,
     plain_lines,
+    split_into_columns,
     timeline_legend,
 )
 
@@ -80,10 +80,10 @@ def test_yours_and_theirs() -> None:
     many = timeline(*[("sync", 0, 7, False, False, 0)] * 12)
     one = timeline(("sync", 0, 7, False, False, 0), to_host=4)
     assert (
-        compared(many, one)
+        compare_with_reference(many, one)
         == "Your code: 12 waits (reference: 1), to the host 0 B (reference: 4 B)"
     )
-    assert plain_lines(draw_timeline(many, 100, one))[-1] == compared(many, one)
+    assert plain_lines(draw_timeline(many, 100, one))[-1] == compare_with_reference(many, one)
 
 
 @pytest.mark.parametrize("width", [40, 70, 160])
@@ -155,7 +155,7 @@ def test_every_event_stands_in_one_column_in_order(
     told: list[tuple[str, int, int, bool, bool, int]], room: int
 ) -> None:
     made = timeline(*told)
-    found = columns(made, room)
+    found = split_into_columns(made, room)
     assert len(found) <= room
     assert [event for column in found for event in column.events] == [
         e for e in made.events if mark_of(e) is not None

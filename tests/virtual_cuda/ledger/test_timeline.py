@@ -30,7 +30,7 @@ from virtual_cuda.ledger.timeline import (
     Timeline,
     TimelineEvent,
     check_timeline,
-    encoded,
+    encode_timeline,
     timeline_of,
 )
 
@@ -143,7 +143,7 @@ def test_a_loop_over_elements_is_small_and_counts_all_its_waits() -> None:
 def test_long_names_leave_room_for_fewer_events() -> None:
     ledger = [Sync(n, 0.0, at(1), f"{n}".rjust(500, "é"), False) for n in range(4000)]
     made = check_timeline(timeline_of(ledger, "t" * 500, "usual", FILE, source=["x" * 500]))
-    assert len(encoded(made)) <= LARGEST
+    assert len(encode_timeline(made)) <= LARGEST
     assert 200 < len(made.events) < MOST_EVENTS
     assert all(len(text) == LONGEST for text in (made.function, made.lines[1], made.events[0].name))
 
