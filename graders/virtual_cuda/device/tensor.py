@@ -154,16 +154,11 @@ def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
 
     It is `wrap` without what only other tensors need. `shape` and `dtype` are those of `inner`.
     """
-    # Strides left out are contiguous ones, which take less time.
-    # Sizes of 0 and 1 may have any stride.
-    strides = (
-        None if inner.is_contiguous() and 1 not in shape and 0 not in shape else inner.stride()
-    )
     # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell: Any = make_shell(
         Tensor,
         shape,
-        strides,
+        inner.stride(),
         None,
         None,
         dtype,
@@ -188,23 +183,16 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         # and so must its shell be.
         with torch.inference_mode(False):
             return wrap(inner, block)
-    shape = inner.shape
     dtype = inner.dtype
-    layout = inner.layout
-    lazy = block.device.lazy
-    strides = None
-    offset = inner.storage_offset() or None
-    if offset or layout is not _STRIDED or not inner.is_contiguous() or 1 in shape or 0 in shape:
-        strides = inner.stride()
     shell = make_shell(
         Tensor,
-        shape,
-        strides,
-        offset,
+        inner.shape,
+        inner.stride(),
+        inner.storage_offset(),
         None,
         dtype,
-        layout,
-        lazy,
+        inner.layout,
+        block.device.lazy,
         False,
         False,
         None,

@@ -52,7 +52,7 @@ def handle_cpu_error(
         if emulated is not NOT_EMULATED:
             return emulated
     try:
-        raise _translated(func, inner, error) or error from None
+        raise _error_in_cuda_words(func, inner, error) or error from None
     finally:
         del error  # it would keep this frame, and the frame it
 
@@ -65,15 +65,18 @@ def _result_before_assertion(func: Any, inner: Any, kwargs: Any) -> Any:
     if not schema.returns:
         return None
     named = {key: value for key, value in kwargs.items() if key != "generator"}
-    args, named = map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (tuple(inner), named))
-    return map_only(
-        torch.Tensor,
-        lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype),
-        func(*args, **named),
-    )
+    arguments = (tuple(inner), named)
+    args, named = map_only(torch.Tensor, lambda tensor: tensor.to("meta"), arguments)
+    results = func(*args, **named)
+    return map_only(torch.Tensor, _zeros_on_host, results)
 
 
-def _translated(func: Any, inner: Any, error: Exception) -> Exception | None:
+def _zeros_on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros of the shape and dtype of a tensor."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _error_in_cuda_words(func: Any, inner: Any, error: Exception) -> Exception | None:
     """CUDA's exception in place of a CPU kernel's; None where both say the same."""
     text = str(error)
     facts = facts_of(func)

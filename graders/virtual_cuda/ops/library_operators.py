@@ -15,8 +15,9 @@ _CUDA: Final = find_internal("torch._C.DispatchKey.CUDA", "operators of torch.li
 # The kernels that programs have registered from Python, as "namespace/name/key".
 _python_kernels: Final = find_internal("torch.library._impls", otherwise=frozenset())
 _ONLY_CUDA: Final = (
-    "the operator {0} has no implementation that the virtual GPU can run; add one in Python, for the CPU or for every "
-    'device: torch.library.register_kernel("{0}", "cpu", function)'
+    "the operator {0} has no implementation that the virtual GPU can run; "
+    "add one in Python, for the CPU or for every device: "
+    'torch.library.register_kernel("{0}", "cpu", function)'
 )
 
 

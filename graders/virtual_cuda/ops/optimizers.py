@@ -10,25 +10,25 @@ import torch
 import torch.nn.functional
 
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import HALF
+from virtual_cuda.ops.elementwise import to_single
 from virtual_cuda.ops.registry import ALLOWED, operator
 
 aten: Final = torch.ops.aten
 
 
-def _fused_step(func: Any, /, *lists: Any, **named: Any) -> None:
+def _step_in_single(func: Any, /, *lists: Any, **named: Any) -> None:
     """Change the parameters and states in these lists by one step of an optimizer.
 
     Half precision is computed in single precision and copied back: some of the CPU's own kernels
     leave such tensors unchanged.
     """
-    wide = [
-        [tensor.float() if tensor.dtype in HALF else tensor for tensor in each] for each in lists
-    ]
-    func(*wide, **named)
-    for tensor, stepped in zip(chain(*lists), chain(*wide), strict=True):
-        if tensor is not stepped:
-            tensor.copy_(stepped)
+    wide_lists = []
+    for tensors in lists:
+        wide_lists.append([to_single(tensor) for tensor in tensors])
+    func(*wide_lists, **named)
+    for tensor, changed in zip(chain(*lists), chain(*wide_lists), strict=True):
+        if tensor is not changed:
+            tensor.copy_(changed)
 
 
 def _learning_rate_anywhere(call: placement.OperatorCall) -> Any:
@@ -44,6 +44,6 @@ for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
     for _func in (getattr(aten, _name).default, getattr(aten, _name).tensor_lr):
         operator(
             f"{_name}.{_func._overloadname}",
-            kernel=functools.partial(_fused_step, _func),
+            kernel=functools.partial(_step_in_single, _func),
             placement=_learning_rate_anywhere,
         )

@@ -80,11 +80,12 @@ def _refusal_of(func: Any, facts: Operator) -> Refuse | None:
     if len(refusals) == 1:
         return refusals[0]
 
-    def refuse(args: Any, kwargs: Any) -> None:
-        for each in refusals:
-            each(args, kwargs)
+    def refuse_in_turn(args: Any, kwargs: Any) -> None:
+        """Ask one refusal after another; the first that does not fit raises."""
+        for refuse in refusals:
+            refuse(args, kwargs)
 
-    return refuse
+    return refuse_in_turn
 
 
 # ---- determinism ---------------------------------------------------------------------------------
