@@ -9,6 +9,7 @@ from pathlib import Path
 from gpudojo.classes.class_state import STATE, ClassState, Student, key_of_student
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.model.errors import BadClass
+from gpudojo.model.results_file import count_and_noun
 from gpudojo.submissions.entries import Kind, Listing, SubmissionEntry
 from gpudojo.submissions.listing import is_submission, list_submissions, unpack_class
 
@@ -111,7 +112,7 @@ def refuse_mixing(
         return
     if state.day == options.day and state.only == sorted(options.only):
         return
-    more = "1 more submission" if len(others) == 1 else f"{len(others)} more submissions"
+    more = count_and_noun(len(others), "more submission")
     functions = ", ".join(state.only) or "all functions"
     raise BadClass(
         f"{options.out} has {more}, graded for {state.day}, {functions}; "

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from gpudojo.classes.class_tally import ClassTally
 from gpudojo.classes.console_texts import (
-    count_in_words,
     print_text,
     seconds_in_words,
     statuses_in_words,
 )
 from gpudojo.classes.result_writing import RULES_CHANGED
 from gpudojo.model.catalogue import known_misconceptions
+from gpudojo.model.results_file import count_and_noun
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,7 @@ class _SummaryPrinter:
         what = "submission"
         if tally.has_groups or "absent" in tally.statuses:
             what = "student"
-        everybody = count_in_words(tally.statuses.total(), what)
+        everybody = count_and_noun(tally.statuses.total(), what)
         statuses = statuses_in_words(tally.statuses)
         ran = self._describe_runs()
         self._print_title(f"{everybody}: {statuses}. {ran}.")

@@ -1,4 +1,4 @@
-"""How the progress and the summary of a class are printed: texts, counts and times in words."""
+"""How the progress and the summary of a class are printed: texts, statuses and times in words."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ def print_text(console: Console | None, text: str, style: str = "") -> None:
     if console is not None:
         text = printable_text(text, keep="\n")
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def count_in_words(number: int, noun: str) -> str:
-    """A number of things: 1 submission, 2 submissions."""
-    if number == 1:
-        return f"{number} {noun}"
-    return f"{number} {noun}s"
 
 
 def statuses_in_words(statuses: Counter[str]) -> str:

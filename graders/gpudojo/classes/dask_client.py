@@ -40,6 +40,7 @@ from gpudojo.classes.dask_queue import MOST_REFUSALS, TaskQueue
 from gpudojo.classes.records import Record
 from gpudojo.classes.runners import GradingTask, Progress
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
+from gpudojo.model.results_file import count_and_noun
 from gpudojo.sandbox.layers import Layers, missing_layers
 from gpudojo.sandbox.protocol import RunOptions
 
@@ -475,7 +476,7 @@ class Cluster:
                 raise BadWorker(worker, objection or "")
             layers[worker] = answer.layers
         at_once = sum(threads[worker] for worker in introductions)
-        workers = "1 worker" if len(introductions) == 1 else f"{len(introductions)} workers"
+        workers = count_and_noun(len(introductions), "worker")
         self.progress.report_preparation(f"{workers}, {at_once} submissions at once")
         return layers_of_all(layers)
 

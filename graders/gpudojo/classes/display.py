@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from gpudojo.classes.console_texts import (
-    count_in_words,
     print_text,
     seconds_in_words,
     statuses_in_words,
@@ -16,6 +15,7 @@ from gpudojo.classes.console_texts import (
 from gpudojo.classes.runners import GradingTask
 from gpudojo.model.errors import printable_text
 from gpudojo.model.results import SubmissionStatus
+from gpudojo.model.results_file import count_and_noun
 from gpudojo.sandbox.layers import describe_layers, missing_layers
 from gpudojo.submissions.entries import IgnoredPath
 
@@ -57,7 +57,7 @@ class Display:
         """Print how many submissions there are, and the first paths that are ignored."""
         self.count = count
         self.known = known
-        text = count_in_words(count, "submission")
+        text = count_and_noun(count, "submission")
         if known:
             text += f", {known} already run"
         print_text(self.console, text)

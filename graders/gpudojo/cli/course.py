@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 
 from gpudojo.cli.options import FOLDER, day_option, explain_write_errors
 from gpudojo.model.errors import printable_text, suggest_name
+from gpudojo.model.results_file import count_and_noun
 
 if TYPE_CHECKING:
     from gpudojo.classes.course_rules import CourseRules
@@ -61,21 +61,16 @@ def _describe_rules(rules: CourseRules, roster: Roster | None, day: str) -> list
         parts.append(f"due {rules.deadline:%Y-%m-%d %H:%M %Z}")
     if rules.late.penalty:
         parts.append(rules.late.describe())
-    parts += _count_in_words(rules.extensions, "extension")
-    parts += _count_in_words(rules.groups, "group")
-    parts += _count_in_words(rules.by_hand, "item", " to grade by hand")
+    if rules.extensions:
+        parts.append(count_and_noun(len(rules.extensions), "extension"))
+    if rules.groups:
+        parts.append(count_and_noun(len(rules.groups), "group"))
+    if rules.by_hand:
+        items = count_and_noun(len(rules.by_hand), "item")
+        parts.append(f"{items} to grade by hand")
     if roster is not None:
         parts.append(f"{len(roster.rows)} students on the roster")
     return parts
-
-
-def _count_in_words(things: Collection[object], singular: str, more: str = "") -> list[str]:
-    """How many things there are, in words; nothing for none."""
-    if not things:
-        return []
-    count = len(things)
-    plural = "" if count == 1 else "s"
-    return [f"{count} {singular}{plural}{more}"]
 
 
 def _doubts_about_rules(rules: CourseRules, roster: Roster | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from gpudojo.model.results import (
     SubmissionStatus,
     sum_points,
 )
-from gpudojo.model.results_file import StoredRows, header
+from gpudojo.model.results_file import StoredRows, count_and_noun, header
 from gpudojo.platforms import (
     Options,
     describe_format,
@@ -110,7 +110,7 @@ def export(
         written = exporter_of(format_)(head, rows, out, options)
     if review:
         print_note(review)
-    click.echo(f"{_count_of(written, 'file')} written to {out}.")
+    click.echo(f"{count_and_noun(len(written), 'file')} written to {out}.")
 
 
 def _refuse_unused_options(format_: str, options: Mapping[str, Path | str | None]) -> None:
@@ -134,10 +134,6 @@ def _describe_reviews(rows: Iterable[SubmissionRow], results: Path) -> str:
     verb = "needs" if reviews == 1 else "need"
     table = results.with_suffix(".csv")
     return f"{reviews} of {count} submissions {verb} review; the reasons are in {table}."
-
-
-def _count_of(things: Sized, singular: str) -> str:
-    return f"1 {singular}" if len(things) == 1 else f"{len(things)} {singular}s"
 
 
 def exercises_of_class(
@@ -199,7 +195,7 @@ def report(
     options = ReportOptions(file, target, anonymous, not class_only, only, similarity)
     with explain_write_errors(target):
         pages = write_report(options, print_note)
-    click.echo(f"{_count_of(pages, 'page')} written; open {pages[0]}.")
+    click.echo(f"{count_and_noun(len(pages), 'page')} written; open {pages[0]}.")
 
 
 @click.command()
@@ -249,4 +245,5 @@ def feedback(
         if number == 0 or path.suffix == ".zip":
             click.echo(path)
     students = [path for path in written if path.parent.name == "students"]
-    click.echo(f"{_count_of(students, 'PDF' if pdf else 'page')} in {out / 'students'}.")
+    documents = count_and_noun(len(students), "PDF" if pdf else "page")
+    click.echo(f"{documents} in {out / 'students'}.")

@@ -9,7 +9,6 @@ from typing import Final
 
 import click
 
-from gpudojo.classes.console_texts import count_in_words
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.overrides import EVERYONE, SET, LogEntry
 from gpudojo.classes.participants import Participant
@@ -17,7 +16,7 @@ from gpudojo.classes.result_writing import RULES_CHANGED, write_results
 from gpudojo.cli.override_entries import largest_row
 from gpudojo.model.errors import printable_text
 from gpudojo.model.results import Grade, HandItem, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import format_points
+from gpudojo.model.results_file import count_and_noun, format_points
 
 MOST_LINES: Final = 20  # about students whose points changed
 WIDTH: Final = 100
@@ -181,7 +180,7 @@ def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Seque
     about = f"{item.title}; {format_points(item.points)} points"
     if item.rubric:
         about += f"; {item.rubric}"
-    students = count_in_words(len(handed_in), "student")
+    students = count_and_noun(len(handed_in), "student")
     _print_line(f"  {item.name} ({about}): {students}")
     _print_names("", handed_in)
     if absent:

@@ -258,6 +258,12 @@ def format_points(points: float) -> str:
     return f"{points:.6f}".rstrip("0").rstrip(".")
 
 
+def count_and_noun(count: float, noun: str) -> str:
+    """A number of things: 1 submission, 2 submissions, 2.5 points."""
+    ending = "" if count == 1 else "s"
+    return f"{format_points(count)} {noun}{ending}"
+
+
 SCHEMA_PATH: Final = Path(__file__).with_name("results.schema.json")
 
 

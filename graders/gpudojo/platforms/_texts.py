@@ -14,7 +14,7 @@ from gpudojo.model.results import (
     SubmissionStatus,
     Timing,
 )
-from gpudojo.model.results_file import format_points
+from gpudojo.model.results_file import count_and_noun, format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._rows import (
     SUBMISSION,
@@ -50,12 +50,6 @@ def join_texts(separator: str, *texts: str) -> str:
     return separator.join(text for text in texts if text)
 
 
-def count_in_words(count: float, noun: str) -> str:
-    """Return "1 point" or "2.5 points"."""
-    ending = "" if count == 1 else "s"
-    return f"{format_points(count)} {noun}{ending}"
-
-
 def points_of_maximum(points: float, maximum: float) -> str:
     """Return "2.5 of 5"."""
     return f"{format_points(points)} of {format_points(maximum)}"
@@ -84,7 +78,7 @@ def describe_lateness(row: SubmissionRow) -> str:
     if delay:
         text += f" by {delay}"
     if timing.penalty:
-        text += f": {count_in_words(timing.penalty, 'point')} off"
+        text += f": {count_and_noun(timing.penalty, 'point')} off"
     return text
 
 
@@ -98,8 +92,8 @@ def describe_delay(timing: Timing) -> str:
     if seconds >= HOUR:
         return f"{seconds / HOUR:.1f} hours"
     if seconds >= MINUTE:
-        return count_in_words(seconds // MINUTE, "minute")
-    return count_in_words(seconds, "second")
+        return count_and_noun(seconds // MINUTE, "minute")
+    return count_and_noun(seconds, "second")
 
 
 def points_left_out(row: SubmissionRow) -> str:
@@ -253,7 +247,7 @@ def _line_of_failure(checks: list[CheckRow]) -> str:
     line = describe_line(shown)
     if line:
         text += f" ({line})"
-    return f"{text} [-{count_in_words(points_of(lost), 'point')}]"
+    return f"{text} [-{count_and_noun(points_of(lost), 'point')}]"
 
 
 def _short_line(text: str) -> str:
