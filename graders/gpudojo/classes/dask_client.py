@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError, FuturesCancelledError
@@ -189,6 +189,13 @@ async def threads_by_worker(client: Client) -> dict[str, int]:
         return threads
     except ERRORS_OF_LOST_SCHEDULER as error:
         raise Disconnected(str(error) or "it does not answer") from None
+
+
+class WorkerAnswer(NamedTuple):
+    """What a worker says of itself, or why that is unknown; and how many threads it has."""
+
+    introduction: Introduction | str
+    threads: int
 
 
 # Sending and receiving
@@ -450,18 +457,38 @@ class Cluster:
 
         Raises Disconnected, NoCluster without workers, and BadWorker where one cannot be used.
         """
+        answers = await self._wait_for_workers(client)
+        layers = {}
+        at_once = 0
+        for worker, answer in answers.items():
+            objection = objection_to(answer.introduction, self.versions, self.require_isolation)
+            if isinstance(answer.introduction, str) or objection is not None:
+                raise BadWorker(worker, objection or "")
+            layers[worker] = answer.introduction.layers
+            at_once += answer.threads
+        workers = count_and_noun(len(answers), "worker")
+        self.progress.report_preparation(f"{workers}, {at_once} submissions at once")
+        return layers_of_all(layers)
+
+    async def _wait_for_workers(self, client: Client) -> dict[str, WorkerAnswer]:
+        """Wait until there are workers that answer; returns what they say, by address.
+
+        Raises Disconnected, and NoCluster where there are none for too long.
+        """
         until = time.monotonic() + self.wait
         is_waiting = False
         while True:
             threads = await threads_by_worker(client)
-            introductions: dict[str, Introduction | str] = {}
+            answers = {}
             if threads:
                 try:
                     introductions = await ask_for_introductions(client, list(threads), self.options)
                 except ERRORS_OF_LOST_SCHEDULER as error:
                     raise Disconnected(str(error)) from None
-            if introductions:
-                break
+                for worker, introduction in introductions.items():
+                    answers[worker] = WorkerAnswer(introduction, threads[worker])
+            if answers:
+                return answers
             if time.monotonic() > until:
                 why = f"has no workers, and had none for {self.wait:g} s: start some first"
                 raise NoCluster(self.address, why)
@@ -469,16 +496,6 @@ class Cluster:
                 self.progress.report_preparation(f"waiting for workers at {self.address}")
                 is_waiting = True
             await asyncio.sleep(BETWEEN_TRIES)
-        layers = {}
-        for worker, answer in introductions.items():
-            objection = objection_to(answer, self.versions, self.require_isolation)
-            if isinstance(answer, str) or objection is not None:
-                raise BadWorker(worker, objection or "")
-            layers[worker] = answer.layers
-        at_once = sum(threads[worker] for worker in introductions)
-        workers = count_and_noun(len(introductions), "worker")
-        self.progress.report_preparation(f"{workers}, {at_once} submissions at once")
-        return layers_of_all(layers)
 
     async def _repeat_when_lost(
         self,

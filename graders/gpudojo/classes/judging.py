@@ -68,8 +68,10 @@ def judge_record(
     """
     definitions = _definitions_in(record)
     places = {definition.function: definition for definition in definitions}
-    rows = []
+    layers = [name for name, why_missing in record.layers.items() if not why_missing]
     needs_human = _reviews_of_incidents(record) + _reviews_of_files(record)
+    # The exercises: a row for each check of the functions that are graded.
+    rows = []
     for exercise in exercises:
         functions = [each for each in exercise.functions if not only or each.name in only]
         points = iter(_rounded_points(functions))
@@ -92,7 +94,7 @@ def judge_record(
         peak_bytes=record.peak_bytes,
         digest=record.digest,
         output=record.output,
-        layers=[name for name, why_missing in record.layers.items() if not why_missing],
+        layers=layers,
     )
 
 

@@ -242,6 +242,7 @@ def _grade_mutants(
     exercises = [each for each in exercises_of(day) if not only or each.stem.startswith(only)]
     if not exercises:
         raise click.UsageError(f"{day} has no exercise that begins with {' or '.join(only)}")
+    # A line of a table for each exercise.
     console = Console(highlight=False)
     headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")
     table = _make_table(f"dojo lint --mutants: {day}", console, headings)
@@ -256,25 +257,31 @@ def _grade_mutants(
         except KeyboardInterrupt:
             click.echo("\nStopped. Run the same command again to resume.", err=True)
             raise SystemExit(130) from None
-        numbers = {
-            "mutants": row.mutants,
-            "dead": row.mutants - len(row.equivalent) - len(row.alive),
-            "equivalent": len(row.equivalent),
-            "alive": len(row.alive),
-            "rewrites": row.rewrites,
-            "failing": len(row.failing),
-        }
+        numbers = _numbers_of_variants(row)
         sums.update(numbers)
         table.add_row(row.stem, *(str(numbers[heading]) for heading in headings))
         problems += _problems_of_variants(row)
         survivors += fairness.entries_for_alive_mutants(row)
     _set_footer(table, ["total", *(str(sums[heading]) for heading in headings)])
+    # The table, what is wrong, and a file to begin with where mutants are alive.
     console.print(table)
     for text in problems:
         console.print(f"problem: {text}", markup=False, soft_wrap=True)
     with explain_write_errors(out):
         (out / "alive.toml").write_text(survivors, encoding="utf-8")
     return bool(problems)
+
+
+def _numbers_of_variants(row: FairnessRow) -> dict[str, int]:
+    """The numbers of one exercise, by heading."""
+    return {
+        "mutants": row.mutants,
+        "dead": row.mutants - len(row.equivalent) - len(row.alive),
+        "equivalent": len(row.equivalent),
+        "alive": len(row.alive),
+        "rewrites": row.rewrites,
+        "failing": len(row.failing),
+    }
 
 
 def _problems_of_variants(row: FairnessRow) -> list[str]:

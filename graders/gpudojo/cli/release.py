@@ -276,6 +276,7 @@ def _grade_checkout(asked: ClassroomArguments, environment: dict[str, str]) -> N
     from gpudojo.platforms.github_classroom import reporting
     from gpudojo.release.manifest import find_changes
 
+    # Grade it; what it writes to the workflow's files meanwhile is undone.
     judged_by = choose_what_to_judge_by(asked.day, environment, asked.reference)
     manifest = _find_manifest(asked.released)
     with reporting.guard_workflow_files(environment) as touched:
@@ -287,6 +288,7 @@ def _grade_checkout(asked: ClassroomArguments, environment: dict[str, str]) -> N
             asked.memory_limit,
             asked.require_isolation,
         )
+    # What a person should know of it.
     notes = []
     if judged_by.note:
         notes.append(judged_by.note)

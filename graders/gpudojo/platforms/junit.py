@@ -49,6 +49,7 @@ def export(
 
 def _document_of(entry: Entry) -> str:
     """Return the whole file: one suite, a test case for each check."""
+    # The suite, which counts its test cases by what became of them.
     row = entry.row
     cases = [_test_case(check, row) for check in entry.checks]
     attributes = {
@@ -57,9 +58,11 @@ def _document_of(entry: Entry) -> str:
         "tests": str(len(cases)),
     }
     for attribute, tag in TAG_COUNTED_AS.items():
-        attributes[attribute] = str(sum(case.find(tag) is not None for case in cases))
+        count = sum(case.find(tag) is not None for case in cases)
+        attributes[attribute] = str(count)
     suites = ElementTree.Element("testsuites", {"name": "gpudojo"})
     suite = ElementTree.SubElement(suites, "testsuite", attributes)
+    # What is in it: points, test cases, and what was printed.
     properties = {
         "status": row.status.value,
         "score": format_points(row.score),

@@ -58,10 +58,12 @@ def export(
             "give the assignment's grading worksheet with --worksheet; Moodle offers it under "
             '"Download grading worksheet" when offline grading is switched on for the assignment',
         )
+    # What the worksheet has.
     table, people = read_worksheet(path)
     maximum_column = _column_of_maximum(table, path)
     feedback_column = _column_of_feedback(table, maximum_column)
 
+    # Fill in its lines.
     above_maximum = 0
     submissions = chosen_rows(rows, options)
     for position, row in match_lines(people, submissions, "moodle", options.say):
@@ -72,6 +74,7 @@ def export(
         if feedback_column is not None:
             line[feedback_column] = _feedback_in_html(row, options)
 
+    # Say what the teacher should know, and write it.
     if above_maximum:
         options.say(
             f"students with more points than the maximum, for extra credit: {above_maximum}; "
