@@ -39,7 +39,7 @@ class _VisibilityInFile(Visibility, frozen=True, forbid_unknown_fields=True):
     """The table `[visibility]`: a setting that is not known is a mistake."""
 
 
-class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _CourseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file as it is written. Tables with free names are checked entry by entry."""
 
     title: str = ""
@@ -82,7 +82,7 @@ def find_course_file(submissions: Sequence[Path]) -> Path | None:
 def load_course(path: Path) -> CourseRules:
     """The rules in a course file. Raises BadFile with the line and a suggestion."""
     tables, text = parse_toml(path)
-    settings = convert_setting(path, text, tables, _Settings)
+    settings = convert_setting(path, text, tables, _CourseSettings)
     return _CourseReader(path, text, settings).make_rules()
 
 
@@ -92,7 +92,7 @@ class _CourseReader:
     `zone` and `deadline` are set by `make_rules`, before the steps that need them.
     """
 
-    def __init__(self, path: Path, text: str, settings: _Settings) -> None:
+    def __init__(self, path: Path, text: str, settings: _CourseSettings) -> None:
         self.path = path
         self.text = text
         self.settings = settings

@@ -38,7 +38,7 @@ from gpudojo.platforms import (
 from gpudojo.platforms._rows import VisibleRows, find_submission
 
 
-class _Described(click.Command):
+class _CommandWithFormats(click.Command):
     """A command whose help describes each format by the first sentence of its module."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -46,7 +46,7 @@ class _Described(click.Command):
             formatter.write_dl([(name, describe_format(name)) for name in format_names()])
 
 
-@click.command(cls=_Described)
+@click.command(cls=_CommandWithFormats)
 @click.argument("results", type=EXISTING_PATH)
 @click.option(
     "--to",

@@ -173,7 +173,7 @@ def match_lines(
     line, or several, or one that is taken, is left out with a message to `say`. Of those on the
     roster who handed in nothing, only the number is told, at the end.
     """
-    finder = _LineFinder(people, platform)
+    finder = _PersonFinder(people, platform)
     submission_by_line: dict[int, str] = {}
     absent = 0
     for row in submissions:
@@ -199,7 +199,7 @@ def match_lines(
         )
 
 
-class _LineFinder:
+class _PersonFinder:
     """Finds the lines of a table in which a student may stand."""
 
     def __init__(self, people: Mapping[int, ListedPerson], platform: str) -> None:
