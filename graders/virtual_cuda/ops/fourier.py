@@ -53,22 +53,30 @@ def _transformed_sizes(name: str, input: Any, result: Any, args: Any, kwargs: An
 
     `args` and `kwargs` are those of the function after its input.
     """
-    # The lengths that the caller asks for (`n` or `s`), and the dimensions (`dim`).
-    lengths = args[0] if args else kwargs.get("n", kwargs.get("s"))
-    if isinstance(lengths, int):
-        lengths = [lengths]
-    dims = args[1] if len(args) > 1 else kwargs.get("dim")
-    if isinstance(dims, int):
-        dims = [dims]
+    lengths = _list_or_none(args[0] if args else kwargs.get("n", kwargs.get("s")))
+    dims = _list_or_none(args[1] if len(args) > 1 else kwargs.get("dim"))
     if dims is None:
         count = _count_of_last_dims(name, input, lengths)
-        dims = range(-count, 0)
+        dims = list(range(-count, 0))
     sizes = [result.size(dim) for dim in dims]
+    is_halved = name.startswith(_HALVING) and result.is_complex()
+    if not sizes or not is_halved:
+        return sizes
     # The last size of a halved result is that of the input, or what was asked for.
-    if sizes and name.startswith(_HALVING) and result.is_complex():
-        is_asked = lengths is not None and lengths[-1] != -1
-        sizes[-1] = lengths[-1] if is_asked else input.size(dims[-1])
+    if lengths is None or lengths[-1] == -1:
+        sizes[-1] = input.size(dims[-1])
+    else:
+        sizes[-1] = lengths[-1]
     return sizes
+
+
+def _list_or_none(value: Any) -> list[int] | None:
+    """A number as a list of one, several numbers as a list; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return [value]
+    return list(value)
 
 
 def _count_of_last_dims(name: str, input: Any, lengths: _Ints | None) -> int:
