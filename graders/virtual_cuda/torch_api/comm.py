@@ -16,7 +16,7 @@ from virtual_cuda.device.state import open_device_named
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
 
-def _device_numbered(index: int | None) -> torch.device:
+def _device_with_index(index: int | None) -> torch.device:
     """The device that an index names: the current GPU for None, the host for a negative one."""
     if index is not None and index < 0:
         return torch.device("cpu")
@@ -57,7 +57,7 @@ def _scatter(
         pieces = tensor.split(list(chunk_sizes), dim)
     copies = []
     for piece, index in zip(pieces, devices, strict=False):
-        copies.append(piece.to(_device_numbered(index), non_blocking=True))
+        copies.append(piece.to(_device_with_index(index), non_blocking=True))
     return copies
 
 
@@ -87,7 +87,7 @@ def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> An
 
 def _broadcast(tensor: Any, devices: Any) -> Any:
     """`torch._C._broadcast`: copies of a tensor, one on each device."""
-    return [tensor.to(_device_numbered(index), non_blocking=True) for index in devices]
+    return [tensor.to(_device_with_index(index), non_blocking=True) for index in devices]
 
 
 def _broadcast_out(tensor: Any, out: Any) -> Any:
@@ -113,21 +113,21 @@ def _broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> An
             raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
     lists = [list(tensors)]
     for index in devices[1:]:
-        device = _device_numbered(index)
+        device = _device_with_index(index)
         lists.append([tensor.detach().to(device) for tensor in tensors])
     return lists
 
 
 def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
     """`torch._C._gather`: the tensors, joined along a dimension on one device."""
-    _shape_when_joined(tensors, dim)
-    device = _device_numbered(destination)
+    _shape_of_join(tensors, dim)
+    device = _device_with_index(destination)
     return torch.cat([tensor.to(device) for tensor in tensors], dim)
 
 
 def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
     """`torch._C._gather_out`: copies tensors into the parts of `out`."""
-    expected = _shape_when_joined(tensors, dim)
+    expected = _shape_of_join(tensors, dim)
     if list(out.shape) != expected:
         raise RuntimeError(
             f"Expected out tensor to have shape {expected}, but got {list(out.shape)}"
@@ -138,7 +138,7 @@ def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
     return out
 
 
-def _shape_when_joined(tensors: Any, dim: int) -> list[int]:
+def _shape_of_join(tensors: Any, dim: int) -> list[int]:
     """The shape of tensors that are joined along a dimension.
 
     Raises RuntimeError, as C++ does, for tensors that do not fit together.

@@ -21,17 +21,20 @@ MPS: Final = torch.device("mps")
 
 
 def _names_mps(value: Any) -> bool:
+    """True for "mps", "mps:0" or the device."""
     if isinstance(value, torch.device):
         return value.type == "mps"
     return isinstance(value, str) and value.partition(":")[0] == "mps"
 
 
-def _asked_for(args: Any, kwargs: Any) -> bool:
-    # Only where a device may stand: an einsum's text or a dict's key may say "mps" and mean
-    # something else.
-    return _names_mps(kwargs.get("device")) or any(
-        isinstance(a, torch.device) and a.type == "mps" for a in args
-    )
+def _ask_for_mps(args: Any, kwargs: Any) -> bool:
+    """True if the arguments of a call name the Mac's GPU.
+
+    A text counts only as `device`: an einsum's may say "mps" and mean something else.
+    """
+    if _names_mps(kwargs.get("device")):
+        return True
+    return any(isinstance(value, torch.device) and value.type == "mps" for value in args)
 
 
 class MpsTensor(torch.Tensor):
@@ -40,51 +43,60 @@ class MpsTensor(torch.Tensor):
     It can be made, computed with and read, but not trained.
     """
 
-    held: torch.Tensor
+    on_host: torch.Tensor  # with its values
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor) -> MpsTensor:
-        if held.requires_grad:
+    def __new__(cls, on_host: torch.Tensor) -> MpsTensor:
+        """Make a tensor with the values of a host tensor.
+
+        Raises SelectionOnly for one that requires gradients.
+        """
+        if on_host.requires_grad:
             raise SelectionOnly("mps")
-        made: MpsTensor = _make_wrapper(cls, held.shape, dtype=held.dtype, device=MPS)
-        made.held = held
-        return made
+        tensor: MpsTensor = _make_wrapper(cls, on_host.shape, dtype=on_host.dtype, device=MPS)
+        tensor.on_host = on_host
+        return tensor
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"{repr(self.held)[:-1]}, device='mps:0')"
+        without_parenthesis = repr(self.on_host)[:-1]
+        return f"{without_parenthesis}, device='mps:0')"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        return _computed(func, args, kwargs or {})
+        return _run_on_host(func, args, kwargs or {})
 
 
-def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+def _run_on_host(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of an operator, computed by the host.
 
     Tensors of the Mac's GPU are replaced by those they hold, and the result is there again, unless
     it is sent back. Raises SelectionOnly where gradients are wanted.
     """
-    there = _asked_for(args, kwargs)
-    if not there:
-        if not any(isinstance(each, MpsTensor) for each in leaves_of((args, kwargs))):
-            return func(*args, **kwargs)
-        there = "device" not in kwargs
-    args, kwargs = map_leaves(_on_host, (args, kwargs))
-    found = func(*args, **kwargs)
-    return (
-        map_leaves(lambda each: MpsTensor(each) if isinstance(each, torch.Tensor) else each, found)
-        if there
-        else found
-    )
+    asks_for_mps = _ask_for_mps(args, kwargs)
+    has_mps_tensor = any(isinstance(leaf, MpsTensor) for leaf in leaves_of((args, kwargs)))
+    if not asks_for_mps and not has_mps_tensor:
+        return func(*args, **kwargs)
+    is_sent_back = not asks_for_mps and "device" in kwargs
+    args, kwargs = map_leaves(_replace_by_host, (args, kwargs))
+    result = func(*args, **kwargs)
+    return result if is_sent_back else map_leaves(_replace_by_mps, result)
 
 
-def _on_host(each: Any) -> Any:
-    if isinstance(each, MpsTensor):
-        return each.held
-    return torch.device("cpu") if isinstance(each, torch.device) and each.type == "mps" else each
+def _replace_by_host(value: Any) -> Any:
+    """The host's tensor or device in the place of the Mac's; all else as it is."""
+    if isinstance(value, MpsTensor):
+        return value.on_host
+    if isinstance(value, torch.device) and value.type == "mps":
+        return torch.device("cpu")
+    return value
 
 
-class _Functions(TorchFunctionMode):
+def _replace_by_mps(value: Any) -> Any:
+    """A tensor of the Mac's GPU in the place of one of the host; all else as it is."""
+    return MpsTensor(value) if isinstance(value, torch.Tensor) else value
+
+
+class _FunctionsMode(TorchFunctionMode):
     """Sees calls as the student writes them.
 
     `torch.tensor` never gets as far as an operator.
@@ -95,23 +107,28 @@ class _Functions(TorchFunctionMode):
 
         Raises SelectionOnly where gradients are wanted.
         """
-        named = kwargs or {}
+        kwargs = dict(kwargs or {})
         if func is torch.device:  # naming a device is not using it
-            return func(*args, **named)
-        moved = getattr(func, "__name__", "") == "to" and any(map(_names_mps, args))
-        if not moved and not _asked_for(args, named):
-            return func(*args, **named)
-        if named.get("requires_grad") or any(isinstance(each, torch.nn.Parameter) for each in args):
+            return func(*args, **kwargs)
+        # Only `Tensor.to` takes the name of a device without a keyword.
+        moves = getattr(func, "__name__", "") == "to" and any(map(_names_mps, args))
+        if not moves and not _ask_for_mps(args, kwargs):
+            return func(*args, **kwargs)
+        has_parameter = any(isinstance(value, torch.nn.Parameter) for value in args)
+        if kwargs.get("requires_grad") or has_parameter:
             raise SelectionOnly("mps")
-        spelled = tuple(MPS if moved and _names_mps(each) else each for each in args)
-        return _computed(func, spelled, named | ({"device": MPS} if "device" in named else {}))
+        if moves:
+            args = tuple(MPS if _names_mps(value) else value for value in args)
+        if "device" in kwargs:
+            kwargs["device"] = MPS
+        return _run_on_host(func, args, kwargs)
 
 
 @functools.cache
 def _operators_mode() -> Any:
     """The class of a mode that sees operators.
 
-    It is for a default device that was set by code which `_Functions` does not see.
+    It is for a default device that was set by code which `_FunctionsMode` does not see.
     """
     base: Any = require_internal("torch.utils._python_dispatch.TorchDispatchMode", "a Mac's GPU")
 
@@ -125,12 +142,12 @@ def _operators_mode() -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            return _computed(func, args, kwargs or {})
+            return _run_on_host(func, args, kwargs or {})
 
     return Operators
 
 
-def _availability(
+def _availability_patches(
     cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any
 ) -> Iterator[Patch]:
     """The patches for what a machine without CUDA answers when it is asked for a device."""
@@ -165,9 +182,10 @@ def virtual_mps() -> Iterator[torch.device]:
     There is MPS, and no CUDA. Gives the device "mps".
     """
     with few_imports(), contextlib.ExitStack() as undo:
-        patch(_availability(cuda_built=False, mps_built=True, mps=True, accelerator=MPS), undo)
+        patches = _availability_patches(cuda_built=False, mps_built=True, mps=True, accelerator=MPS)
+        patch(patches, undo)
         undo.enter_context(_operators_mode()())
-        undo.enter_context(_Functions())
+        undo.enter_context(_FunctionsMode())
         yield MPS
 
 
@@ -182,8 +200,8 @@ def no_accelerator(built: bool = False) -> Iterator[torch.device]:
     """
     accelerator = torch.device("cuda") if built else None
     with few_imports(), contextlib.ExitStack() as undo:
-        patch(
-            _availability(cuda_built=built, mps_built=built, mps=False, accelerator=accelerator),
-            undo,
+        patches = _availability_patches(
+            cuda_built=built, mps_built=built, mps=False, accelerator=accelerator
         )
+        patch(patches, undo)
         yield torch.device("cpu")

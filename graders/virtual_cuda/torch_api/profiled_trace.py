@@ -33,16 +33,28 @@ class TracedResults:
 
 def _trace_as_on_gpu(events: list[Any], with_device: bool) -> list[Any]:
     """The events of a trace without marks; `with_device`, the device's work is among them."""
-    timed: list[Any] = []
-    others: list[Any] = []
-    for event in events:
-        has_duration = event.get("ph") == "X" and "dur" in event
-        (timed if has_duration else others).append(event)
-    timed.sort(key=lambda event: (float(event["ts"]), -float(event["dur"])))
+    timed = [event for event in events if _has_duration(event)]
+    others = [event for event in events if not _has_duration(event)]
+    timed.sort(key=_outer_first)
     trace = _Trace(with_device)
     for event in timed:
         trace.add(event)
     return others + trace.events
+
+
+def _has_duration(event: dict[str, Any]) -> bool:
+    return event.get("ph") == "X" and "dur" in event
+
+
+def _outer_first(event: dict[str, Any]) -> tuple[float, float]:
+    """The key that sorts events by their start, the longer one first."""
+    start = float(event["ts"])
+    duration = float(event["dur"])
+    return start, -duration
+
+
+def _end_of(event: dict[str, Any]) -> float:
+    return float(event["ts"]) + float(event["dur"])
 
 
 class _InsideMark(NamedTuple):
@@ -64,8 +76,9 @@ class _Trace:
 
     def add(self, event: dict[str, Any]) -> None:
         """Add the next event. They come by their start, the longer one first."""
-        open_here = self._open.setdefault((event.get("pid"), event.get("tid")), [])
-        end = float(event["ts"]) + float(event["dur"])
+        thread = event.get("pid"), event.get("tid")
+        open_here = self._open.setdefault(thread, [])
+        end = _end_of(event)
         while open_here and open_here[-1].end < end:
             open_here.pop()
         if is_mark(event["name"]):
@@ -84,12 +97,15 @@ class _Trace:
     def _add_mark(self, mark: dict[str, Any]) -> bool:
         """Add the modelled work of a mark; returns whether its work is measured instead."""
         modelled = modelled_work_of(mark["name"])
+        if modelled is None:
+            return str(mark["name"]).startswith(MARK)
         if modelled and self._with_device:
             if self._clock_start is None:
-                self._clock_start = float(mark["ts"]) - modelled[0].start * 1e6
+                start_on_clock = modelled[0].start * 1e6
+                self._clock_start = float(mark["ts"]) - start_on_clock
             for interval in modelled:
                 self.events.append(_modelled_kernel(interval, self._clock_start))
-        return mark["name"].startswith(MARK) and modelled is None
+        return False
 
 
 def _as_kernel(event: dict[str, Any]) -> dict[str, Any]:

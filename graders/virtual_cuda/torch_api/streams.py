@@ -78,7 +78,8 @@ class AnyEvent(_Handle):
             stream = current_stream_of()
         if self._index not in (None, stream.device_index):
             raise RuntimeError(
-                f"Event device {self._index} does not match recording stream's device {stream.device_index}."
+                f"Event device {self._index} does not match recording stream's device "
+                f"{stream.device_index}."
             )
         self._index = stream.device_index
         self._recorded_at = max(self._recorded_at, stream._busy_until)
@@ -176,7 +177,10 @@ class AnyEvent(_Handle):
     def __repr__(self) -> str:
         index = -1 if self._index is None else self._index
         flag = 0 if self.enable_timing else 2
-        return f"torch.Event device_type=cuda, device_index={index}, event_flag={flag}, event_id={self.event_id}"
+        return (
+            f"torch.Event device_type=cuda, device_index={index}, event_flag={flag}, "
+            f"event_id={self.event_id}"
+        )
 
 
 class Event(AnyEvent):
@@ -215,7 +219,8 @@ class Event(AnyEvent):
         """
         if len(handle) != _HANDLE:
             raise RuntimeError(
-                f"cudaIpcEventHandle_t expects byte-like object of size {_HANDLE}, but got {len(handle)}"
+                f"cudaIpcEventHandle_t expects byte-like object of size {_HANDLE}, "
+                f"but got {len(handle)}"
             )
         if int.from_bytes(handle[:8], "little") == os.getpid():
             raise cuda_error("invalid device context", "DeviceUninitialized")
@@ -238,9 +243,15 @@ class Stream(_Handle):
     device_type = 1
 
     def __init__(
-        self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, device_index: int | None = None,
-        device_type: int = 1, stream_ptr: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int = 1,
+        stream_ptr: int | None = None,
+    ) -> None:
         """Take the next stream of the device's pool, or the one that is named by its id.
 
         Raises CUDA's error for a device that is not there.

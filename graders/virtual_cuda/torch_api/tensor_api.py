@@ -100,7 +100,8 @@ class _Members:
         if self.requires_grad:
             raise RuntimeError(
                 "Can't get __cuda_array_interface__ on Variable that requires grad. "
-                "If gradients aren't required, use var.detach() to get Variable that doesn't require grad."
+                "If gradients aren't required, use var.detach() to get Variable that doesn't "
+                "require grad."
             )
         strides = None
         if not self.is_contiguous():
@@ -222,8 +223,8 @@ class _Members:
             return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
-                "moment.  If you were attempting to deepcopy a module, this may be because of a "
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment.  If you were attempting to deepcopy a module, this may be because of a "
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
         device = require_open_device(self)
@@ -252,10 +253,11 @@ class _Members:
 # Attributes that are ours, too, but that a copy takes along.
 _OURS_BUT_COPIED: Final = ("_stray_grad", "_goes_to")
 _NO_COPY: Final = (
-    "The default implementation of __deepcopy__() for non-wrapper subclasses only works for subclass types that "
-    "implement new_empty() and for which that function returns another instance of the same subclass. You should "
-    "either properly implement new_empty() for your subclass or override __deepcopy__() if it is intended behavior for "
-    "new_empty() to return an instance of a different type."
+    "The default implementation of __deepcopy__() for non-wrapper subclasses only works for "
+    "subclass types that implement new_empty() and for which that function returns another "
+    "instance of the same subclass. You should either properly implement new_empty() for your "
+    "subclass or override __deepcopy__() if it is intended behavior for new_empty() to return an "
+    "instance of a different type."
 )
 
 
