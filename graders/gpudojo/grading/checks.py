@@ -237,6 +237,12 @@ def general_mistake(raised: Raised) -> str | None:
     return None
 
 
+def is_about_cuda(message: str) -> bool:
+    """True if an error is about CUDA or its driver, as on a machine without a GPU."""
+    lowered = message.lower()
+    return "cuda" in lowered or "nvidia" in lowered
+
+
 def is_between_gpus(message: str) -> bool:
     """True if an error of torch is about tensors on two different GPUs."""
     return "cuda:0" in message and "cuda:1" in message

@@ -10,7 +10,7 @@ from gpudojo.days.day8.managing_memory.declaration import peak_memory
 from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, torch, try_inputs
-from gpudojo.grading.checks import count_in_words, runs, scenario_pairs
+from gpudojo.grading.checks import count_in_words, is_about_cuda, runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
 
@@ -138,11 +138,9 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 
     It counts only if there is an error on a machine without a GPU, too.
     """
-    message = raised.message.lower()
-    about_cuda = "cuda" in message or "nvidia" in message
-    if about_cuda and "cpu" in raised.scenario and seen[without_a_gpu].errors:
-        return "cuda-for-every-device"
-    return None
+    if "cpu" not in raised.scenario or not is_about_cuda(raised.message):
+        return None
+    return "cuda-for-every-device" if seen[without_a_gpu].errors else None
 
 
 runs(peak_memory, diagnose=_why_it_raises)

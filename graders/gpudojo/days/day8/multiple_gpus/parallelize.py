@@ -8,7 +8,7 @@ from typing import Any, Final
 from gpudojo.days.day8.multiple_gpus.declaration import parallelize
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
 from gpudojo.grading.call import Call, nn, torch, try_inputs
-from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.grading.checks import is_about_cuda, runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Probe, Seen, returned_other_type, with_article
 
@@ -98,9 +98,9 @@ def no_gpu(call: Call) -> Cases[Spread]:
 
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error about CUDA on a machine without a GPU; None for other errors."""
-    message = raised.message.lower()
-    about_cuda = "cuda" in message or "nvidia" in message
-    return "cuda-for-every-device" if "no GPU" in raised.scenario and about_cuda else None
+    if "no GPU" in raised.scenario and is_about_cuda(raised.message):
+        return "cuda-for-every-device"
+    return None
 
 
 runs(parallelize, diagnose=_why_it_raises)

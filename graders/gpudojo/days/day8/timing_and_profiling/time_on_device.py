@@ -31,6 +31,7 @@ from gpudojo.grading.call import Call, torch, try_scenarios
 from gpudojo.grading.checks import (
     count_in_words,
     expect_float,
+    is_about_cuda,
     raised_instead,
     runs,
     scenario_pairs,
@@ -294,7 +295,7 @@ def _case_without_error(cases: Cases[Timed], name: str, what: str) -> Timed:
     """What was seen in a scenario, which is `what` in words. Raises Failed after an error."""
     raised = cases.errors.get(name)
     if raised is not None:
-        key = "cuda-for-every-device" if "cuda" in raised.message.lower() else None
+        key = "cuda-for-every-device" if is_about_cuda(raised.message) else None
         raise raised_instead(raised, what, misconception=key)
     return cases[name]
 
