@@ -60,10 +60,11 @@ class _EntryWriter:
         written = write_results(book, changed=before)
         self._print_changes(before)
         # By other rules than at the last time, and not by what was given.
-        if written.tally.changed_by_rules:
+        lines = written.tally.changed_by_rules[:MOST_LINES]
+        if lines:
             click.echo(RULES_CHANGED)
-            for line in written.tally.changed_by_rules[:MOST_LINES]:
-                _print_line(f"  {line}")
+        for line in lines:
+            _print_line(f"  {line}")
         sentence = f"{written.path} and {book.overrides.path} written."
         if self.gives:
             sentence += f" To undo it: dojo override --undo --out {book.out}"
@@ -79,7 +80,8 @@ class _EntryWriter:
                 continue
             changed += 1
             if changed <= MOST_LINES:
-                _print_line(f"{participant.full_name}: {_describe_change_of_row(old, new)}")
+                change = _describe_change_of_row(old, new)
+                _print_line(f"{participant.full_name}: {change}")
         if len(self.concerned) != 1:
             self._print_count_of_changes(changed)
         elif not changed:
@@ -110,7 +112,8 @@ def _describe_change_of_row(old: SubmissionRow, new: SubmissionRow) -> str:
     if new.scaled or old.scaled:
         grade_before = Grade(old.score, old.max_score)
         grade_now = Grade(new.score, new.max_score)
-        text += f" ({_describe_change(grade_before, grade_now)} in the exercises)"
+        change = _describe_change(grade_before, grade_now)
+        text += f" ({change} in the exercises)"
     return text
 
 
@@ -149,7 +152,8 @@ def _entries_to_show(book: Gradebook) -> list[LogEntry]:
         own = book.overrides.entries_for(participant.keys, everyone=False)
         in_use.update(own.values())
     entries = []
-    for entry in book.overrides.entries_in_force().values():
+    in_force = book.overrides.entries_in_force()
+    for entry in in_force.values():
         if entry in in_use or entry.key not in keys:
             entries.append(entry)
     return entries
@@ -171,8 +175,9 @@ def print_items_to_grade(book: Gradebook) -> None:
     if handed_in:
         click.echo(TO_GRADE)
     for item in book.course.by_hand:
-        if item.name in handed_in:
-            _print_item_to_grade(item, handed_in[item.name], absent[item.name])
+        name = item.name
+        if name in handed_in:
+            _print_item_to_grade(item, handed_in[name], absent[name])
 
 
 def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Sequence[str]) -> None:
