@@ -81,7 +81,7 @@ def device_count(kind: str) -> int:
 _open: Final[list[Observer]] = []  # the observer of the open device, for a forked child to find
 
 
-def _after_fork_in_child() -> None:
+def _stop_in_forked_process() -> None:
     """Stop recording in a process that was forked.
 
     A DataLoader's worker must not touch the device, and nobody reads its ledger.
@@ -94,10 +94,10 @@ def _after_fork_in_child() -> None:
 def _watch_forks() -> None:
     """Stop recording in every process that is forked from now on; done once per process."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+        os.register_at_fork(after_in_child=_stop_in_forked_process)
 
 
-def _patches(observer: Observer) -> Iterator[Patch]:
+def _patches_for(observer: Observer) -> Iterator[Patch]:
     """The patches of a real device.
 
     They record passes and waits and watch the memory, and give every new thread a recording mode.
@@ -107,54 +107,18 @@ def _patches(observer: Observer) -> Iterator[Patch]:
     yield from observer.passes.patches()
     yield from observer.passes.backward_patches()
     yield from autocast_patches(observer.thread, observer.kind)
-
-    def synchronize(what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        given = original(*args, **kwargs)
-        if not observer.thread.quiet:
-            observer.wait(what, explicit=True)
-        return given
-
-    def tolist(original: Any, tensor: Any) -> Any:
-        """Call `Tensor.tolist`, whose copy to the host is recorded under that name.
-
-        On the host itself nothing is copied, and it is recorded as a wait.
-        """
-        before = observer.thread.reading
-        observer.thread.reading = "tolist"
-        try:
-            if tensor.device.type == observer.kind == "cpu" and not observer.thread.quiet:
-                observer.wait("tolist")
-            return original(tensor)
-        finally:
-            observer.thread.reading = before
-
-    def run(original: Any, thread: Any) -> None:
-        """Call `Thread.run` in a recording mode.
-
-        A dispatch mode holds in one thread only, so every thread of the student's gets its own.
-        """
-        with RecordingMode(observer):
-            original(thread)
-
-    def not_recorded(original: Any, *args: Any, **kwargs: Any) -> Any:
-        observer.thread.quiet += 1
-        try:
-            return original(*args, **kwargs)
-        finally:
-            observer.thread.quiet -= 1
-
     # Around what is patched above, and around the functions that wait.
     for name in ("backward", "grad"):
         yield around(torch.autograd, name, observer.remember_autocast)
     for owner, name, what in explicit_waits(observer.kind):
-        yield around(owner, name, functools.partial(synchronize, what))
-    yield around(torch.Tensor, "tolist", tolist)
-    yield around(threading.Thread, "run", run)
+        yield around(owner, name, functools.partial(observer.run_explicit_wait, what))
+    yield around(torch.Tensor, "tolist", observer.run_tolist)
+    yield around(threading.Thread, "run", observer.run_thread)
     if observer.kind == "cpu":
         # On every other device the loader's own work is on the host and so not in the ledger.
         iterator = find_internal("torch.utils.data.dataloader._BaseDataLoaderIter")
-        yield around(iterator, "__next__", not_recorded)
-        yield around(loading.DataLoader, "__iter__", not_recorded)
+        yield around(iterator, "__next__", observer.run_unrecorded)
+        yield around(loading.DataLoader, "__iter__", observer.run_unrecorded)
 
 
 @contextlib.contextmanager
@@ -173,9 +137,9 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         real = RealDevice(kind)
         _watch_forks()
         observer = Observer(kind, real.ledger.rows)
-        patch(_patches(observer), undo)
+        patch(_patches_for(observer), undo)
         undo.enter_context(observer.passes.step_hooks())
-        undo.callback(_close, observer, real.ledger)
+        undo.callback(_close_observer, observer, real.ledger)
         _open.append(observer)
         if kind == "cuda":
             # Convolutions without TF32, as on every other device. cuDNN uses it by default, for
@@ -191,10 +155,10 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         yield real
 
 
-def _close(observer: Observer, ledger: Ledger) -> None:
+def _close_observer(observer: Observer, ledger: Ledger) -> None:
     _open.clear()
     observer.open = False  # a thread that is still running keeps its mode
-    ledger.peaks.update(observer.memory.peaks())
+    ledger.peaks.update(observer.memory.peak_bytes())
 
 
 def limit_memory(memory: int) -> None:
@@ -229,7 +193,7 @@ _ALWAYS: Final = ("always", re.compile(WARNING), UserWarning, None, 0)
 COPIES: Final = frozenset({"_to_copy", "copy_"})
 
 
-def kind_of(func: Any) -> str:
+def wait_name_of(func: Any) -> str:
     """What the ledger calls the wait that an operator causes."""
     name = name_of(func)
     if name in COPIES:
@@ -247,36 +211,48 @@ class KnownWaits:
     It counts how often the host would wait for each operator on CUDA.
     """
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
+    def run_and_count(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
         """Run an operator.
 
         Returns its result, and how often the host waited for it.
         """
-        return func(*args, **kwargs), _expected(func, args, kwargs)
+        return func(*args, **kwargs), _expected_waits(func, args, kwargs)
 
     def patches(self) -> Iterator[Patch]:
         """The patches that the counting needs: none."""
         yield from ()
 
-    def complain(self) -> None:
+    def report_wait(self) -> None:
         """Do nothing: only CUDA has `torch.cuda.set_sync_debug_mode`."""
 
 
-def _expected(func: Any, args: Any, kwargs: Any) -> int:
+def _expected_waits(func: Any, args: Any, kwargs: Any) -> int:
     """The number of times the host would wait for this call on CUDA."""
     waits = facts_of(func).waits
     if waits is None:
         return 0
     kind, count = waits
-    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
-    if kind == "boolean index" and "indices" in given:
-        # How many elements a mask selects has to be counted first; a fill needs no count.
-        masks = [
-            i for i in given["indices"] if i is not None and i.dtype in (torch.bool, torch.uint8)
-        ]
-        filled = "values" in given and given["values"].numel() == 1 and not given.get("accumulate")
-        return 0 if filled else sum(mask.numel() > 0 for mask in masks)
-    return int(count(given) if callable(count) else count)
+    names = [argument.name for argument in func._schema.arguments]
+    arguments = dict(zip(names, args, strict=False))
+    arguments.update(kwargs)
+    if kind == "boolean index" and "indices" in arguments:
+        return _expected_waits_of_index(arguments)
+    return int(count(arguments) if callable(count) else count)
+
+
+def _expected_waits_of_index(arguments: dict[str, Any]) -> int:
+    """The number of times the host would wait for an index with these arguments.
+
+    How many elements a mask selects has to be counted first; a fill needs no count.
+    """
+    values = arguments.get("values")
+    if values is not None and values.numel() == 1 and not arguments.get("accumulate"):
+        return 0
+    waits = 0
+    for index in arguments["indices"]:
+        if index is not None and index.dtype in (torch.bool, torch.uint8) and index.numel():
+            waits += 1
+    return waits
 
 
 def _set_filters(filters: Any) -> None:
@@ -312,7 +288,7 @@ class CudaWaits(KnownWaits):
             warnings.simplefilter("ignore")
             torch.cuda.set_sync_debug_mode(self.students)
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
+    def run_and_count(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
         """Run an operator in sync debug mode.
 
         Returns its result, and how often the host waited for it. The student's warning filters are
@@ -345,7 +321,7 @@ class CudaWaits(KnownWaits):
                 _set_filters(theirs)
         return out, count
 
-    def complain(self) -> None:
+    def report_wait(self) -> None:
         """Report one wait in the mode that the student has set.
 
         Warns, or raises RuntimeError, as CUDA does.
@@ -355,21 +331,21 @@ class CudaWaits(KnownWaits):
         if self.students == 1:
             warnings.warn(WARNING, UserWarning, stacklevel=2)
 
-    def show(self, original: Any, message: Any) -> None:
+    def count_or_show(self, original: Any, message: Any) -> None:
         if self.tally.count is not None and WARNING in str(message.message):
             self.tally.count += 1
         else:
             original(message)
 
-    def choose(self, debug_mode: Any) -> None:
+    def set_students_mode(self, debug_mode: Any) -> None:
         self.students = sync_debug_mode(debug_mode)
 
     def patches(self) -> Iterator[Patch]:
         yield warnings, "filters", [_ALWAYS, *warnings.filters]
         # Not `showwarning`: that one is replaced by `catch_warnings(record=True)`, which students
         # use.
-        yield around(warnings, "_showwarnmsg", self.show)
-        yield torch.cuda, "set_sync_debug_mode", self.choose
+        yield around(warnings, "_showwarnmsg", self.count_or_show)
+        yield torch.cuda, "set_sync_debug_mode", self.set_students_mode
         yield torch.cuda, "get_sync_debug_mode", lambda: self.students
 
 
@@ -393,7 +369,7 @@ def explicit_waits(kind: str) -> Iterator[tuple[Any, str, str]]:
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def storage_behind(tensor: torch.Tensor) -> Any:
+def storage_of(tensor: torch.Tensor) -> Any:
     """The storage of a tensor; None where it has none of its own (sparse tensors)."""
     return tensor.untyped_storage() if tensor.layout is torch.strided else None
 
@@ -408,18 +384,18 @@ class MemoryUsage:
     def __init__(self) -> None:
         self.highest = 0
 
-    def take(self, tensor: torch.Tensor) -> int:
+    def count_tensor(self, tensor: torch.Tensor) -> int:
         """The bytes of a tensor that an operator has made; counts them where need be."""
-        storage = storage_behind(tensor)
+        storage = storage_of(tensor)
         return 0 if storage is None else int(storage.nbytes())
 
-    def live(self, index: int) -> int:
+    def live_bytes(self, index: int) -> int:
         """The bytes in use on a device."""
         now = int(torch.mps.current_allocated_memory())
         self.highest = max(self.highest, now)
         return now
 
-    def peaks(self) -> dict[str, int]:
+    def peak_bytes(self) -> dict[str, int]:
         """The most bytes in use at once, by device."""
         return {"mps:0": self.highest}
 
@@ -452,17 +428,18 @@ class CudaUsage(MemoryUsage):
                     row, torch.ones(16, 16, device=row.device), row[0]
                 ).sum()
                 torch.autograd.backward(total)
-            self.before[index] = self.live(index)
+            self.before[index] = self.live_bytes(index)
             torch.cuda.reset_peak_memory_stats(index)
 
-    def live(self, index: int) -> int:
-        return max(0, _allocated(index)["current"] - self.before[index])
+    def live_bytes(self, index: int) -> int:
+        return max(0, _allocated_bytes(index)["current"] - self.before[index])
 
     def note_peak(self) -> None:
         for index in self.devices:
-            self.peak[index] = max(self.peak[index], _allocated(index)["peak"] - self.before[index])
+            peak = _allocated_bytes(index)["peak"] - self.before[index]
+            self.peak[index] = max(self.peak[index], peak)
 
-    def peaks(self) -> dict[str, int]:
+    def peak_bytes(self) -> dict[str, int]:
         self.note_peak()
         return {f"cuda:{index}": peak for index, peak in self.peak.items()}
 
@@ -472,14 +449,15 @@ class CudaUsage(MemoryUsage):
         A student who measures a peak resets it first.
         """
         for home in (torch.cuda, torch.cuda.memory):
-            yield around(home, "reset_peak_memory_stats", self.reset)
+            yield around(home, "reset_peak_memory_stats", self.reset_peaks)
 
-    def reset(self, original: Any, *args: Any, **kwargs: Any) -> None:
+    def reset_peaks(self, original: Any, *args: Any, **kwargs: Any) -> None:
         self.note_peak()
         original(*args, **kwargs)
 
 
-def _allocated(index: int) -> dict[str, int]:
+def _allocated_bytes(index: int) -> dict[str, int]:
+    """The bytes that CUDA's allocator counts on a device: "current", "peak" and others."""
     # torch.cuda.memory_allocated sorts two hundred figures to give one.
     statistics = torch.cuda.memory_stats_as_nested_dict(index)
     figures: dict[str, int] = statistics["allocated_bytes"]["all"]
@@ -494,32 +472,32 @@ class HostUsage(MemoryUsage):
         self.now = 0
         self.known: dict[int, Any] = {}
 
-    def take(self, tensor: torch.Tensor) -> int:
+    def count_tensor(self, tensor: torch.Tensor) -> int:
         """The bytes of a tensor's storage, or 0 for a storage that is counted already.
 
         Counts them as in use until the storage is freed.
         """
-        storage = storage_behind(tensor)
+        storage = storage_of(tensor)
         if storage is None or storage._cdata in self.known:
             return 0
         key = storage._cdata
         size = int(storage.nbytes())
 
-        def gone(_: Any) -> None:
+        def forget_storage(_: Any) -> None:
             del self.known[key]
             self.now -= size
 
         # A storage's Python object lives as long as the storage does, however often it is fetched
         # anew.
-        self.known[key] = weakref.ref(storage, gone)
+        self.known[key] = weakref.ref(storage, forget_storage)
         self.now += size
         self.highest = max(self.highest, self.now)
         return size
 
-    def live(self, index: int) -> int:
+    def live_bytes(self, index: int) -> int:
         return self.now
 
-    def peaks(self) -> dict[str, int]:
+    def peak_bytes(self) -> dict[str, int]:
         return {"cpu": self.highest}
 
 
@@ -571,7 +549,7 @@ class RecordingMode(_Mode):
         return False  # torch would import its compiler (a second) to tell it to keep away
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.observer.operate(self, func, args, kwargs or {})
+        return self.observer.run_operator(self, func, args, kwargs or {})
 
 
 class Observer:
@@ -589,15 +567,15 @@ class Observer:
         self.backward_autocast: Any = None
         self._moved: int | None = None  # the storage that the last copy onto the device made
 
-    def operate(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
+    def run_operator(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator, record what it did if it concerns the device, and return its result."""
         if not self.open or self.thread.quiet:
             return func(*args, **kwargs)
-        given = [*tensors_in(args), *tensors_in(kwargs)]
-        device = self._concerned(given, args, kwargs)
+        inputs = [*tensors_in(args), *tensors_in(kwargs)]
+        device = self._device_concerned(inputs, kwargs)
         if device is None:
             return func(*args, **kwargs)
-        if not given and _is_made_of_others(func, self.kind):
+        if not inputs and _is_made_of_others(func, self.kind):
             # The virtual device sees the operators a factory is made of, not the factory.
             with mode:
                 return func.redispatch(_KeySet(_KEYS[self.kind]), *args, **kwargs)
@@ -605,43 +583,43 @@ class Observer:
             with mode:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         # Run it, and see what is new.
-        storages = {_storage_key(tensor) for tensor in given} - {None}
+        storages = {_storage_key(tensor) for tensor in inputs} - {None}
         name = name_of(func)
         if name == "lift_fresh":
-            return self._lifted(func, args, kwargs)
-        out, waits = self.waits.run(func, args, kwargs)
-        made = [
-            t
-            for t in tensors_in(out)
-            if t.device.type == self.kind and _storage_key(t) not in storages
-        ]
+            return self._run_lift_fresh(func, args, kwargs)
+        out, waits = self.waits.run_and_count(func, args, kwargs)
+        size = 0
+        for tensor in tensors_in(out):
+            if tensor.device.type == self.kind and _storage_key(tensor) not in storages:
+                size += self.memory.count_tensor(tensor)
         if name == "_to_copy" and out.device.type == self.kind:
             device = out.device
         # Write down the operator, then its copy, then its waits.
-        self._write_operation(str(func), device, sum(map(self.memory.take, made)))
+        self._write_operation(str(func), device, size)
         if name in COPIES:
             self._write_copy(name, args, kwargs, out)
         if self.kind == "cpu" and self.passes.stepping:
             waits = 0  # optimizers count their steps in host tensors, which are never waited for
         for _ in range(waits):
-            self.wait(self.thread.reading or kind_of(func))
+            self.record_wait(self.thread.reading or wait_name_of(func))
         return out
 
-    def _concerned(self, given: list[torch.Tensor], args: Any, kwargs: Any) -> torch.device | None:
+    def _device_concerned(self, inputs: list[torch.Tensor], kwargs: Any) -> torch.device | None:
         """The device of this kind that an operator works on or makes a tensor on, or None."""
-        for tensor in given:
+        for tensor in inputs:
             if tensor.device.type == self.kind:
                 return tensor.device
         named: torch.device | None = kwargs.get("device")
         if named is None:
-            return torch.device("cpu") if self.kind == "cpu" and not given else None
+            return torch.device("cpu") if self.kind == "cpu" and not inputs else None
         if named.type != self.kind:
             return None
         if named.index is not None or self.kind == "cpu":
             return named
-        return torch.device(self.kind, torch.cuda.current_device() if self.kind == "cuda" else 0)
+        current = torch.cuda.current_device() if self.kind == "cuda" else 0
+        return torch.device(self.kind, current)
 
-    def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_lift_fresh(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run `lift_fresh`, with which `torch.tensor(data, device=…)` ends, and record the copy.
 
         The tensor was made on the host and copied where no mode can see it.
@@ -649,10 +627,12 @@ class Observer:
         out = func(*args, **kwargs)
         key = _storage_key(out)
         if self.kind != "cpu" and key is not None and key != self._moved:
-            self._write_operation("aten._to_copy.default", out.device, self.memory.take(out))
+            self._write_operation(
+                "aten._to_copy.default", out.device, self.memory.count_tensor(out)
+            )
             self._write_transfer("to_device", out.nbytes, False, False, "cpu", str(out.device))
             if out.nbytes:
-                self.wait("copy")
+                self.record_wait("copy")
         self._moved = None
         return out
 
@@ -681,7 +661,7 @@ class Observer:
         else:
             self._write_transfer("between_devices", size, False, non_blocking, *ends)
         if self.kind == "mps" and size and not non_blocking and "cpu" in ends:
-            self.wait(self.thread.reading or "copy")
+            self.record_wait(self.thread.reading or "copy")
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
         """Record one operator, with the modes and the memory of this moment."""
@@ -689,7 +669,7 @@ class Observer:
         inference = torch.is_inference_mode_enabled()
         mode = (GRAD if grad else 0) | (INFERENCE if inference else 0)
         dtype = self.backward_autocast if self.thread.autocast is _UNSET else self.thread.autocast
-        live = self.memory.live(device.index or 0)
+        live = self.memory.live_bytes(device.index or 0)
         name = _ALSO_KNOWN_AS.get(name, name)
         at = perf_counter()
         code, offset = self.passes.here()
@@ -713,14 +693,53 @@ class Observer:
             TransferRow(at, code, offset, direction, size, pinned, non_blocking, source, target)
         )
 
-    def wait(self, what: str, explicit: bool = False) -> None:
+    def record_wait(self, what: str, explicit: bool = False) -> None:
         """Record that the host has waited.
 
-        A wait that was not explicit is also reported as the student has asked: see `complain`.
+        A wait that was not explicit is also reported as the student has asked: see `report_wait`.
         """
         self.rows.append(SyncRow(perf_counter(), *self.passes.here(), what, explicit))
         if not explicit:
-            self.waits.complain()
+            self.waits.report_wait()
+
+    # ---- functions that are put around torch's ----
+
+    def run_explicit_wait(self, what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function that tells the host to wait, and record the wait under this name."""
+        result = original(*args, **kwargs)
+        if not self.thread.quiet:
+            self.record_wait(what, explicit=True)
+        return result
+
+    def run_tolist(self, original: Any, tensor: Any) -> Any:
+        """Call `Tensor.tolist`, whose copy to the host is recorded under that name.
+
+        On the host itself nothing is copied, and it is recorded as a wait.
+        """
+        outer = self.thread.reading
+        self.thread.reading = "tolist"
+        try:
+            if tensor.device.type == self.kind == "cpu" and not self.thread.quiet:
+                self.record_wait("tolist")
+            return original(tensor)
+        finally:
+            self.thread.reading = outer
+
+    def run_thread(self, original: Any, thread: Any) -> None:
+        """Call `Thread.run` in a recording mode.
+
+        A dispatch mode holds in one thread only, so every thread of the student's gets its own.
+        """
+        with RecordingMode(self):
+            original(thread)
+
+    def run_unrecorded(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, and record nothing of what it does in this thread."""
+        self.thread.quiet += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.thread.quiet -= 1
 
     def remember_autocast(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, and keep the autocast dtype that it was started under.
@@ -737,19 +756,19 @@ class Observer:
 
 
 def _storage_key(tensor: torch.Tensor) -> int | None:
-    storage = storage_behind(tensor)
+    """A number that all tensors with one storage have in common; None without a storage."""
+    storage = storage_of(tensor)
     return None if storage is None else storage._cdata
 
 
 @functools.cache
 def _is_made_of_others(func: Any, kind: str) -> bool:
     """True if an operator has no kernel of its own on the device but calls others."""
-    has = _has_kernel
     name = func.name()
-    return bool(
-        has(name, "CompositeExplicitAutograd")
-        and not has(name, str(_KEYS[kind]).rpartition(".")[2])
-    )
+    if not _has_kernel(name, "CompositeExplicitAutograd"):
+        return False
+    key = str(_KEYS[kind]).rpartition(".")[2]
+    return not _has_kernel(name, key)
 
 
 @functools.cache

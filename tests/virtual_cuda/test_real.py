@@ -266,8 +266,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Pretending:
 def test_waits_are_counted_and_the_students_warnings_pass(waits: Pretending) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        assert waits.run(waits.waiting(3), (), {}) == ("result", 3)
-        assert waits.run(waits.waiting(0), (), {}) == ("result", 0)
+        assert waits.run_and_count(waits.waiting(3), (), {}) == ("result", 3)
+        assert waits.run_and_count(waits.waiting(0), (), {}) == ("result", 0)
         warnings.warn("the student's own", UserWarning, stacklevel=1)
     assert [str(w.message) for w in seen] == [
         "the operator's own",
@@ -284,7 +284,7 @@ def test_the_students_filters_do_not_change_the_count(waits: Pretending, action:
         if action != "ignore":
             warnings.filterwarnings("ignore", message="the operator's own")
         kept = list(warnings.filters)
-        assert [waits.run(waits.waiting(2), (), {})[1] for _ in range(3)] == [2, 2, 2]
+        assert [waits.run_and_count(waits.waiting(2), (), {})[1] for _ in range(3)] == [2, 2, 2]
         assert warnings.filters == kept
 
 
@@ -293,18 +293,18 @@ def test_an_operator_that_raises_leaves_the_mode_off(waits: Pretending) -> None:
         raise KeyError("broken")
 
     with pytest.raises(KeyError, match="broken"):
-        waits.run(broken, (), {})
+        waits.run_and_count(broken, (), {})
     assert waits.modes == [1, 0]
     assert waits.tally.count is None
 
 
 def test_what_the_student_sets_the_debug_mode_to_is_honoured(waits: Pretending) -> None:
-    waits.complain()
-    waits.choose("warn")
+    waits.report_wait()
+    waits.set_students_mode("warn")
     with pytest.warns(UserWarning, match=WARNING):
-        waits.complain()
-    waits.choose(2)
+        waits.report_wait()
+    waits.set_students_mode(2)
     with pytest.raises(RuntimeError, match=WARNING):
-        waits.complain()
+        waits.report_wait()
     with pytest.raises(RuntimeError, match="invalid value of debug_mode"):
-        waits.choose("loud")
+        waits.set_students_mode("loud")
