@@ -139,7 +139,7 @@ class ChildScheduler:
         Returns False where the fork server had ended and was started anew. Raises ForkServerFailed
         where that happened too often.
         """
-        events = self.client.events()
+        events = self.client.read_events()
         if events is None:
             self._replace_fork_server()
             return False

@@ -86,9 +86,9 @@ def replace_root(scratch: str, readable: Iterable[str], devices: Iterable[str]) 
     kernel.mount_memory(root, 1 << 20, FILES_AT_MOST, "755")
     tree = _FileTree(root)
     for path in filter(os.path.exists, readable):
-        tree.add(path, _READ_ONLY_FILES)
+        tree.bind_path(path, _READ_ONLY_FILES)
     for path in filter(os.path.exists, devices):
-        tree.add(path, _READ_ONLY_DEVICES)
+        tree.bind_path(path, _READ_ONLY_DEVICES)
     for folder in (scratch, SHARED_MEMORY, "/proc"):
         os.makedirs(root + folder, exist_ok=True)
     kernel.bind_mount("/proc", f"{root}/proc")
@@ -109,7 +109,7 @@ class _FileTree:
         self._root = root
         self._bound: list[str] = []  # paths that are there, with all below them
 
-    def add(self, path: str, attributes: int) -> None:
+    def bind_path(self, path: str, attributes: int) -> None:
         """Bind a path, and make the folders and symbolic links on the way to it."""
         here = "/"
         parts = Path(path).parts[1:]
@@ -117,7 +117,7 @@ class _FileTree:
             here = os.path.dirname(here) if part == ".." else os.path.join(here, part)
             if os.path.islink(here):
                 target = self._copy_link(here)
-                self.add(os.path.join(target, *parts[number:]), attributes)
+                self.bind_path(os.path.join(target, *parts[number:]), attributes)
                 return
             if self._is_bound(here):
                 continue
@@ -141,4 +141,5 @@ class _FileTree:
         return os.path.join(os.path.dirname(link), target)
 
     def _is_bound(self, path: str) -> bool:
+        """True if a path is there already, by itself or with a folder above it."""
         return any(path == bound or path.startswith(f"{bound}/") for bound in self._bound)

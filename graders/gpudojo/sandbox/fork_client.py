@@ -42,6 +42,7 @@ class ChildPipes(NamedTuple):
     output: int
 
     def close(self) -> None:
+        """Close both ends; one that is closed already stays so."""
         for end in (self.evidence, self.output):
             with contextlib.suppress(OSError):
                 os.close(end)
@@ -88,40 +89,21 @@ class ForkClient:
         return self._process is not None
 
     def fileno(self) -> int:
+        """The descriptor that is readable when there are events: `select` asks for it."""
         assert self._control is not None
         return self._control.fileno()
 
     def start(self) -> None:
         """Start the fork server, the process from which children start, without waiting for it."""
-        # Its environment: little of ours, one thread, no surprises between runs, and no GPU.
         here, there = socket.socketpair()
-        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        environment |= {
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "USER": "student",
-        }
-        environment |= {
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONNOUSERSITE": "1",
-        }
-        environment |= {"KINETO_LOG_LEVEL": "99"}
-        if self.gpu:
-            from gpudojo.sandbox.real_gpus import variables_that_hide_gpus
-
-            environment |= variables_that_hide_gpus()
-        else:
-            environment |= {"CUDA_VISIBLE_DEVICES": ""}
-        # The process itself.
         root = os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__)))
-        command = [sys.executable, "-P", "-c", _START, root]
-        command += [str(there.fileno()), *(["gpu"] if self.gpu else [])]
+        command = [sys.executable, "-P", "-c", _START, root, str(there.fileno())]
+        if self.gpu:
+            command.append("gpu")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the fork server lives
         self._process = subprocess.Popen(
             command,
-            env=environment,
+            env=_environment_of_fork_server(self.gpu),
             cwd="/",
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
@@ -177,6 +159,7 @@ class ForkClient:
         self._ready = True
 
     def _log_text(self) -> str:
+        """The end of what the fork server has printed."""
         assert self._log is not None
         self._log.seek(0)
         return self._log.read()[-2000:].decode(errors="replace").strip()
@@ -200,7 +183,7 @@ class ForkClient:
             # Our ends are returned. The child's ends are closed here once they have been sent.
             evidence, evidence_end = os.pipe()
             output, output_end = os.pipe()
-            _enlarge(output)
+            _enlarge_pipe(output)
             pipes = ChildPipes(self._numbers, evidence, output)
             ends.callback(os.close, evidence_end)
             ends.callback(os.close, output_end)
@@ -232,7 +215,7 @@ class ForkClient:
         with contextlib.suppress(OSError):
             self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0, 0))
 
-    def events(self) -> list[ChildExit | ChildWaited] | None:
+    def read_events(self) -> list[ChildExit | ChildWaited] | None:
         """Read what became of children. Returns None where the fork server has ended.
 
         To be called when the client is readable.
@@ -291,7 +274,30 @@ class ForkClient:
         self.start_and_wait()
 
 
-def _enlarge(end: int) -> None:
+def _environment_of_fork_server(gpu: bool) -> dict[str, str]:
+    """Little of our environment, one thread, no surprises between runs, and no GPU.
+
+    With `gpu` they are only hidden: children may show them again.
+    """
+    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "USER": "student",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "KINETO_LOG_LEVEL": "99",
+    }
+    if gpu:
+        from gpudojo.sandbox.real_gpus import variables_that_hide_gpus
+
+        return environment | variables_that_hide_gpus()
+    return environment | {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def _enlarge_pipe(end: int) -> None:
     """Let a pipe hold more: a child that prints a lot waits less often for a busy grader."""
     if sys.platform == "linux":
         import fcntl

@@ -72,17 +72,17 @@ def limit_resources(memory: int, scratch: int, seconds: float, gpu: bool = False
         addresses = sizes[0]
         writable = sizes[5]
     for_cuda = CUDA_HOST_BYTES if gpu else 0
-    _limit(resource.RLIMIT_DATA, writable + memory + for_cuda)
+    _limit_resource(resource.RLIMIT_DATA, writable + memory + for_cuda)
     if not gpu:
-        _limit(resource.RLIMIT_AS, addresses + memory + RESERVED_AT_MOST)
-    _limit(resource.RLIMIT_CPU, int(seconds) + 5)
-    _limit(resource.RLIMIT_FSIZE, scratch)
-    _limit(resource.RLIMIT_NOFILE, OPEN_FILES_AT_MOST)
-    _limit(resource.RLIMIT_CORE, 0)
+        _limit_resource(resource.RLIMIT_AS, addresses + memory + RESERVED_AT_MOST)
+    _limit_resource(resource.RLIMIT_CPU, int(seconds) + 5)
+    _limit_resource(resource.RLIMIT_FSIZE, scratch)
+    _limit_resource(resource.RLIMIT_NOFILE, OPEN_FILES_AT_MOST)
+    _limit_resource(resource.RLIMIT_CORE, 0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit raises OSError
 
 
-def _limit(kind: int, most: int) -> None:
+def _limit_resource(kind: int, most: int) -> None:
     """Limit a resource of this process for good. A limit that is lower already stays."""
     if sys.platform == "win32":
         raise NotImplementedError
@@ -211,7 +211,7 @@ class Isolation:
             try:
                 self._enter_tree()
             except OSError as error:
-                self.layers[TREE] = _reason(error.errno or 1)
+                self.layers[TREE] = _reason_of_refusal(error.errno or 1)
         self.own_user = self.users is None and _errno_of(_count_processes_alone) == 0
         own_sockets = not self.layers[TREE] and not self.layers[NETWORK]
         for gpu in (False, True):
@@ -229,6 +229,10 @@ class Isolation:
         replace_root(self.scratch, readable, devices)
 
     def _try_process_namespace(self) -> None:
+        """Note in `layers` whether children can have process namespaces.
+
+        Opens this process's own, to which `after_fork` goes back.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
         if not self.processes:
@@ -239,12 +243,13 @@ class Isolation:
             kernel.unshare(kernel.NEWPID)
             kernel.enter_namespace(own, kernel.NEWPID)
         except OSError as error:
-            self.layers[PROCESSES] = _reason(error.errno or 1)
+            self.layers[PROCESSES] = _reason_of_refusal(error.errno or 1)
             return
         self.own_processes = own
         self.layers[PROCESSES] = ""
 
     def _try_other_namespaces(self) -> None:
+        """Note in `layers` which other namespaces and file systems children can have."""
         self._try_layer(NETWORK, _enter_network, _NETWORK_NAMESPACES)
         self._try_layer(SCRATCH, _mount_scratch, kernel.NEWNS)
         self._try_layer(TREE, self._enter_tree, 0)
@@ -256,12 +261,13 @@ class Isolation:
         """
         code = _errno_of(trial)
         if code:
-            self.layers[layer] = _reason(code)
+            self.layers[layer] = _reason_of_refusal(code)
         else:
             self.layers[layer] = ""
             self.namespaces |= namespaces
 
     def _try_landlock(self) -> None:
+        """Note in `layers` whether the kernel has Landlock, and whether it covers signals."""
         try:
             from py_landlock import landlock_sys
             from py_landlock.abi import MIN_SCOPE_ABI
@@ -334,7 +340,7 @@ class Isolation:
         limit_resources(memory, scratch, seconds, on_gpu)
         layers[LIMITS] = ""
         self._enter_user_namespace(on_gpu)
-        _limit(resource.RLIMIT_NPROC, processes)
+        _limit_resource(resource.RLIMIT_NPROC, processes)
         writable = [home] if layers[TREE] else [home, SHARED_MEMORY]
         rules = self._landlock_rules(writable, on_gpu)
         guarded = rules is not None or not (layers[TREE] or layers[CALLS])
@@ -545,7 +551,8 @@ def _errno_of(trial: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _reason(code: int) -> str:
+def _reason_of_refusal(code: int) -> str:
+    """Why a layer does not hold, by the error number of its trial."""
     return f"this machine does not allow such a namespace ({os.strerror(code)})"
 
 
@@ -582,13 +589,13 @@ def _mount_own_proc() -> None:
     if sys.platform == "win32":
         raise NotImplementedError
 
-    def mount() -> None:
+    def mount_privately() -> None:
         kernel.make_mounts_private()
         kernel.mount_proc()
 
     user_namespace = kernel.NEWUSER if os.getuid() else 0
     kernel.unshare(kernel.NEWPID | kernel.NEWNS | user_namespace)
-    code = _errno_of(mount)
+    code = _errno_of(mount_privately)
     if code:
         raise OSError(code, os.strerror(code))
 
@@ -620,7 +627,7 @@ class _Attempt(NamedTuple):
     action: Callable[[], object]
 
 
-def _attempts() -> list[_Attempt]:
+def _attempts_to_escape() -> list[_Attempt]:
     """What a confined process tries, to find a layer of isolation that does not hold."""
     if sys.platform == "win32":
         raise NotImplementedError
@@ -664,7 +671,7 @@ def _attempts() -> list[_Attempt]:
 def _add_holes(layers: Layers) -> None:
     """Try in a confined process what the layers should prevent, and note the ones that do not."""
     holes = {}
-    for attempt in _attempts():
+    for attempt in _attempts_to_escape():
         with contextlib.suppress(OSError, ValueError):
             attempt.action()
             holes[attempt.layer] = f"it was set up, but {attempt.what} is possible"
@@ -672,7 +679,7 @@ def _add_holes(layers: Layers) -> None:
         layers[layer] = layers[layer] or why
 
 
-def report() -> None:
+def print_layers() -> None:
     """Print which layers hold for a child of this process, as a line of JSON."""
     if sys.platform == "win32":
         raise NotImplementedError

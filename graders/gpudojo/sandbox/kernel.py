@@ -58,13 +58,17 @@ _IFF_RUNNING: Final = 0x40
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
+def _c_library() -> ctypes.CDLL:
+    """The functions of the C library that this process has loaded."""
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _call(name: str, *args: Any) -> None:
-    """Call a function of libc that returns a negative number when it fails."""
-    function = getattr(_libc(), name, None)  # other systems lack most of them
+def _call_c_library(name: str, *args: Any) -> None:
+    """Call a function of the C library that returns a negative number when it fails.
+
+    Raises OSError if it fails, or if there is no such function.
+    """
+    function = getattr(_c_library(), name, None)  # other systems lack most of them
     if function is None:
         raise OSError(errno.ENOSYS, f"{name}: {os.strerror(errno.ENOSYS)}")
     if int(function(*args)) < 0:
@@ -74,17 +78,17 @@ def _call(name: str, *args: Any) -> None:
 
 def unshare(flags: int) -> None:
     """Move this process to new namespaces of these kinds; of NEWPID only its future children."""
-    _call("unshare", flags)
+    _call_c_library("unshare", flags)
 
 
 def enter_namespace(descriptor: int, kind: int) -> None:
     """Move this process to an open namespace; for NEWPID only its future children."""
-    _call("setns", descriptor, kind)
+    _call_c_library("setns", descriptor, kind)
 
 
 def make_mounts_private() -> None:
     """Hide what is mounted here from now on from the rest of the machine."""
-    _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+    _call_c_library("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
 def mount_memory(path: str, size: int, files: int, mode: str = "700") -> None:
@@ -94,17 +98,19 @@ def mount_memory(path: str, size: int, files: int, mode: str = "700") -> None:
     """
     options = f"size={size},nr_inodes={files},mode={mode}".encode()
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-    _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", flags, options)
+    _call_c_library("mount", b"tmpfs", os.fsencode(path), b"tmpfs", flags, options)
 
 
 def mount_proc() -> None:
     """Mount a /proc that shows the processes of this process's namespace, as numbered there."""
-    _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
+    _call_c_library("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
 
 
 def bind_mount(source: str, target: str) -> None:
     """Let a file or folder, with what is mounted below it, be at `target` too."""
-    _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None)
+    _call_c_library(
+        "mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None
+    )
 
 
 def restrict_mount(path: str, attributes: int, below: bool = True) -> None:
@@ -113,12 +119,14 @@ def restrict_mount(path: str, attributes: int, below: bool = True) -> None:
     values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     number = ctypes.c_long(_MOUNT_SETATTR)
     flags = _AT_RECURSIVE if below else 0
-    _call("syscall", number, _AT_FDCWD, os.fsencode(path), flags, values, ctypes.sizeof(values))
+    _call_c_library(
+        "syscall", number, _AT_FDCWD, os.fsencode(path), flags, values, ctypes.sizeof(values)
+    )
 
 
 def unmount(path: str) -> None:
     """Remove what is mounted there, even while it is in use."""
-    _call("umount2", os.fsencode(path), _MNT_DETACH)
+    _call_c_library("umount2", os.fsencode(path), _MNT_DETACH)
 
 
 def change_root(folder: str) -> None:
@@ -127,7 +135,7 @@ def change_root(folder: str) -> None:
     Nothing else stays reachable by a name. The current folder becomes the new root.
     """
     os.chdir(folder)
-    _call("pivot_root", b".", b".")
+    _call_c_library("pivot_root", b".", b".")
     unmount(".")
     os.chdir("/")
 
@@ -143,7 +151,7 @@ def bring_loopback_up() -> None:
 
 def set_process_attribute(attribute: int, value: int) -> None:
     """Set an attribute of this process, such as PARENT_DEATH."""
-    _call("prctl", attribute, value, 0, 0, 0)
+    _call_c_library("prctl", attribute, value, 0, 0, 0)
 
 
 class _CapabilityHeader(ctypes.Structure):
@@ -164,7 +172,7 @@ def has_capability(capability: int) -> bool:
     """True if this process may use a capability now."""
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     data = (_CapabilityData * 2)()
-    _call("capget", ctypes.byref(header), data)
+    _call_c_library("capget", ctypes.byref(header), data)
     word, bit = divmod(capability, 32)
     return bool(data[word].effective >> bit & 1)
 
@@ -177,7 +185,7 @@ def keep_only_capabilities(*capabilities: int) -> None:
         word, bit = divmod(capability, 32)
         data[word].effective |= 1 << bit
         data[word].permitted |= 1 << bit
-    _call("capset", ctypes.byref(header), data)
+    _call_c_library("capset", ctypes.byref(header), data)
 
 
 # System calls that a child may not make.

@@ -81,7 +81,7 @@ def examine_layers() -> Layers:
     source_root = str(Path(gpudojo.__file__).resolve().parents[1])
     script = (
         f"import sys; sys.path.append({source_root!r})\n"
-        "from gpudojo.sandbox.isolation import report; report()"
+        "from gpudojo.sandbox.isolation import print_layers; print_layers()"
     )
     # -P: nothing is imported from the current folder, which may be a student's checkout
     command = [sys.executable, "-P", "-c", script]

@@ -107,10 +107,11 @@ class _Owners:
         """
         if pid not in self._known:
             self._known[pid] = None  # ends the search where parents form a loop
-            self._known[pid] = self._find(pid)
+            self._known[pid] = self._find_child(pid)
         return self._known[pid]
 
-    def _find(self, pid: int) -> int | None:
+    def _find_child(self, pid: int) -> int | None:
+        """Search among the parents of a process for a child of this one."""
         if pid not in self._statuses:
             return None
         status = self._statuses[pid]

@@ -75,13 +75,13 @@ class Nvml:
         except ImportError as error:
             raise OSError(f"nvidia-ml-py is not installed ({error})") from None
         self._nvml: Any = pynvml
-        self._ask("nvmlInit")
+        self._call_nvml("nvmlInit")
         self._gpus = []
-        for number in range(self._ask("nvmlDeviceGetCount")):
-            self._gpus.append(self._ask("nvmlDeviceGetHandleByIndex", number))
+        for number in range(self._call_nvml("nvmlDeviceGetCount")):
+            self._gpus.append(self._call_nvml("nvmlDeviceGetHandleByIndex", number))
 
-    def _ask(self, name: str, *args: Any) -> Any:
-        """Call a function of NVML by name."""
+    def _call_nvml(self, name: str, *args: Any) -> Any:
+        """Call a function of NVML by name. Raises OSError if it fails."""
         try:
             return getattr(self._nvml, name)(*args)
         except self._nvml.NVMLError as error:
@@ -94,7 +94,7 @@ class Nvml:
         """
         held: dict[int, int] = {}
         for gpu in self._gpus:
-            for process in self._ask("nvmlDeviceGetComputeRunningProcesses", gpu):
+            for process in self._call_nvml("nvmlDeviceGetComputeRunningProcesses", gpu):
                 if process.usedGpuMemory is not None:
                     held[process.pid] = held.get(process.pid, 0) + int(process.usedGpuMemory)
         return held
@@ -103,12 +103,12 @@ class Nvml:
         """Free bytes of the first GPU that torch would use."""
         name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
         if name.startswith(("GPU-", "MIG-")):
-            gpu = self._ask("nvmlDeviceGetHandleByUUID", name)
+            gpu = self._call_nvml("nvmlDeviceGetHandleByUUID", name)
         elif name.isdigit() and int(name) < len(self._gpus):
             gpu = self._gpus[int(name)]
         else:
             raise OSError(f"there is no GPU {name!r}")
-        return int(self._ask("nvmlDeviceGetMemoryInfo", gpu).free)
+        return int(self._call_nvml("nvmlDeviceGetMemoryInfo", gpu).free)
 
 
 def room_for(each: int) -> int | None:
@@ -173,7 +173,7 @@ class GpuMemoryWatch:
 
         The helper tries whether the driver reports the memory of a process with a CUDA context.
         """
-        answer = self._receive(CONTEXT_SECONDS + ANSWER_SECONDS)
+        answer = self._receive_answer(CONTEXT_SECONDS + ANSWER_SECONDS)
         self.why = answer.get("why", "the process that asks the driver ended")
 
     def bytes_by_process(self) -> dict[int, int]:
@@ -182,10 +182,10 @@ class GpuMemoryWatch:
             return {}
         with contextlib.suppress(OSError):  # the helper is gone: then nothing is received
             self._helper.send(b"?")
-        held = self._receive(ANSWER_SECONDS).get("held", {})
+        held = self._receive_answer(ANSWER_SECONDS).get("held", {})
         return {int(pid): int(count) for pid, count in held.items()}
 
-    def _receive(self, seconds: float) -> dict[str, Any]:
+    def _receive_answer(self, seconds: float) -> dict[str, Any]:
         """An answer of the helper. Empty if there is none in time, or it is gone."""
         if select.select([self._helper], [], [], seconds)[0]:
             with contextlib.suppress(OSError, ValueError):
@@ -205,6 +205,10 @@ def _be_helper(fork_server: socket.socket) -> None:
 
 
 def _answer_questions(fork_server: socket.socket) -> None:
+    """Say whether NVML works, and then for each question how much each process holds.
+
+    It ends when the fork server is gone, or at once where NVML does not work. Raises OSError.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     os.closerange(3, fork_server.fileno())

@@ -219,7 +219,7 @@ class Writing:
         os.close(end)
         self.other.send(b"x")
 
-    def events(self) -> list[ChildExit]:
+    def read_events(self) -> list[ChildExit]:
         self.control.recv(10)
         return [ChildExit(1, 0, 0, 0.0)]
 

@@ -67,7 +67,7 @@ def test_a_layer_that_is_open_does_not_hold() -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'graders')!r})\n"
     code += "from gpudojo.sandbox import isolation, kernel\n"
     code += "kernel.DENIED, kernel.FAMILIES = (), range(60)\n"
-    code += "isolation.report()"
+    code += "isolation.print_layers()"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/"
     )
