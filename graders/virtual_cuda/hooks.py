@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from virtual_cuda.devices import choose_device as choose_device
     from virtual_cuda.devices import keep_patches as keep_patches
     from virtual_cuda.imported_names import patch_imported_names as patch_imported_names
+    from virtual_cuda.libraries import from_library as from_library
+    from virtual_cuda.libraries import installed_folders as installed_folders
     from virtual_cuda.modelled_time import ModelledTime as ModelledTime
     from virtual_cuda.modelled_time import modelled_time as modelled_time
     from virtual_cuda.patching import Patch as Patch
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from virtual_cuda.real import device_count as device_count
     from virtual_cuda.real import device_failure as device_failure
     from virtual_cuda.real import limit_memory as limit_memory
-    from virtual_cuda.recorder import from_library as from_library
     from virtual_cuda.recorder import nothing_above as nothing_above
     from virtual_cuda.sizes import ITEM_SIZES as ITEM_SIZES
     from virtual_cuda.sizes import format_size as format_size
@@ -65,7 +66,8 @@ _HOMES: Final = {
     "device_count": "real",
     "device_failure": "real",
     "format_size": "sizes",
-    "from_library": "recorder",
+    "from_library": "libraries",
+    "installed_folders": "libraries",
     "keep_patches": "devices",
     "lanes_to_scale": "clock.to_scale",
     "limit_memory": "real",

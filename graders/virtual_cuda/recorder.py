@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
-import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Generator, Iterator
 from sys import _getframe
@@ -38,58 +35,18 @@ from virtual_cuda.ledger.rows import (
     ScalerRow,
     StepRow,
 )
+from virtual_cuda.libraries import from_library
 from virtual_cuda.patching import Patch, around
-
-
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    """The folders and archives whose files are no student's, each with a separator at its end.
-
-    They are those of Python, of torch and of this project, and all on `sys.path` in which a package
-    is installed: by `pip --target`, by a `.pth` file or in a zip, whatever they are called.
-    """
-    folders = {
-        os.path.dirname(torch.__file__),
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # both packages of gpudojo
-        os.path.dirname(os.__file__),
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-    }
-    folders.update(path for path in sys.path if path not in folders and _has_installed(path))
-    return tuple(os.path.join(os.path.realpath(path), "") for path in folders)
-
-
-def _has_installed(folder: str) -> bool:
-    """True if an installer has put a package into a folder or archive.
-
-    An installer leaves a list of the files, RECORD. A project that is only developed there has
-    none.
-    """
-    found = importlib.metadata.distributions(path=[folder])
-    return any(package.read_text("RECORD") is not None for package in found)
 
 
 def from_nowhere() -> None:
     """Stands for a function that is never called."""
 
 
-_folder: Final = functools.cache(os.path.realpath)
 # The function of torch that runs every backward pass; without it, their operators have no line.
 _run_engine: Final = find_internal(
     "torch.autograd.graph._engine_run_backward", otherwise=from_nowhere
 )
-
-
-@functools.cache
-def from_library(filename: str) -> bool:
-    """True if a file is Python's, an installed package's or ours, not a student's."""
-    libraries = _library_folders()
-    # Most of them: only the folder is looked up, once for all files in it.
-    if filename.startswith(libraries):
-        return os.path.join(_folder(os.path.dirname(filename)), "").startswith(libraries)
-    return filename.startswith("<frozen") or os.path.realpath(filename).startswith(libraries)
 
 
 class _Files(dict[str, bool | None]):

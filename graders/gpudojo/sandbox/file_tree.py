@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import virtual_cuda
+from virtual_cuda.hooks import installed_folders
 
 import gpudojo
 from gpudojo.sandbox import kernel
@@ -51,15 +52,13 @@ def readable_paths() -> list[str]:
     Some of them are symbolic links, or lie behind one. The folder around our packages is not
     among them, as it may hold solutions.
     """
-    # Of the import path only folders of installed packages, known by what Python and Debian call
-    # them: a checkout on the path may hold solutions. If a package lies elsewhere, submissions
-    # that import it fail to.
-    installed = [path for path in sys.path if "-packages" in path or path.endswith(".zip")]
+    # Of the import path only folders of installed packages: a checkout on it may hold solutions.
+    # A package that lies elsewhere, without a list of what was installed, cannot be imported.
     paths = {
         *site.getsitepackages(),
         *sysconfig.get_paths().values(),
         *SYSTEM_PATHS,
-        *installed,
+        *installed_folders(),
         os.path.dirname(os.path.realpath(sys.executable)),
         os.path.join(sys.prefix, "pyvenv.cfg"),
     }

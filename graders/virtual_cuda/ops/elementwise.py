@@ -145,6 +145,8 @@ def _judge_index_put(call: OperatorCall) -> Any:
     base = given["self"]
     values = given["values"]
     if values.device == base.device or values.dim() == 0:
+        if on_host(base):
+            _record_copies_to_host(values, given["indices"])
         return result_beside(call, base)
     masks = [index for index in tensors_in(given["indices"]) if _is_device_mask(index)]
     placement.record_waits("boolean index", len(masks))  # they have been counted by then
@@ -158,6 +160,17 @@ def _judge_index_put(call: OperatorCall) -> Any:
     if base_label == placement.HOST:
         raise two_devices_error(values_label, base_label)
     raise two_devices_error(base_label, values_label)
+
+
+def _record_copies_to_host(values: Any, indices: Any) -> None:
+    """Record that a value and numbers on the device come over for an assignment on the host.
+
+    The host waits for each. A mask is counted elsewhere.
+    """
+    numbers = [index for index in tensors_in(indices) if index.dtype not in _MASKS]
+    for tensor in (values, *numbers):
+        if on_device(tensor):
+            placement.record_copy("to_host", tensor, False, False, label_of(tensor), placement.HOST)
 
 
 def _judge_masked_fill(call: OperatorCall) -> Any:

@@ -19,8 +19,9 @@ import torch.export
 from virtual_cuda.device.state import CUDA, LAZY
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
+from virtual_cuda.libraries import from_library
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.recorder import from_library, tensors_in
+from virtual_cuda.recorder import tensors_in
 from virtual_cuda.torch_api.imports import patches_when_imported
 
 EAGER: Final = "torch.compile does not compile for the virtual GPU: the function runs eagerly"

@@ -153,3 +153,46 @@ def test_recurrent_layers_leave_the_programs_own_warnings_alone() -> None:
             warnings.warn("of the program", stacklevel=1)
             layer(x)
     assert [str(warning.message) for warning in seen] == ["of the program"]
+
+
+def _assign_on_host(index: Any, value: Any) -> None:
+    torch.zeros(4)[index] = value
+
+
+# Index and value of an assignment to a tensor on the host, and the bytes of each copy that the host waits for.
+ON_HOST: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[int]]] = {
+    "a value by numbers": (
+        lambda: torch.tensor([1, 2]),
+        lambda: torch.tensor(3.5, device="cuda"),
+        [4],
+    ),
+    "a value by mask": (
+        lambda: torch.tensor([True, False, True, False]),
+        lambda: torch.tensor(3.5, device="cuda"),
+        [4],
+    ),
+    "a value by numbers on the device": (
+        lambda: torch.tensor([1, 2], device="cuda"),
+        lambda: torch.tensor(3.5, device="cuda"),
+        [4, 16],
+    ),
+    "a number by numbers on the device": (
+        lambda: torch.tensor([1, 2], device="cuda"),
+        lambda: 1.0,
+        [16],
+    ),
+    "a number by numbers": (lambda: torch.tensor([1, 2]), lambda: 1.0, []),
+}
+
+
+@pytest.mark.parametrize("case", ON_HOST)
+def test_what_comes_over_for_an_assignment_on_the_host_is_copied(case: str) -> None:
+    make_index, make_value, copied = ON_HOST[case]
+    with virtual_cuda() as gpu:
+        index = make_index()
+        value = make_value()
+        before = gpu.ledger.mark()
+        _assign_on_host(index, value)
+        since = gpu.ledger.since(before)
+        assert [copy.bytes for copy in since.transfers_to_host()] == copied
+        assert len(since.syncs()) == len(copied)
