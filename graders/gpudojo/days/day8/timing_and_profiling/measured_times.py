@@ -94,7 +94,7 @@ def look_by_both_clocks(look: Callable[[bool], T], is_enough: Callable[[T], bool
         return found
 
 
-class UselessWait(NamedTuple):
+class WaitElsewhere(NamedTuple):
     """Where a call waited for something that had nothing to do.
 
     That is a GPU ("gpu") or a stream ("stream"); "" and None if it did not.
@@ -104,14 +104,14 @@ class UselessWait(NamedTuple):
     line: int | None
 
 
-def useless_wait_in(call: Call) -> UselessWait:
+def useless_wait_in(call: Call) -> WaitElsewhere:
     """Where the latest call of the student's function waited in vain, from the ledger."""
     wait = call.ledger.useless_wait()
     if wait is None:
-        return UselessWait("", None)
+        return WaitElsewhere("", None)
     elsewhere = "stream" if wait.device_works else "gpu"
     in_file = wait.site is not None and wait.site.file == str(call.path)
-    return UselessWait(elsewhere, wait.site.line if in_file and wait.site is not None else None)
+    return WaitElsewhere(elsewhere, wait.site.line if in_file and wait.site is not None else None)
 
 
 def is_near(value: float, right: float) -> bool:
