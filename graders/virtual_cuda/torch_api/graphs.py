@@ -227,6 +227,7 @@ class CUDAGraph:
         _inside_of(self).steps.append(step)
 
     def register_generator_state(self, generator: Any) -> None:
+        """Let operators of the capture draw from a generator that is not a default one."""
         self.generators.append(generator_of(generator))
 
     def capture_end(self) -> None:
@@ -303,11 +304,16 @@ class CUDAGraph:
         self._is_instantiated = False
 
     def pool(self) -> tuple[int, int]:
+        """The id of the graph's pool of memory; raises RuntimeError if nothing was captured."""
         if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool
 
     def instantiate(self) -> None:
+        """Make the graph ready to be replayed; there is nothing to do.
+
+        Raises RuntimeError if nothing was captured, or where it is not the caller's to do.
+        """
         if not self._is_captured:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
         if self._is_instantiated and not self._keep_graph:
@@ -330,6 +336,10 @@ class CUDAGraph:
         return id(self)
 
     def raw_cuda_graph_exec(self) -> int:
+        """A number that stands for the driver's executable graph.
+
+        Raises RuntimeError if the graph was not instantiated.
+        """
         if not self._is_instantiated:
             raise RuntimeError(
                 "You cannot access the raw cudaGraphExec_t instance until instantiate() has been "

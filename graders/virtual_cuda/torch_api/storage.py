@@ -65,6 +65,7 @@ class UntypedStorage(torch.UntypedStorage):
         return _address_in(self._block, 0)
 
     def resize_(self, size: int) -> Any:
+        """Give the storage another number of bytes, and its block as much memory."""
         super().resize_(size)
         self._block.resize(self.nbytes())
         return self
@@ -91,6 +92,7 @@ class UntypedStorage(torch.UntypedStorage):
         _HostStorage.cpu(self)._write_file(*args, **kwargs)
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
+        """Fill the storage from a file; records the copy to the device."""
         filled = _set_from_file(self, *args, **kwargs)
         placement.record_copy(
             "to_device", as_bytes(self), False, False, "cpu", self._block.device.label
