@@ -62,6 +62,7 @@ class LintReport:
 
     @property
     def findings(self) -> list[Finding]:
+        """Everything that was found, what concerns no single exercise first."""
         every = list(self.general)
         for row in self.rows:
             every += row.findings
@@ -104,7 +105,7 @@ def lint_day(day: str, root: Path, quick: bool = False) -> LintReport:
 
 
 def _misplaced_solutions(day: str, solutions: Sequence[Solution]) -> Iterator[Finding]:
-    """Findings about wrong solutions that name no check, and solutions of no exercise of the day."""
+    """Findings about wrong solutions that name no check, and solutions of no exercise."""
     stems = {exercise.stem for exercise in exercises_of(day)}
     for solution in solutions:
         if solution.wrong and solution.claim is None:

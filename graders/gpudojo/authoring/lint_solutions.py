@@ -202,7 +202,7 @@ def _functions_to_try(
 
 
 def _trial_problem(results: Sequence[CheckResult], claim: Claim | None) -> str:
-    """Say how results differ from a wrong solution's claim, or from passing; empty if they do not."""
+    """How results differ from a wrong solution's claim, or from passing; empty if they do not."""
     first = None
     for result in results:
         if result.outcome not in ("passed", "blocked"):

@@ -1,1 +1,1 @@
-"""What students get: stubs, notebooks and a repository, made from the reference solutions, without torch."""
+"""What students get: stubs, notebooks and a repository, made from references, without torch."""

@@ -126,7 +126,7 @@ def short_exercise(exercise: str) -> str:
 
 
 def number_before_title(exercise: str) -> Markup:
-    """Return the number of an exercise, as it stands before its title; empty for an item without."""
+    """Return the number of an exercise, as it stands before its title; empty without one."""
     if not exercise[:1].isdigit():
         return Markup("")
     return Markup('<span class="quiet">{}</span>').format(short_exercise(exercise))

@@ -65,8 +65,8 @@ class _Closed(NamedTuple):
 class Session:
     """Grades at the beginning what is not known, and then what is saved.
 
-    `handle_events` does it, and calls `show` in its own thread for everything that there is to show. Other
-    public methods may be called from any thread.
+    `handle_events` does it, and calls `show` in its own thread for everything that there is to
+    show. Other public methods may be called from any thread.
 
     Two processes at most are there: the `running` one, and a spare that is ready for the next save.
     """

@@ -295,6 +295,7 @@ def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
 
 
 def _first_failure(results: list[CheckResult]) -> CheckResult | None:
+    """The first result of a check that failed; None if none did."""
     for result in results:
         if result.outcome is Outcome.FAILED:
             return result
