@@ -12,7 +12,7 @@ from virtual_cuda.patching import originals_in_force
 DEEPEST: Final = 3  # how far lists in lists are searched
 
 
-class _Entry(NamedTuple):
+class _ImportedFunction(NamedTuple):
     """A function, and where a file has it: under a name, or in a list or dict of its."""
 
     holder: Any  # a dict or a list
@@ -44,7 +44,7 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
                     entry.holder[entry.key] = entry.function
 
 
-def _functions_in(holder: Any, depth: int = 0) -> Iterator[_Entry]:
+def _functions_in(holder: Any, depth: int = 0) -> Iterator[_ImportedFunction]:
     """Every function among a file's names, and in the lists and dicts among them."""
     items: Iterable[tuple[Any, Any]]
     items = holder.items() if type(holder) is dict else enumerate(holder)
@@ -53,4 +53,4 @@ def _functions_in(holder: Any, depth: int = 0) -> Iterator[_Entry]:
             if depth < DEEPEST and key != "__builtins__":
                 yield from _functions_in(value, depth + 1)
         elif callable(value):  # not None, which a file has of its own
-            yield _Entry(holder, key, value)
+            yield _ImportedFunction(holder, key, value)

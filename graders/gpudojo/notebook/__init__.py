@@ -43,7 +43,7 @@ SEED: Final = PUBLIC_SEEDS[0]
 OUTPUT_CHARACTERS: Final = 20_000  # of what student code prints; a notebook stores its output
 
 
-class Task(NamedTuple):
+class FunctionTask(NamedTuple):
     """A function that students write, and the exercise it belongs to."""
 
     exercise: Exercise
@@ -57,7 +57,7 @@ class _Wanted(NamedTuple):
     thing: Any
 
 
-class _Options(NamedTuple):
+class _CheckOptions(NamedTuple):
     """How functions are checked."""
 
     hints: int  # how many are shown
@@ -126,7 +126,7 @@ def make_report(
             return _refuse_with(f"{NoSuchSeed(seed, seeds)}.")
     # Check them one by one. A Ctrl-C leaves out the rest.
     kind, _ = choose_device(bench)
-    options = _Options(1 if hints is None else hints, seed, kind, seconds)
+    options = _CheckOptions(1 if hints is None else hints, seed, kind, seconds)
     checked: list[FunctionReport] = []
     for name, thing in wanted:
         try:
@@ -145,7 +145,10 @@ def _refuse_with(sentence: str) -> CheckReport:
 
 
 def _functions_to_check(
-    things: Sequence[Any], namespace: dict[str, Any], tasks: dict[str, Task], remarks: list[str]
+    things: Sequence[Any],
+    namespace: dict[str, Any],
+    tasks: dict[str, FunctionTask],
+    remarks: list[str],
 ) -> list[_Wanted]:
     """The objects to check. Adds to `remarks` what is to be said of things that are no task."""
     wanted = []
@@ -178,16 +181,18 @@ def show_report(report: CheckReport) -> None:
         print(text.encode(encoding, "replace").decode(encoding))
 
 
-def _tasks_by_name() -> dict[str, Task]:
+def _tasks_by_name() -> dict[str, FunctionTask]:
     """The tasks of all installed days, by the name of the function."""
     tasks = {}
     for _, exercise in every_exercise():
         for function in exercise.functions:
-            tasks[function.name] = Task(exercise, function)
+            tasks[function.name] = FunctionTask(exercise, function)
     return tasks
 
 
-def _name_of_task(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str | None:
+def _name_of_task(
+    thing: Any, namespace: dict[str, Any], tasks: dict[str, FunctionTask]
+) -> str | None:
     """The task that an object is for: by its name in the notebook, or by its own name."""
     if isinstance(thing, str):
         return thing if thing in tasks else None
@@ -201,7 +206,7 @@ def _name_of_task(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task])
     return None
 
 
-def _describe_other_thing(thing: Any, tasks: dict[str, Task]) -> str:
+def _describe_other_thing(thing: Any, tasks: dict[str, FunctionTask]) -> str:
     """Why an argument of `check` cannot be checked."""
     own_name = getattr(thing, "__name__", None) if callable(thing) else None
     name = thing if isinstance(thing, str) else own_name
@@ -219,7 +224,7 @@ def _describe_other_thing(thing: Any, tasks: dict[str, Task]) -> str:
 
 
 def _check_function(
-    name: str, thing: Any, namespace: dict[str, Any], task: Task, options: _Options
+    name: str, thing: Any, namespace: dict[str, Any], task: FunctionTask, options: _CheckOptions
 ) -> FunctionReport:
     """Grade one function of the session. The random numbers of the next cell stay as they were."""
     import torch  # not before the first check
@@ -245,7 +250,9 @@ def _check_function(
     return report_function(student, *task, results, options.hints, lines, timelines)
 
 
-def _make_points_table(checked: Sequence[FunctionReport], tasks: dict[str, Task]) -> PointsTable:
+def _make_points_table(
+    checked: Sequence[FunctionReport], tasks: dict[str, FunctionTask]
+) -> PointsTable:
     """The points of all exercises of which a function was checked, and what to check next."""
     results = {}
     for report in checked:

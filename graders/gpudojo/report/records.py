@@ -43,7 +43,7 @@ class TimelinePair:
     missing: str = ""  # why there is none of the reference
 
 
-class SourceText(NamedTuple):
+class ShownSource(NamedTuple):
     """The lines of a file, or of a code cell of a notebook."""
 
     cell: int | None
@@ -75,7 +75,7 @@ class SubmissionRecords:
     sources: Mapping[str, bytes] = field(default_factory=dict)  # what was handed in, by path
 
     @functools.cached_property
-    def texts(self) -> dict[str, list[SourceText]]:
+    def texts(self) -> dict[str, list[ShownSource]]:
         """The text of each file, or of each code cell.
 
         Files that are long or cannot be read are left out.
@@ -87,7 +87,7 @@ class SubmissionRecords:
             cells = []
             try:
                 for text, _, cell in source_parts(path, data):
-                    cells.append(SourceText(cell, text.splitlines()))
+                    cells.append(ShownSource(cell, text.splitlines()))
             except (Unparsable, NotANotebook, RecursionError, MemoryError):
                 continue
             texts[path] = cells

@@ -24,7 +24,7 @@ from gpudojo.model.results import (
 from gpudojo.platforms._texts import describe_lateness
 from gpudojo.report.charts import Curve, draw_bars, draw_curves
 from gpudojo.report.people import Person
-from gpudojo.report.records import SourceLine, SourceText, SubmissionRecords
+from gpudojo.report.records import ShownSource, SourceLine, SubmissionRecords
 from gpudojo.report.rendering import render_page, status_and_reason
 from gpudojo.report.timeline_svg import (
     CallTotals,
@@ -334,7 +334,7 @@ class _ViewMaker:
         return sources
 
     def _lines_of_cell(
-        self, file: str, source: SourceText, marks: dict[str, list[CheckView]]
+        self, file: str, source: ShownSource, marks: dict[str, list[CheckView]]
     ) -> list[SourceLineView]:
         """Return the lines of a cell; `marks` are the checks that point at lines, by anchor."""
         lines = []

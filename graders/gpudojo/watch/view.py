@@ -36,7 +36,7 @@ PRINTED_LINES: Final = 40
 WORDS_WITHOUT_COLOUR: Final = ("bold", "dim", "not")  # of a style
 
 
-class Mark(NamedTuple):
+class StateMark(NamedTuple):
     """The sign for a state of an exercise, which says it without colours too."""
 
     sign: str
@@ -44,12 +44,12 @@ class Mark(NamedTuple):
 
 
 MARKS: Final = {
-    "done": Mark("✓", "green"),
-    "begun": Mark("●", "yellow"),
-    "to do": Mark("○", ""),
-    "broken": Mark("✗", "red"),
-    "missing": Mark("?", "red"),
-    "unknown": Mark("…", "dim"),
+    "done": StateMark("✓", "green"),
+    "begun": StateMark("●", "yellow"),
+    "to do": StateMark("○", ""),
+    "broken": StateMark("✗", "red"),
+    "missing": StateMark("?", "red"),
+    "unknown": StateMark("…", "dim"),
 }
 HEART: Final = (0, 102, 255, 255, 126, 60, 24)  # rows of eight pixels, a bit for each
 RAINBOW: Final = ("red", "yellow", "green", "cyan", "blue", "magenta")

@@ -22,7 +22,7 @@ Fragment = tuple[str, str]
 DrawnLine = tuple[Fragment, ...]
 
 
-class Mark(NamedTuple):
+class EventMark(NamedTuple):
     """How one kind of event is drawn."""
 
     sign: str
@@ -42,19 +42,19 @@ ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
 # The marks of a timeline by kind: the sign in text, and the meaning. Pages draw the same kinds in
 # their own shapes.
 MARKS: Final = {
-    "wait": Mark(WAIT, "the host waits to read from the device"),
-    "explicit-wait": Mark(EXPLICIT, "an explicit synchronize"),
-    "to-device": Mark("↓", "copy to the device"),
-    "to-host": Mark("↑", "copy to the host"),
-    "between-devices": Mark("↔", "copy between devices"),
-    "forward": Mark("F", "forward"),
-    "backward": Mark("B", "backward"),
-    "step": Mark("S", "optimizer step"),
-    "scaler": Mark("s", "scaler"),
-    "grad": Mark("•", "operation, grad on"),
-    "no-grad": Mark("·", "operation, grad off"),
-    "grad-autocast": Mark("◆", "autocast, grad on"),
-    "no-grad-autocast": Mark("◇", "autocast, grad off"),
+    "wait": EventMark(WAIT, "the host waits to read from the device"),
+    "explicit-wait": EventMark(EXPLICIT, "an explicit synchronize"),
+    "to-device": EventMark("↓", "copy to the device"),
+    "to-host": EventMark("↑", "copy to the host"),
+    "between-devices": EventMark("↔", "copy between devices"),
+    "forward": EventMark("F", "forward"),
+    "backward": EventMark("B", "backward"),
+    "step": EventMark("S", "optimizer step"),
+    "scaler": EventMark("s", "scaler"),
+    "grad": EventMark("•", "operation, grad on"),
+    "no-grad": EventMark("·", "operation, grad off"),
+    "grad-autocast": EventMark("◆", "autocast, grad on"),
+    "no-grad-autocast": EventMark("◇", "autocast, grad off"),
 }
 MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
 LINES: Final = 5  # that made the host wait, the worst first
