@@ -67,7 +67,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     KeyboardInterrupt of the script are raised; other exceptions are printed by `sys.excepthook`,
     without frames of this package. Exits with a message where the device cannot be opened.
     """
-    options = _options(arguments, prog)
+    options = _parse_options(arguments, prog)
     # Not at the top: it imports torch, and `--help` does without.
     from virtual_cuda.devices import (
         open_device,
@@ -82,7 +82,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     device = ExitStack()
     try:
         opened = device.enter_context(
-            open_device(_kind(options.real), options.gpus, options.memory, options.gpu)
+            open_device(_kind_to_open(options.real), options.gpus, options.memory, options.gpu)
         )
     except NoSuchDevice as error:
         sys.exit(
@@ -119,7 +119,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
         raise
     except BaseException as error:
         run.failure = error
-        _strip(error)
+        _remove_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):  # Python ends itself with SIGINT then
             sys.excepthook = lambda *_: None
@@ -128,7 +128,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     return 0
 
 
-def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
+def _parse_options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     """The options of the command line, checked.
 
     Exits with status 2 and a message where an option is wrong or there is no script to run.
@@ -211,7 +211,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     return options
 
 
-def _kind(real: bool) -> DeviceKind:
+def _kind_to_open(real: bool) -> DeviceKind:
     """The kind of device to open: with `--real`, CUDA or else a Mac's MPS."""
     if not real:
         return "virtual"
@@ -273,7 +273,7 @@ def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
     return [*words[:place], "-m", "virtual_cuda", *options, *words[place:]]
 
 
-def _strip(error: BaseException, seen: set[int] | None = None) -> None:
+def _remove_own_frames(error: BaseException, seen: set[int] | None = None) -> None:
     """Remove the frames of this package from the tracebacks of an exception.
 
     Those of the exceptions that led to it are changed, too.
@@ -295,7 +295,7 @@ def _strip(error: BaseException, seen: set[int] | None = None) -> None:
     group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     for other in (error.__cause__, error.__context__, *group):
         if other is not None:
-            _strip(other, seen)
+            _remove_own_frames(other, seen)
 
 
 class _Run:
@@ -424,7 +424,7 @@ class _Run:
         if not self.options.real and self.ledger.rows:
             self.times = times_of(self.ledger, gpu_named(self.options.gpu or USUAL_GPU))
         # The table, and the files that were asked for.
-        lines = list(self.report())
+        lines = list(self.report_lines())
         for target, write in (
             (self.options.trace, self.write_trace),
             (self.options.html, self.write_page),
@@ -443,16 +443,16 @@ class _Run:
             sys.stderr.write(with_similar_signs(text, coding))
             sys.stderr.flush()
 
-    def tables(self) -> dict[str, list[LineRow]]:
+    def rows_by_file(self) -> dict[str, list[LineRow]]:
         """The rows of the lines that did something, by file, the script first."""
         found = file_rows(self.ledger.records, self.spent)
         return dict(sorted(found.items(), key=lambda item: item[0] != self.file))
 
-    def report(self) -> Any:
+    def report_lines(self) -> Any:
         """The lines to print: the table, sentences about it, and how the script ended."""
         width = terminal_width()
         records = self.ledger.records
-        tables = self.tables()
+        tables = self.rows_by_file()
         if not tables:
             yield f"{self.name} did nothing on {self.on}."
         else:
@@ -461,14 +461,14 @@ class _Run:
                 f", and how long it would take on {self.times.gpu} (modelled)" if self.times else ""
             )
             yield f"What each line did on {self.on}{modelled}:"
-            short = {_short(file): rows for file, rows in tables.items()}
+            short = {_short_path(file): rows for file, rows in tables.items()}
             sums = totals(records, spent)
             yield from draw_table(short, sums, width, columns_of(spent))
             for (file, line), count in list(
                 questions.hot_lines(questions.waits(records), at_least=3).items()
             )[:5]:
-                yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
-            for sentence in self.modelled():
+                yield f"{_short_path(file)}:{line} made the CPU wait for the GPU {count:,} times."
+            for sentence in self.sentences_on_times():
                 yield from textwrap.wrap(sentence, width, break_on_hyphens=False)
         # At the end: what ranks exchanged, the timeline, and the error.
         if every := questions.collectives(records):
@@ -478,13 +478,13 @@ class _Run:
             yield f"{said} of {format_size(sent)}, complete after {waited:.2f} s in all."
         if self.options.timeline and records:
             yield ""
-            yield from self.drawn(width)
+            yield from self.draw_whole_run(width)
         if self.failure is not None:
             said = str(self.failure).partition("\n")[0]
             kind = type(self.failure).__name__
             yield f"{self.name} ended with {kind}{': ' * bool(said)}{said} (the traceback is above)"
 
-    def modelled(self) -> Any:
+    def sentences_on_times(self) -> Any:
         """Sentences on the modelled times."""
         if self.times is not None and self.times.end:
             took = duration(round(self.times.end * 1e9))
@@ -494,7 +494,7 @@ class _Run:
             if self.options.compare:
                 yield from compare_with_cpu(self.ledger.rows, self.times, gpu_named(self.times.gpu))
 
-    def drawn(self, width: int) -> list[str]:
+    def draw_whole_run(self, width: int) -> list[str]:
         """The timeline of the whole run, as text."""
         source: list[str] = []
         with suppress(OSError):
@@ -519,9 +519,11 @@ class _Run:
         body = []
         spent = self.spent
         columns = columns_of(spent)
-        for file, rows in self.tables().items():
+        for file, rows in self.rows_by_file().items():
             heads = "".join(f"<th>{heading}</th>" for heading in columns)
-            body.append(f"<h2>{escape(_short(file))}</h2><table><tr><th></th><th></th>{heads}</tr>")
+            body.append(
+                f"<h2>{escape(_short_path(file))}</h2><table><tr><th></th><th></th>{heads}</tr>"
+            )
             for row in _every_line(file, rows, len(columns)):
                 cells = "".join(f"<td>{escape(cell)}</td>" for cell in row.cells)
                 kind = ' class="used"' if any(row.cells) else ""
@@ -531,9 +533,9 @@ class _Run:
             body.append("</table>")
         pairs = zip(columns, totals(self.ledger.records, spent), strict=True)
         sums = ", ".join(f"{heading} {cell}" for heading, cell in pairs if cell)
-        drawn = escape("\n".join(self.drawn(120)))
+        drawn = escape("\n".join(self.draw_whole_run(120)))
         title = f"What {escape(self.name)} did on {self.on}"
-        told = escape(" ".join(self.modelled()))
+        told = escape(" ".join(self.sentences_on_times()))
         text = PAGE.format(
             title=title, sums=escape(sums), told=told, drawn=drawn, body="\n".join(body)
         )
@@ -574,7 +576,7 @@ def _every_line(file: str, rows: list[LineRow], columns: int) -> list[LineRow]:
     ]
 
 
-def _short(file: str) -> str:
+def _short_path(file: str) -> str:
     """The path from the current folder, where that is shorter."""
     with suppress(ValueError):  # another drive
         return min(file, os.path.relpath(file), key=len)

@@ -86,14 +86,14 @@ def virtual_cuda(request: pytest.FixtureRequest) -> Iterator[VirtualGpu]:
     from virtual_cuda import virtual_cuda
     from virtual_cuda.errors import DeviceError
 
-    options = _options(request.node)
+    options = _device_options(request.node)
     every: AllTests | None = request.config.pluginmanager.get_plugin("virtual-cuda-of-all-tests")
     if every is not None and not options:
         yield every.gpu
         return
     with ExitStack() as stack:
         if every is not None:
-            stack.enter_context(every.closed())
+            stack.enter_context(every.close_for_a_while())
         try:
             gpu = stack.enter_context(virtual_cuda(**options))
         except DeviceError as error:
@@ -101,7 +101,7 @@ def virtual_cuda(request: pytest.FixtureRequest) -> Iterator[VirtualGpu]:
         yield gpu
 
 
-def _options(test: pytest.Item) -> dict[str, Any]:
+def _device_options(test: pytest.Item) -> dict[str, Any]:
     """The arguments of the marker nearest to the test."""
     marker = test.get_closest_marker(FIXTURE)
     if marker is None:
@@ -130,26 +130,26 @@ class AllTests:
         }
         self._device = ExitStack()
         try:
-            self._open()
+            self._open_device()
         except DeviceError as error:
             raise pytest.UsageError(f"--virtual-cuda: {error}") from None
         self._used: Counter[str] = Counter()  # outcomes of the tests that used the device
         self._limits: dict[str, str] = {}
         self._skips: Counter[str] = Counter()
 
-    def _open(self) -> None:
+    def _open_device(self) -> None:
         from virtual_cuda import virtual_cuda
 
         self.gpu = self._device.enter_context(virtual_cuda(**self._asked))
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def close_for_a_while(self) -> Iterator[None]:
         """Closes the device for a test that opens one of its own."""
         self._device.close()
         try:
             yield
         finally:
-            self._open()
+            self._open_device()
 
     def pytest_unconfigure(self) -> None:
         self._device.close()

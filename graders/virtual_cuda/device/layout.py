@@ -173,19 +173,19 @@ class Layout:
         mine = (None, threading.get_ident())
         return next((pool for pool, thread in reversed(self.pools) if thread in mine), NO_POOL)
 
-    def spot(self, block: Any, requested: int | None = None) -> Spot:
+    def spot_of(self, block: Any, requested: int | None = None) -> Spot:
         """The stretch of memory of a block; it is given one if it has none.
 
         `requested` is how many bytes the program asked for, if that is less than the block's size.
         """
         known = self._known.get(identity(block))
         return (
-            self._put(block, block.size if requested is None else requested)
+            self._find_room(block, block.size if requested is None else requested)
             if known is None
             else known[1]
         )
 
-    def _put(self, block: Any, requested: int) -> Spot:
+    def _find_room(self, block: Any, requested: int) -> Spot:
         """Give a block its stretch of memory, and return it.
 
         This may add a segment. Both are noted in the history, if one is recorded.
@@ -245,7 +245,7 @@ class Layout:
         if until > time.perf_counter():
             self._waiting.append((until, *found))
         else:
-            self._free(*found)
+            self._free_spot(*found)
 
     def record_stream(self, block: Any, stream: Any) -> None:
         """Note that another stream works on a block.
@@ -253,7 +253,7 @@ class Layout:
         When the block is freed, its memory is not used again before the stream has done what it
         then has to do.
         """
-        self.spot(block)
+        self.spot_of(block)
         self._users.setdefault(identity(block), []).append(stream)
 
     def _release_waiting(self) -> None:
@@ -264,7 +264,7 @@ class Layout:
             if until > time.perf_counter():
                 self._waiting.append((until, segment, spot))
             else:
-                self._free(segment, spot)
+                self._free_spot(segment, spot)
 
     def _note_free(self, action: str, segment: Segment, spot: Spot) -> None:
         """Note in the history, if one is recorded, that a block was freed."""
@@ -272,7 +272,7 @@ class Layout:
             frames = stack() if history.context == "all" else ()
             history.note(action, spot.address, spot.requested, segment.pool, segment.stream, frames)
 
-    def _free(self, segment: Segment, spot: Spot) -> None:
+    def _free_spot(self, segment: Segment, spot: Spot) -> None:
         """Mark a stretch as free, and join it with free neighbours."""
         self._note_free("free_completed", segment, spot)
         spot.used, spot.requested, spot.frames = False, 0, ()
@@ -321,7 +321,7 @@ class Layout:
         """
         for block in blocks:
             if block.size:
-                self.spot(block)
+                self.spot_of(block)
         found = [segment.as_dict(self.index) for segment in self.segments]
         if (cached := reserved - sum(segment.total for segment in self.segments)) > 0:
             found.append(Segment(self._next, cached, False).as_dict(self.index))

@@ -74,7 +74,7 @@ class Block:
         memory = self.device.memory
         self.size, self.piece = memory.take(wanted)
         if memory.quick < 0 and self.size:
-            memory.make_layout().spot(self, wanted)
+            memory.make_layout().spot_of(self, wanted)
 
     def resize(self, wanted: int) -> None:
         """Free the memory and allocate as much as is wanted now.

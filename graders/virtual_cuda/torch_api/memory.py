@@ -99,7 +99,7 @@ class MemoryFunctions:
             else:
                 for block in device.live_blocks():
                     if block.size:
-                        layout.spot(block)
+                        layout.spot_of(block)
                 # A new history, which may go on from the one before.
                 history = History(context, max_entries if enabled == "all" else 1, skipped)
                 history.metadata = self.metadata
@@ -181,7 +181,7 @@ class MemoryFunctions:
                 "caching_allocator_alloc requires a non-negative size."
             )
         block = allocate(self.gpu.devices[self.gpu.current], size)
-        address = block.device.memory.make_layout().spot(block, size).address
+        address = block.device.memory.make_layout().spot_of(block, size).address
         self.raw_blocks[address] = block
         return address
 

@@ -39,7 +39,7 @@ def _address_in(block: Block, offset: int) -> int:
     """The device's address of a byte in a block; 0 for a block without bytes."""
     if not block.size:
         return 0
-    return block.device.memory.make_layout().spot(block).address + offset
+    return block.device.memory.make_layout().spot_of(block).address + offset
 
 
 class UntypedStorage(torch.UntypedStorage):
