@@ -30,37 +30,29 @@ from typing import Any
 from gpudojo.authoring import sample_class
 from gpudojo.classes.store import Store
 
+from benchmarks.dojo_command import ROOT, dojo_command, grade_command
 from benchmarks.tables import Table, benchmark_parser, core_count, format_ratio
 
-ROOT = Path(__file__).resolve().parents[1]
 SEED = "benchmark"
 
 
-def dojo(*words: str, code: Path = ROOT / "graders") -> float:
+def time_dojo(*words: object, code: Path = ROOT / "graders") -> float:
     """Seconds a `dojo` command takes, its own start included."""
-    command = [sys.executable, "-m", "gpudojo", *words]
+    command = dojo_command(*words)
     environment = os.environ | {"PYTHONPATH": str(code)}
     began = time.perf_counter()
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
-def grade(folder: Path, out: Path, jobs: int, *more: str, code: Path = ROOT / "graders") -> float:
-    return dojo(
-        "grade",
-        str(folder),
-        "--out",
-        str(out),
-        "--seed",
-        SEED,
-        "--jobs",
-        str(jobs),
-        *more,
-        code=code,
-    )
+def time_grading(
+    folder: Path, out: Path, jobs: int, *more: str, code: Path = ROOT / "graders"
+) -> float:
+    words = ("grade", folder, "--out", out, "--seed", SEED, "--jobs", jobs, *more)
+    return time_dojo(*words, code=code)
 
 
-def edited(copy: Path, module: str = "modifying_training_loop_gpu") -> Path:
+def copy_with_edited_check(copy: Path, module: str = "modifying_training_loop_gpu") -> Path:
     """A copy of the grader in which the code of a check is longer by a line that does nothing."""
     shutil.copytree(ROOT / "graders", copy)
     path = copy / "gpudojo" / "days" / "day8" / f"{module}.py"
@@ -79,20 +71,9 @@ def edited(copy: Path, module: str = "modifying_training_loop_gpu") -> Path:
     return copy
 
 
-def first_result(folder: Path, out: Path, jobs: int) -> float:
+def seconds_to_first_result(folder: Path, out: Path, jobs: int) -> float:
     """Seconds from the start of `dojo grade` in a new folder until the first verdict is on disk."""
-    command = [
-        sys.executable,
-        "-m",
-        "gpudojo",
-        "grade",
-        str(folder),
-        "--out",
-        str(out),
-        "--jobs",
-        str(jobs),
-        "-q",
-    ]
+    command = dojo_command("grade", folder, "--out", out, "--jobs", jobs, "-q")
     began = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT)
     while process.poll() is None and not any((out / ".dojo" / "rows").glob("*/*.json")):
@@ -103,19 +84,19 @@ def first_result(folder: Path, out: Path, jobs: int) -> float:
     return took
 
 
-def starts(folder: Path, base: Path, jobs: int, rounds: int) -> tuple[float, float]:
+def compare_starts(folder: Path, base: Path, jobs: int, rounds: int) -> tuple[float, float]:
     """Seconds until the first verdict, and those of `import torch`: medians of rounds in turns."""
     found = []
     imports = []
     for number in range(rounds):
-        found.append(first_result(folder, base / f"start-{number}", jobs))
+        found.append(seconds_to_first_result(folder, base / f"start-{number}", jobs))
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
         imports.append(time.perf_counter() - began)
     return statistics.median(found), statistics.median(imports)
 
 
-def fresh_pytest(submission: Path) -> float:
+def time_fresh_pytest(submission: Path) -> float:
     """Seconds one submission takes as a student would run it."""
     installed = any(
         entry.name == "gpudojo" for entry in importlib.metadata.entry_points(group="pytest11")
@@ -135,7 +116,7 @@ def fresh_pytest(submission: Path) -> float:
     return time.perf_counter() - began
 
 
-def processor_time(out: Path, results: dict[str, Any], names: set[str]) -> float:
+def processor_seconds_of_children(out: Path, results: dict[str, Any], names: set[str]) -> float:
     """Seconds of processor time that the child of each of these submissions took."""
     store = Store(out)
     rows = [row for row in results["submissions"] if row["submission"] in names]
@@ -146,7 +127,7 @@ def processor_time(out: Path, results: dict[str, Any], names: set[str]) -> float
     return sum(spent) / len(spent)
 
 
-def bare(folders: list[Path]) -> float:
+def processor_seconds_of_calls(folders: list[Path]) -> float:
     """Seconds of processor time inside the students' functions, per submission, in one warm process."""
     code = f"""
 import sys, time, json, warnings
@@ -226,18 +207,22 @@ def main() -> None:
         pytests = []
         half = asked.fresh // 2
         for submission in plain[:half]:
-            pytests.append(fresh_pytest(submission))
-        class_seconds = grade(folder, out, asked.jobs)
+            pytests.append(time_fresh_pytest(submission))
+        class_seconds = time_grading(folder, out, asked.jobs)
         for submission in plain[half : asked.fresh]:
-            pytests.append(fresh_pytest(submission))
+            pytests.append(time_fresh_pytest(submission))
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
         statuses = [row["status"] for row in results["submissions"]]
         called = plain[: asked.calls]
-        child_seconds = processor_time(out, results, {folder.name for folder in called})
-        rejudge = grade(folder, out, asked.jobs, "--rejudge")
-        changed = grade(folder, out, asked.jobs, "--rejudge", code=edited(base / "graders"))
-        bare_seconds = bare(called)
-        first, importing = starts(plain[0], base, asked.jobs, asked.starts)
+        child_seconds = processor_seconds_of_children(
+            out, results, {folder.name for folder in called}
+        )
+        rejudge = time_grading(folder, out, asked.jobs, "--rejudge")
+        changed = time_grading(
+            folder, out, asked.jobs, "--rejudge", code=copy_with_edited_check(base / "graders")
+        )
+        bare_seconds = processor_seconds_of_calls(called)
+        first, importing = compare_starts(plain[0], base, asked.jobs, asked.starts)
         each = class_seconds / asked.students
         one = sum(pytests) / len(pytests)
         busy = each * asked.jobs
@@ -280,11 +265,13 @@ def main() -> None:
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
         table.notes = [f"Of {len(statuses)} submissions: {counts}."]
         if asked.grow:
-            table.notes += grown(base, known, asked.jobs, asked.students, asked.grow)
+            table.notes += grade_larger_class(base, known, asked.jobs, asked.students, asked.grow)
         table.show(asked.markdown)
 
 
-def grown(base: Path, known: sample_class.Corpus, jobs: int, students: int, more: int) -> list[str]:
+def grade_larger_class(
+    base: Path, known: sample_class.Corpus, jobs: int, students: int, more: int
+) -> list[str]:
     """The same with many more: cost of each, and the largest the grader has been, in a sentence each."""
     found = []
     folder = base / "larger"
@@ -293,18 +280,8 @@ def grown(base: Path, known: sample_class.Corpus, jobs: int, students: int, more
         sample_class.hand_in(made, folder)
     for count, where in ((students, base / "class"), (more, folder)):
         out = base / f"out-{count}"
-        command = [
-            sys.executable,
-            "-m",
-            "gpudojo",
-            "grade",
-            str(where),
-            "--out",
-            str(out),
-            "--seed",
-            SEED,
-        ]
-        process = subprocess.Popen([*command, "--jobs", str(jobs), "-q"], cwd=ROOT)
+        command = grade_command(where, out, SEED, "--jobs", jobs, "-q")
+        process = subprocess.Popen(command, cwd=ROOT)
         largest = 0
         began = time.perf_counter()
         while process.poll() is None:

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,7 +28,8 @@ from gpudojo.sandbox.layers import Layers, describe_layers
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.dojo_command import ROOT, grade_command
+
 SEED = "a secret of the benchmark"
 
 
@@ -46,7 +46,7 @@ class Run:
     device: list[int] = field(default_factory=list)
 
 
-def lay_out(into: Path, day: str, every: int, students: int, matching: str) -> int:
+def make_class(into: Path, day: str, every: int, students: int, matching: str) -> int:
     """The class; how many submissions it has."""
     files = sorted((ROOT / "tests" / day).glob("right/*/*.py")) + sorted(
         (ROOT / "tests" / day).glob("wrong/*/*.py")
@@ -70,20 +70,9 @@ def lay_out(into: Path, day: str, every: int, students: int, matching: str) -> i
     return len(list(into.iterdir()))
 
 
-def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Run:
-    command = [
-        sys.executable,
-        "-m",
-        "gpudojo",
-        "grade",
-        str(folder),
-        "--out",
-        str(out),
-        "--seed",
-        SEED,
-        "-q",
-    ]
-    command += ["--jobs", str(jobs), "--bench", bench, "--time-limit", str(seconds)]
+def grade_class(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Run:
+    device = ("--jobs", jobs, "--bench", bench, "--time-limit", seconds)
+    command = grade_command(folder, out, SEED, "-q", *device)
     began = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     took = time.perf_counter() - began
@@ -106,7 +95,7 @@ def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Ru
     return run
 
 
-def checks(row: SubmissionRow) -> dict[str, tuple[str, str, str]]:
+def checks_by_id(row: SubmissionRow) -> dict[str, tuple[str, str, str]]:
     """Outcome, diagnosis and sentence of every check."""
     every = [check for exercise in row.exercises for check in exercise.checks]
     return {
@@ -114,7 +103,7 @@ def checks(row: SubmissionRow) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def compared(one: Run, other: Run) -> tuple[dict[str, list[str]], int]:
+def compare_runs(one: Run, other: Run) -> tuple[dict[str, list[str]], int]:
     """What differs, by submission, and how many equal verdicts are told in other words."""
     differing: dict[str, list[str]] = {}
     words = 0
@@ -123,8 +112,8 @@ def compared(one: Run, other: Run) -> tuple[dict[str, list[str]], int]:
         found = []
         if row.status != there.status:
             found.append(f"status {row.status} | {there.status}: {row.reason} | {there.reason}")
-        first = checks(row)
-        second = checks(there)
+        first = checks_by_id(row)
+        second = checks_by_id(there)
         for check in sorted(first.keys() | second.keys()):
             a = first.get(check, ("", "", ""))
             b = second.get(check, ("", "", ""))
@@ -158,7 +147,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "class"
         folder.mkdir()
-        count = lay_out(folder, asked.day, asked.every, asked.students, asked.matching)
+        count = make_class(folder, asked.day, asked.every, asked.students, asked.matching)
         table = Table(title=f"{count} submissions", title_justify="left")
         for name in (
             "bench",
@@ -175,10 +164,10 @@ def main() -> None:
         told: list[str] = []
         for jobs in (int(word) for word in asked.jobs.split(",")):
             runs = [
-                graded(folder, Path(place) / f"{bench}-{jobs}", bench, jobs, asked.time_limit)
+                grade_class(folder, Path(place) / f"{bench}-{jobs}", bench, jobs, asked.time_limit)
                 for bench in ("virtual", "cuda")
             ]
-            differing, words = compared(*runs)
+            differing, words = compare_runs(*runs)
             for run in runs:
                 each = sorted(run.each)
                 held = [size for size in run.device if size]

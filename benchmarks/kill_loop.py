@@ -14,7 +14,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -24,26 +23,17 @@ from typing import Any
 
 from gpudojo.authoring import sample_class
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.dojo_command import ROOT, grade_command
+
 MEASURED = ("seconds", "peak_bytes", "output", "graded_at")
 
 
-def command(folder: Path, out: Path) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "gpudojo",
-        "grade",
-        str(folder),
-        "--out",
-        str(out),
-        "--seed",
-        "loop",
-        "-q",
-    ]
+def class_command(folder: Path, out: Path) -> list[str]:
+    """The command that is typed again and again."""
+    return grade_command(folder, out, "loop", "-q")
 
 
-def results(out: Path) -> list[dict[str, Any]]:
+def read_results(out: Path) -> list[dict[str, Any]]:
     rows = json.loads((out / "results.json").read_text(encoding="utf-8"))["submissions"]
     for row in rows:
         for name in MEASURED:
@@ -51,7 +41,7 @@ def results(out: Path) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def untimed(told: Any) -> Any:
+def without_times(told: Any) -> Any:
     """A text without its measured times, as in "19.8 µs" and "3.2 ×"."""
     return (
         re.sub(r"[\d.,]+ ?(ns|µs|ms|s|seconds|times|×)(?!\w)", "(time)", told)
@@ -60,7 +50,9 @@ def untimed(told: Any) -> Any:
     )
 
 
-def differences(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Iterator[str]:
+def describe_differences(
+    first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> Iterator[str]:
     """Whatever is not the same, but for the times that messages tell."""
     for a, b in zip(first, second, strict=True):
         for key in {**a, **b}:
@@ -71,14 +63,17 @@ def differences(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> It
             pair for x, y in pairs for pair in zip(x["checks"], y["checks"], strict=True)
         ):
             # What is as usual is not written down.
-            if any(untimed(one.get(key)) != untimed(other.get(key)) for key in {**one, **other}):
+            if any(
+                without_times(one.get(key)) != without_times(other.get(key))
+                for key in {**one, **other}
+            ):
                 said = (
                     f"{row['outcome']} {row.get('message', '')}".strip() for row in (one, other)
                 )
                 yield f"{a['submission']}: {one['id']}: {' | '.join(said)}"
 
 
-def below(pid: int) -> dict[int, int]:
+def depths_below(pid: int) -> dict[int, int]:
     """Every descendant of a process, with its depth."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -116,7 +111,7 @@ def main() -> None:
         for made in sample_class.sample_submissions(known, asked.students, asked.seed, hostile=0.0):
             sample_class.hand_in(made, folder)
         began = time.monotonic()
-        subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
+        subprocess.run(class_command(folder, base / "peace"), cwd=ROOT, check=True)
         peace = time.monotonic() - began
         kills: Counter[str] = Counter()
         starts = 0
@@ -124,7 +119,7 @@ def main() -> None:
         out = base / "war"
         while True:
             if process is None:
-                process = subprocess.Popen(command(folder, out), cwd=ROOT)
+                process = subprocess.Popen(class_command(folder, out), cwd=ROOT)
                 starts += 1
                 # Early, late, and everything between: also while torch is being imported.
                 pause = dice.uniform(0.2, 12.0)
@@ -145,7 +140,7 @@ def main() -> None:
                 ):  # done before enough were killed: everything from the start, with what is known kept
                     subprocess.run(["rm", "-rf", str(out / ".dojo" / "records")], check=True)
                 continue
-            processes = {process.pid: 0, **below(process.pid)}
+            processes = {process.pid: 0, **depths_below(process.pid)}
             depths = sorted({min(level, 3) for level in processes.values()})
             depth = 3 if 3 in depths and dice.random() < 0.5 else dice.choice(depths)
             victim = dice.choice(
@@ -160,12 +155,12 @@ def main() -> None:
             if depth == 0:
                 process.wait()
                 process = None
-        first = results(base / "peace")
-        second = results(out)
+        first = read_results(base / "peace")
+        second = read_results(out)
         print(
             f"{kills.total()} kills ({dict(kills)}), the command typed {starts} times; in peace it took {peace:.0f} s"
         )
-        differing = list(differences(first, second))
+        differing = list(describe_differences(first, second))
         for line in differing:
             print(line)
         if differing:

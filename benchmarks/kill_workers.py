@@ -21,8 +21,8 @@ from pathlib import Path
 
 from gpudojo.authoring import sample_class
 
-sys.path.insert(0, str(Path(__file__).parent))
-from kill_loop import ROOT, below, command, differences, results
+from benchmarks.dojo_command import ROOT
+from benchmarks.kill_loop import class_command, depths_below, describe_differences, read_results
 
 # Without these a worker listens to the whole network, and runs what it is sent from there.
 LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
@@ -38,42 +38,42 @@ class Cluster:
             found.bind(("127.0.0.1", 0))
             self.port = found.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{self.port}"
-        self.scheduler = self._scheduler()
-        self.workers = [self._worker() for _ in range(workers)]
+        self.scheduler = self._start_scheduler()
+        self.workers = [self._start_worker() for _ in range(workers)]
         self.orphans: set[int] = set()
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+    def _start_module(self, *words: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "graders")}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return subprocess.Popen(
             [sys.executable, "-P", "-m", *words], cwd=self.folder, env=environment, **quiet
         )
 
-    def _scheduler(self) -> subprocess.Popen[bytes]:
+    def _start_scheduler(self) -> subprocess.Popen[bytes]:
         how = ["--port", str(self.port), "--no-dashboard", "--no-jupyter"]
-        return self._start("distributed.cli.dask_scheduler", *how, *LOOPBACK)
+        return self._start_module("distributed.cli.dask_scheduler", *how, *LOOPBACK)
 
-    def _worker(self) -> subprocess.Popen[bytes]:
+    def _start_worker(self) -> subprocess.Popen[bytes]:
         how = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
-        return self._start("distributed.cli.dask_worker", self.address, *how, *LOOPBACK)
+        return self._start_module("distributed.cli.dask_worker", self.address, *how, *LOOPBACK)
 
-    def tend(self) -> None:
+    def restart_ended(self) -> None:
         if self.scheduler.poll() is not None:
-            self.scheduler = self._scheduler()
+            self.scheduler = self._start_scheduler()
         self.workers = [
-            worker if worker.poll() is None else self._worker() for worker in self.workers
+            worker if worker.poll() is None else self._start_worker() for worker in self.workers
         ]
 
     def kill(self, what: str, chance: random.Random) -> None:
         victim = chance.choice(self.workers) if what == "a worker" else self.scheduler
         if what == "a worker":
-            self.orphans |= set(below(victim.pid))
+            self.orphans |= set(depths_below(victim.pid))
         victim.kill()
         victim.wait()
 
-    def left(self) -> int:
+    def count_orphans(self) -> int:
         """Processes that a killed worker has left behind."""
-        return sum(_alive(pid) for pid in self.orphans)
+        return sum(_is_alive(pid) for pid in self.orphans)
 
     def close(self) -> None:
         for process in (*self.workers, self.scheduler):
@@ -81,7 +81,7 @@ class Cluster:
             process.wait()
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -106,25 +106,25 @@ def main() -> None:
         ):
             sample_class.hand_in(made, folder)
         began = time.monotonic()
-        subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
+        subprocess.run(class_command(folder, base / "peace"), cwd=ROOT, check=True)
         peace = time.monotonic() - began
         cluster = Cluster(base, asked.workers)
         try:
             began = time.monotonic()
-            kills, starts = _war(
+            kills, starts = _kill_and_restart(
                 cluster,
-                [*command(folder, out), "--scheduler", cluster.address],
+                [*class_command(folder, out), "--scheduler", cluster.address],
                 asked.kills,
                 chance,
             )
             war = time.monotonic() - began
             time.sleep(2.0)
-            left = cluster.left()
+            left = cluster.count_orphans()
         finally:
             cluster.close()
-        first = results(base / "peace")
-        second = results(out)
-        differing = list(differences(first, second))
+        first = read_results(base / "peace")
+        second = read_results(out)
+        differing = list(describe_differences(first, second))
         print("| what | how often |\n| --- | --- |")
         for what in SHARES:
             print(f"| {what} killed | {kills[what]} |")
@@ -139,7 +139,7 @@ def main() -> None:
             raise SystemExit(1)
 
 
-def _war(
+def _kill_and_restart(
     cluster: Cluster, words: list[str], most: int, chance: random.Random
 ) -> tuple[Counter[str], int]:
     """Until the command has ended well, with so many killed on the way as there was time for."""
@@ -163,12 +163,12 @@ def _war(
                     process = None
                 else:
                     cluster.kill(what, chance)
-            cluster.tend()
+            cluster.restart_ended()
             continue
         if code == 0:
             return kills, starts
         process = None
-        cluster.tend()
+        cluster.restart_ended()
 
 
 if __name__ == "__main__":
