@@ -1,7 +1,9 @@
-"""A CUDA device on a machine without a GPU, and a ledger of what code does on it or on a real device.
+"""A CUDA device on a machine without a GPU, and a ledger of what code does there.
 
-The public API is `__all__` of this module, of `virtual_cuda.ledger` and of `virtual_cuda.hooks` (for graders), and the
-classes of `virtual_cuda.errors`. All other modules are private.
+Real devices can be recorded in the same ledger.
+
+The public API is `__all__` of this module, of `virtual_cuda.ledger` and of `virtual_cuda.hooks`
+(for graders), and the classes of `virtual_cuda.errors`. All other modules are private.
 """
 
 from __future__ import annotations

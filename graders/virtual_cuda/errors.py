@@ -1,4 +1,7 @@
-"""Errors of the virtual CUDA device and the recorders of real devices. An error carries data; its text is made last."""
+"""Errors of the virtual CUDA device and the recorders of real devices.
+
+An error carries data; its text is made last.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from virtual_cuda.device_kinds import DEVICE_CHOICES, DEVICE_TYPES
 
 
 class VirtualCudaError(Exception):
-    """Any error that this package raises on purpose. One that carries data has a `text` with places for it."""
+    """Any error that this package raises on purpose.
+
+    One that carries data has a `text` with places for it.
+    """
 
     text: ClassVar = ""
 
@@ -60,7 +66,10 @@ class UnknownGpu(_Unknown):
 
 
 class UnknownInLedger(_Unknown):
-    """A question about a ledger names something that no ledger has: a typo would else be answered with nothing."""
+    """A question about a ledger names something that no ledger has.
+
+    Without this error, a typo would be answered with nothing.
+    """
 
     text = "no ledger has {self.name!r}"
 
@@ -79,7 +88,10 @@ class _OfOneDevice(DeviceError):
 class AlreadyOpen(_OfOneDevice):
     """A device is opened while another one is open in this process."""
 
-    text = "a {self.device} is already open in this process; leave its `with` block before you enter another one"
+    text = (
+        "a {self.device} is already open in this process; "
+        "leave its `with` block before you enter another one"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -94,7 +106,9 @@ class NoSuchDevice(DeviceError):
     def missing(self) -> str:
         """What this machine lacks, without advice."""
         if self.found:
-            return f"this machine has {self.found} {self.kind!r} device{'s' * (self.found > 1)}, not {self.wanted}"
+            plural = "s" if self.found > 1 else ""
+            found = f"{self.found} {self.kind!r} device{plural}"
+            return f"this machine has {found}, not {self.wanted}"
         return f"this machine has no {self.kind!r} device that torch can use"
 
     def __str__(self) -> str:
@@ -116,7 +130,8 @@ class RealDeviceInUse(_OfOneDevice):
     """The virtual device is opened by a process that already uses a real GPU."""
 
     text = (
-        "this process already uses the real device {self.device!r}, which the virtual CUDA device would hide; "
+        "this process already uses the real device {self.device!r}, "
+        "which the virtual CUDA device would hide; "
         "enter it before the first CUDA call, or in a process of its own"
     )
 
@@ -137,7 +152,8 @@ class TorchUnsupported(DeviceError):
     part: str
     version: str
     text = (
-        "this torch ({self.version}) has changed {self.part}, which the virtual CUDA device is built on; "
+        "this torch ({self.version}) has changed {self.part}, "
+        "which the virtual CUDA device is built on; "
         "install the torch that constraints.txt names, or a newer gpudojo"
     )
 

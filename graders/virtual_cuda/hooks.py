@@ -1,4 +1,4 @@
-"""For graders: what a program that watches other code on a device needs besides `virtual_cuda` itself.
+"""For graders: what a program needs that watches other code on a device.
 
 docs/virtual-cuda.md says what each name is for. Names are imported when they are first used.
 """

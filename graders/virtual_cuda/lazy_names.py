@@ -1,4 +1,7 @@
-"""Names of a module that are imported when they are first used: `import virtual_cuda` does not import torch."""
+"""Imports names of a module when they are first used.
+
+So `import virtual_cuda` does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Any
 
 
 def find_lazily(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a module that imports each name from the module it is defined in, and keeps it.
+    """A `__getattr__` for a module, which imports a name from its home and keeps it.
 
-    It raises AttributeError for other names, and TorchUnsupported where this torch lacks what the name needs.
+    `homes` names the module in which each name is defined. The function raises AttributeError for
+    other names, and TorchUnsupported where this torch lacks what the name needs.
     """
 
     def find(name: str) -> Any:

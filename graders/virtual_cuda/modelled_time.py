@@ -1,4 +1,4 @@
-"""Python's clocks by the modelled clock: `time.perf_counter`, `time.sleep` and the others tell modelled time."""
+"""Lets `time.perf_counter`, `time.sleep` and Python's other clocks tell modelled time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _WALL_CLOCKS: Final = ("perf_counter", "monotonic", "time")
 _PROCESSOR_CLOCKS: Final = ("process_time", "thread_time")  # stand still while the host waits
 # What reading a clock takes, in seconds: a loop that waits for a clock comes to an end.
 READING: Final = 100e-9
-# Of a second, about a nanosecond. Whole seconds and a binary fraction add up exactly, so that differences between two
-# readings do not depend on the time of day.
+# Of a second, about a nanosecond. Whole seconds and a binary fraction add up exactly, so that
+# differences between two readings do not depend on the time of day.
 _FRACTION: Final = 1 << 30
 
 
 class ModelledTime:
-    """Time as the host of a modelled GPU has it: it passes by what happens, not while Python computes."""
+    """Time as the host of a modelled GPU has it.
+
+    It passes by what happens, not while Python computes.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,7 +41,10 @@ class ModelledTime:
         return self._clock.advance()
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass in which the processor has nothing to do. Raises ValueError as `time.sleep` does."""
+        """Let time pass in which the processor has nothing to do.
+
+        Raises ValueError for a negative time, as `time.sleep` does.
+        """
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         self.slept += seconds
@@ -50,7 +56,10 @@ class ModelledTime:
         return self._reading_of(name)
 
     def read_clock_ns(self, name: str) -> int:
-        """What one of Python's clocks says, in nanoseconds; `name` is that of the clock for seconds."""
+        """What one of Python's clocks says, in nanoseconds.
+
+        `name` is that of the clock for seconds.
+        """
         self.clocks_read.add(f"{name}_ns")
         seconds = self._reading_of(name)
         whole = math.floor(seconds)
@@ -68,7 +77,7 @@ class ModelledTime:
 
     @property
     def was_read(self) -> bool:
-        """True if a clock was read that runs while the host waits, or an event was recorded on the device."""
+        """True if a clock was read that runs while the host waits, or an event was recorded."""
         walls = [name for name in self.clocks_read if not name.startswith(_PROCESSOR_CLOCKS)]
         return bool(walls or self.recorded_events)
 
@@ -126,8 +135,8 @@ def _timer_class(clock: Callable[[], float]) -> type[timeit.Timer]:
 def modelled_time(gpu: str = USUAL_GPU) -> Iterator[ModelledTime]:
     """Let Python's clocks tell modelled time for the length of a `with` block.
 
-    Where a virtual device is open, its events and waits follow that time, too, on the GPU of this name; without one,
-    only `time.sleep` and `ModelledTime.sleep` let time pass. Raises UnknownGpu.
+    Where a virtual device is open, its events and waits follow that time, too, on the GPU of this
+    name; without one, only `time.sleep` and `ModelledTime.sleep` let time pass. Raises UnknownGpu.
     """
     model = gpu_named(gpu)
     with contextlib.ExitStack() as undo:

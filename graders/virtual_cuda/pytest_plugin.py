@@ -82,7 +82,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def virtual_cuda(request: pytest.FixtureRequest) -> Iterator[VirtualGpu]:
-    """A virtual CUDA device, open during the test; `virtual_cuda.ledger` has the records of what happened on it."""
+    """A virtual CUDA device, open during the test.
+
+    `virtual_cuda.ledger` has the records of what happened on it.
+    """
     from virtual_cuda import virtual_cuda
     from virtual_cuda.errors import DeviceError
 
@@ -117,7 +120,10 @@ def _device_options(test: pytest.Item) -> dict[str, Any]:
 
 
 class AllTests:
-    """One device for the whole run, and what the tests did with it. With xdist each worker has its own."""
+    """One device for the whole run, and what the tests did with it.
+
+    With xdist each worker has its own.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         from virtual_cuda.errors import DeviceError

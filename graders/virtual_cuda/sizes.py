@@ -56,7 +56,7 @@ def _bytes_in(text: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """The size as c10's `format_size` prints it in an out-of-memory message: "512 bytes", "20.00 MiB"."""
+    """The size as torch prints it in an out-of-memory message: "512 bytes", "20.00 MiB"."""
     if count <= 1024:
         return f"{count} bytes"
     if count <= 1024**2:

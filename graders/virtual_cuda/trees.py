@@ -7,7 +7,7 @@ from typing import Any
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same tree with `function` applied to everything that is no list, tuple or dict."""
+    """A copy of a tree, with `function` applied to all that is no list, tuple or dict."""
     if isinstance(tree, dict):
         return {key: map_leaves(function, value) for key, value in tree.items()}
     if not isinstance(tree, (list, tuple)):
@@ -21,7 +21,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def map_only(kind: type, function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same tree with `function` applied to the leaves of one class."""
+    """A copy of a tree, with `function` applied to the leaves of one class."""
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, kind) else leaf, tree)
 
 
