@@ -48,7 +48,7 @@ except SystemExit:
 """
 
 
-def class_of(folder: Path, students: int) -> Path:
+def make_class(folder: Path, students: int) -> Path:
     """Submissions that differ, so that each of them runs."""
     for number in range(students):
         target = folder / f"student-{number}"
@@ -99,7 +99,7 @@ def main() -> None:
     if not (asked.other / "graders" / "gpudojo").is_dir():
         parser.error(f"{asked.other} is no checkout: it has no graders/gpudojo")
     with tempfile.TemporaryDirectory() as place:
-        folder = class_of(Path(place) / "class", asked.students)
+        folder = make_class(Path(place) / "class", asked.students)
         graders = [
             Grader(one, folder, Path(place) / str(n))
             for n, one in enumerate((asked.other.resolve(), ROOT))

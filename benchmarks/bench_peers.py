@@ -47,12 +47,12 @@ COLUMNS = (
 )
 
 
-def parts(known: Sequence[Submission], rounds: int) -> list[Sequence[Submission]]:
+def split_class(known: Sequence[Submission], rounds: int) -> list[Sequence[Submission]]:
     """The class in so many parts; which students are in which does not depend on what they handed in."""
     return [known[number::rounds] for number in range(rounds)]
 
 
-def counted(known: Sequence[Submission], graded: Graded) -> list[str]:
+def count_agreements(known: Sequence[Submission], graded: Graded) -> list[str]:
     """How many of the right ones got full marks, and how many of each kind of wrong ones did not."""
     cells = []
     for kind in ("right", *KINDS):
@@ -66,7 +66,7 @@ def counted(known: Sequence[Submission], graded: Graded) -> list[str]:
     return cells
 
 
-def disagreements(known: Sequence[Submission], graded: Graded) -> list[str]:
+def describe_disagreements(known: Sequence[Submission], graded: Graded) -> list[str]:
     """Right ones that did not pass, and others that did."""
     found = []
     for submission in known:
@@ -81,7 +81,7 @@ def disagreements(known: Sequence[Submission], graded: Graded) -> list[str]:
     return found
 
 
-def table(
+def comparison_table(
     known: Sequence[Submission],
     measured: dict[str, Graded],
     absent: dict[str, str],
@@ -109,7 +109,7 @@ def table(
             f"{cpu:.2f}",
             format_ratio(cpu / base[1]),
             f"{graded.peak / MIB:.0f}",
-            *counted(known, graded),
+            *count_agreements(known, graded),
             tool.isolation,
         )
     stubs = [s for s in known if s.kind == "to do"]
@@ -169,11 +169,11 @@ def main() -> None:
                 absent[kind.name] = "not asked for"
                 continue
             try:
-                tools.append(_made(kind, base / str(number), asked.environments, known))
+                tools.append(_ready_tool(kind, base / str(number), asked.environments, known))
             except (RuntimeError, OSError) as error:
                 absent[kind.name] = str(error)
         measured = {tool.name: Graded() for tool in tools}
-        for part in parts(fewer, asked.rounds):
+        for part in split_class(fewer, asked.rounds):
             for tool in list(tools):
                 print(
                     f"{tool.name}: {len(known if tool.whole else part)} submissions",
@@ -186,19 +186,21 @@ def main() -> None:
                     absent[tool.name] = str(error)
                     tools.remove(tool)
         there = {name: graded for name, graded in measured.items() if name not in absent}
-        table(known, there, absent, asked.rounds, len(fewer)).show(asked.markdown)
+        comparison_table(known, there, absent, asked.rounds, len(fewer)).show(asked.markdown)
         if asked.details:
             for name, graded in there.items():
                 print(
                     f"\n{name}:",
-                    *(disagreements(known, graded) or ["agrees about all of them"]),
+                    *(describe_disagreements(known, graded) or ["agrees about all of them"]),
                     sep="\n  ",
                 )
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _made(kind: type[Tool], place: Path, where: Path | None, known: Sequence[Submission]) -> Tool:
+def _ready_tool(
+    kind: type[Tool], place: Path, where: Path | None, known: Sequence[Submission]
+) -> Tool:
     """A tool that is ready, or a sentence that says why there is none."""
     if not kind.package:
         tool = kind(place, Path(sys.executable))

@@ -34,7 +34,7 @@ def pytest_unconfigure():
 """
 
 
-def project(folder: Path, numbered: bool) -> None:
+def make_project(folder: Path, numbered: bool) -> None:
     """Test files; with `numbered`, scripts beside them that are named as exercises are."""
     folder.mkdir()
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
@@ -46,7 +46,7 @@ def project(folder: Path, numbered: bool) -> None:
             (folder / f"{number:02}_script.py").write_text("print('a script')\n", encoding="utf-8")
 
 
-def run(folder: Path, plugins: tuple[str, ...]) -> tuple[float, float, int]:
+def time_run(folder: Path, plugins: tuple[str, ...]) -> tuple[float, float, int]:
     """Seconds, processor seconds (0 where the system does not tell), and our modules at the end."""
     environment = {
         **os.environ,
@@ -71,7 +71,7 @@ def run(folder: Path, plugins: tuple[str, ...]) -> tuple[float, float, int]:
     return seconds, processor, int(done.stdout.rpartition("modules:")[2].split()[0])
 
 
-def table(found: dict[str, list[tuple[float, float, int]]]) -> Table:
+def table_of_runs(found: dict[str, list[tuple[float, float, int]]]) -> Table:
     made = Table(
         "pytest in a project without exercises",
         ("run", "our modules", "seconds", "more", "CPU seconds", "more"),
@@ -101,12 +101,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folders = {way: Path(place) / str(number) for number, way in enumerate(WAYS)}
         for way, folder in folders.items():
-            project(folder, "01_x" in way)
-            run(folder, WAYS[way])  # compiles what is imported
+            make_project(folder, "01_x" in way)
+            time_run(folder, WAYS[way])  # compiles what is imported
         for _ in range(asked.rounds):
             for way, folder in folders.items():
-                found[way].append(run(folder, WAYS[way]))
-    table(found).show(asked.markdown)
+                found[way].append(time_run(folder, WAYS[way]))
+    table_of_runs(found).show(asked.markdown)
 
 
 if __name__ == "__main__":

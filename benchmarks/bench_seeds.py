@@ -37,7 +37,7 @@ DAY = "day8"
 SECONDS = 60.0  # for a function under one seed; the machine may be busy
 
 
-def stamp(path: Path) -> str:
+def stamp_of_solution(path: Path) -> str:
     """What a verdict depends on besides the seed: the solution, the exercises and the engine."""
     return hashlib.sha256(path.read_bytes() + engine_stamp()).hexdigest()[:16]
 
@@ -55,11 +55,11 @@ def engine_stamp() -> bytes:
 
 
 @functools.cache
-def reference(stem: str) -> ReferenceSolution:
+def reference_of(stem: str) -> ReferenceSolution:
     return ReferenceSolution(ROOT / "reference" / DAY / f"{stem}.py", keep=True)
 
 
-def verdict(path: Path, seed: int) -> list[str]:
+def verdict_under_seed(path: Path, seed: int) -> list[str]:
     """Every check that does not pass, with its outcome and the mistake it names."""
     stem = path.parent.name
     exercise = next(each for each in exercises_of(DAY) if each.stem == stem)
@@ -72,12 +72,12 @@ def verdict(path: Path, seed: int) -> list[str]:
     for (
         function
     ) in functions:  # before the student's file, which may spoil the process it is loaded into
-        reference(stem).evidence_of(exercise, function, "virtual", seed)
+        reference_of(stem).evidence_of(exercise, function, "virtual", seed)
     with restore_shared_modules():
         submission = load_file(path, limits)
         for function in functions:
             results = grade_function(
-                exercise, function, submission, reference(stem), "virtual", seed, limits
+                exercise, function, submission, reference_of(stem), "virtual", seed, limits
             )
             missed = [result for result in results if result.outcome is not Outcome.PASSED]
             found += [
@@ -86,13 +86,13 @@ def verdict(path: Path, seed: int) -> list[str]:
     return found
 
 
-def verdicts(task: Task) -> tuple[Path, dict[int, list[str]]]:
+def verdicts_of_task(task: Task) -> tuple[Path, dict[int, list[str]]]:
     path, seeds = task
     with contextlib.redirect_stdout(io.StringIO()):
-        return path, {seed: verdict(path, seed) for seed in seeds}
+        return path, {seed: verdict_under_seed(path, seed) for seed in seeds}
 
 
-def remembered(kept: Path) -> dict[str, dict[int, list[str]]]:
+def read_kept_verdicts(kept: Path) -> dict[str, dict[int, list[str]]]:
     """The verdicts of earlier runs, by the stamp of their solution; a line cut off by an end is left out."""
     found: dict[str, dict[int, list[str]]] = {}
     for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
@@ -106,14 +106,14 @@ def remembered(kept: Path) -> dict[str, dict[int, list[str]]]:
     return found
 
 
-def graded(
+def grade_solutions(
     paths: list[Path], seeds: list[int], kept: Path, processes: int
 ) -> Iterator[tuple[Path, dict[int, list[str]]]]:
     """Each solution and its verdicts, as they become known."""
-    known = remembered(kept)
+    known = read_kept_verdicts(kept)
     left = []
     for path in paths:
-        before = known.get(stamp(path), {})
+        before = known.get(stamp_of_solution(path), {})
         if missing := [seed for seed in seeds if seed not in before]:
             left.append((path, missing))
         else:
@@ -122,25 +122,27 @@ def graded(
         multiprocessing.get_context("spawn"),
         0,
     )  # in exercise 11 these processes start others
-    for group in batched(
+    for group in split_in_batches(
         left, 40 * processes
     ):  # then others take over: some solutions leave things behind
         # One thread each, as in a class: with more, processes on many cores wait for one another most of the time.
         with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
-            for done in as_completed([pool.submit(verdicts, task) for task in group]):
+            for done in as_completed([pool.submit(verdicts_of_task, task) for task in group]):
                 path, found = done.result()
                 with kept.open("a", encoding="utf-8") as file:
                     file.write(
-                        json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found})
+                        json.dumps(
+                            {"stamp": stamp_of_solution(path), "path": path.name, "verdicts": found}
+                        )
                         + "\n"
                     )
-                every = known.get(stamp(path), {}) | found
+                every = known.get(stamp_of_solution(path), {}) | found
                 count += 1
                 print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
                 yield path, {seed: every[seed] for seed in seeds}
 
 
-def batched(tasks: list[Task], size: int) -> Iterator[list[Task]]:
+def split_in_batches(tasks: list[Task], size: int) -> Iterator[list[Task]]:
     for start in range(0, len(tasks), size):
         yield tasks[start : start + size]
 
@@ -165,7 +167,7 @@ def main() -> int:
     ]
     seeds = list(range(1, chosen.seeds + 1))
     differing = []
-    for path, found in graded(paths, seeds, chosen.kept, chosen.processes):
+    for path, found in grade_solutions(paths, seeds, chosen.kept, chosen.processes):
         first = found[seeds[0]]
         others = [seed for seed in seeds if found[seed] != first]
         if others:

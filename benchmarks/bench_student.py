@@ -39,7 +39,7 @@ WAYS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 PLUGINS: Final = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin", "pytest_timeout")
 
 
-def copies(base: Path) -> None:
+def copy_exercises(base: Path) -> None:
     """The exercises as handed out, and with the references in their place; references beside, as in the repository."""
     for name, source in (("stubs", "exercises"), ("solved", "reference")):
         shutil.copytree(
@@ -48,7 +48,7 @@ def copies(base: Path) -> None:
         shutil.copytree(ROOT / "reference", base / name / "reference", ignore=_compiled)
 
 
-def release(base: Path, folder: Path) -> None:
+def unpack_release(base: Path, folder: Path) -> None:
     """A released repository with its exercises solved, and its wheel unpacked beside them."""
     shutil.copytree(folder, base / "released", ignore=_compiled)
     for path in (base / "released" / "exercises" / "day8").glob("*.py"):
@@ -61,7 +61,7 @@ def release(base: Path, folder: Path) -> None:
 _compiled = shutil.ignore_patterns("__pycache__")
 
 
-def command(base: Path, state: str, words: tuple[str, ...]) -> list[str]:
+def pytest_command(base: Path, state: str, words: tuple[str, ...]) -> list[str]:
     plugins = [word for plugin in PLUGINS for word in ("-p", plugin)]
     folder = base / state / "exercises" / "day8"
     files = [str(folder / word) for word in words if word.endswith(".py")]
@@ -86,7 +86,7 @@ class Waited(NamedTuple):
     cpu: float
 
 
-def waited(words: list[str], base: Path, pytest: bool) -> Waited:
+def time_command(words: list[str], base: Path, pytest: bool) -> Waited:
     """How long until the prompt is back; a pytest that could not start is an error, one with failures is not."""
     site = [str(base / "released" / "site")] if any("released" in word for word in words) else []
     path = os.pathsep.join([*site, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -118,11 +118,11 @@ def waited(words: list[str], base: Path, pytest: bool) -> Waited:
     return Waited(took, spent)
 
 
-def table(found: dict[str, list[Waited]]) -> Table:
+def table_of_waits(found: dict[str, list[Waited]]) -> Table:
     made = Table("What a student waits for", ("what", "seconds", "ratio", "CPU seconds", "ratio"))
-    base = _medians(found[IMPORT])
+    base = _medians_of(found[IMPORT])
     for name, several in found.items():
-        wall, cpu = _medians(several)
+        wall, cpu = _medians_of(several)
         spent = (f"{cpu:.2f}", format_ratio(cpu / base.cpu)) if base.cpu else ("–", "–")
         made.add(name, f"{wall:.2f}", format_ratio(wall / base.wall), *spent)
     made.notes = [
@@ -131,7 +131,7 @@ def table(found: dict[str, list[Waited]]) -> Table:
     return made
 
 
-def _medians(several: list[Waited]) -> Waited:
+def _medians_of(several: list[Waited]) -> Waited:
     return Waited(*(statistics.median(column) for column in zip(*several, strict=True)))
 
 
@@ -149,14 +149,18 @@ def main() -> None:
     found: dict[str, list[Waited]] = {IMPORT: [], **{name: [] for name, _, _ in ways}}
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
-        copies(base)
+        copy_exercises(base)
         if asked.released is not None:
-            release(base, asked.released)
+            unpack_release(base, asked.released)
         for _ in range(1 + asked.rounds):
-            found[IMPORT].append(waited([sys.executable, "-c", "import torch"], base, pytest=False))
+            found[IMPORT].append(
+                time_command([sys.executable, "-c", "import torch"], base, pytest=False)
+            )
             for name, state, words in ways:
-                found[name].append(waited(command(base, state, words), base, pytest=True))
-    table({name: several[1:] for name, several in found.items()}).show(asked.markdown)
+                found[name].append(
+                    time_command(pytest_command(base, state, words), base, pytest=True)
+                )
+    table_of_waits({name: several[1:] for name, several in found.items()}).show(asked.markdown)
 
 
 if __name__ == "__main__":

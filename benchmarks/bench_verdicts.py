@@ -28,7 +28,7 @@ WORDS = {
 }
 
 
-def by_plain_tests(known: Sequence[Submission], place: Path) -> Graded:
+def grade_by_plain_tests(known: Sequence[Submission], place: Path) -> Graded:
     """The verdicts that a grader without a device reaches."""
     copied((*CLAIMS, "student.py", "claims_forked.py"), place / "tests")
     folders = [as_folder(submission, place / "class") for submission in known]
@@ -56,7 +56,7 @@ def by_plain_tests(known: Sequence[Submission], place: Path) -> Graded:
     return graded
 
 
-def table(known: Sequence[Submission], graded: dict[str, Graded]) -> Table:
+def table_of_verdicts(known: Sequence[Submission], graded: dict[str, Graded]) -> Table:
     made = Table(
         "What is seen with a device, and what without", ("what", "solutions", *graded, "ratio")
     )
@@ -82,8 +82,8 @@ def main() -> None:
         dojo = DojoOnAllCores(Path(place) / "dojo", Path(sys.executable))
         dojo.prepare(known)
         graded = {"gpudojo": dojo.grade(known)}
-        graded["plain tests on the CPU"] = by_plain_tests(known, Path(place) / "plain")
-    table(known, graded).show(asked.markdown)
+        graded["plain tests on the CPU"] = grade_by_plain_tests(known, Path(place) / "plain")
+    table_of_verdicts(known, graded).show(asked.markdown)
     if asked.details:
         for name, found in graded.items():
             for submission in known:

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 120.0  # seconds for a process to become ready, or for a verdict
 
 
-def own_calls(exercise: Exercise, name: str, path: Path, kind: str) -> float:
+def seconds_of_own_calls(exercise: Exercise, name: str, path: Path, kind: str) -> float:
     """The seconds that a function itself takes in all calls of its probes."""
     submission = load_submission(path)
     took = 0.0
@@ -59,7 +59,7 @@ def with_statement(text: str, name: str, number: int) -> str:
     return head + mark + "\n".join([*lines[:place], f"    _ = {number}", *lines[place:]])
 
 
-def measure(
+def time_saves(
     number: str, rounds: int, kind: str
 ) -> tuple[str, list[float], list[float], list[float]]:
     """A function's name; seconds from save to verdict, those since the save was noticed, and those of its own calls."""
@@ -92,7 +92,7 @@ def measure(
                     if time.perf_counter() > end:
                         raise SystemExit(f"no process became ready: {session.trouble}")
                     time.sleep(0.05)
-                own.append(own_calls(work.exercise, name, path, kind))
+                own.append(seconds_of_own_calls(work.exercise, name, path, kind))
                 began = time.perf_counter()
                 path.write_text(with_statement(text, name, count), encoding="utf-8")
                 ended, _ = verdicts.get(timeout=PATIENCE)
@@ -127,7 +127,7 @@ def main() -> None:
         ],
     )
     for number in asked.exercises:
-        name, saved, noticed, own = measure(number, asked.rounds, asked.bench)
+        name, saved, noticed, own = time_saves(number, asked.rounds, asked.bench)
         tenths = statistics.quantiles(saved, n=10)
         middle = [statistics.median(each) for each in (saved, noticed, own)]
         more = statistics.median(a - b for a, b in zip(saved, own, strict=True))

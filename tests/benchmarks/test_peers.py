@@ -122,14 +122,14 @@ def test_every_check_named_here_is_one_of_the_curriculum() -> None:
 
 @pytest.mark.slow
 def test_the_claims_hold_for_the_references_and_not_for_mistakes_in_values(tmp_path: Path) -> None:
-    from benchmarks.bench_verdicts import by_plain_tests
+    from benchmarks.bench_verdicts import grade_by_plain_tests
 
     known = [
         s
         for s in assignment.everything()
         if s.name.endswith(("wrong-missing_step", "wrong-never_the_gpu"))
     ]
-    graded = by_plain_tests([assignment.solved(), *known], tmp_path)
+    graded = grade_by_plain_tests([assignment.solved(), *known], tmp_path)
     assert graded.verdicts["solved"] == Verdict(True)
     assert "learns_as_it_should: AssertionError" in graded.verdicts["04-wrong-missing_step"].failed
     assert "takes_the_gpu: AssertionError" in graded.verdicts["01-wrong-never_the_gpu"].failed
@@ -166,7 +166,7 @@ def test_the_table_counts_verdicts_and_says_why_a_tool_is_not_there() -> None:
     names = [tool.name for tool in bench_peers.TOOLS]
     measured = {names[0]: best, names[1]: best, names[2]: worse}
     absent = dict.fromkeys(names[3:], "cannot be installed")
-    made = bench_peers.table(known, measured, absent, rounds=2, others=len(known))
+    made = bench_peers.comparison_table(known, measured, absent, rounds=2, others=len(known))
     rows = {row[0]: row[1:] for row in made.rows}
     assert rows[names[0]][:-1] == (
         "0.50",
@@ -192,7 +192,7 @@ def test_the_table_counts_verdicts_and_says_why_a_tool_is_not_there() -> None:
     )
     assert rows[names[3]][-1] == "cannot be installed"
     assert f"full marks from {names[2]}." in made.notes[-1]
-    assert bench_peers.disagreements(known, worse) == [
+    assert bench_peers.describe_disagreements(known, worse) == [
         "placement (placement: placement/x) got full marks",
         "to do (to do: to do/x) got full marks",
     ]
@@ -200,7 +200,7 @@ def test_the_table_counts_verdicts_and_says_why_a_tool_is_not_there() -> None:
 
 def test_parts_of_a_class_are_all_of_it() -> None:
     known = assignment.submissions(2, 3, 0, 8)
-    divided = bench_peers.parts(known, 2)
+    divided = bench_peers.split_class(known, 2)
     assert sorted(s.name for part in divided for s in part) == sorted(s.name for s in known)
 
 
@@ -231,7 +231,7 @@ def test_a_harness_that_fails_the_reference_is_not_believed(
     with pytest.raises(
         RuntimeError, match="the reference no full marks here: 25 tests without a result"
     ):
-        bench_peers._made(Broken, tmp_path / "place", tmp_path, [])
+        bench_peers._ready_tool(Broken, tmp_path / "place", tmp_path, [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
@@ -272,16 +272,20 @@ def test_a_command_that_takes_too_long_ends_with_all_that_it_has_started(tmp_pat
 def test_what_students_type_is_what_is_timed(tmp_path: Path) -> None:
     from benchmarks import bench_student
 
-    bench_student.copies(tmp_path)
-    words = bench_student.command(tmp_path, "solved", ("04_modifying_training_loop_gpu.py",))
+    bench_student.copy_exercises(tmp_path)
+    words = bench_student.pytest_command(tmp_path, "solved", ("04_modifying_training_loop_gpu.py",))
     assert Path(words[-1]).is_file()
     assert "BEGIN SOLUTION" in Path(words[-1]).read_text(encoding="utf-8")
-    assert bench_student.command(tmp_path, "stubs", ("-k", "x"))[-3:-1] == ["-k", "x"]
+    assert bench_student.pytest_command(tmp_path, "stubs", ("-k", "x"))[-3:-1] == ["-k", "x"]
     found = {name: [bench_student.Waited(2.0, 1.0)] for name, _, _ in bench_student.WAYS}
-    made = bench_student.table({bench_student.IMPORT: [bench_student.Waited(1.0, 0.5)], **found})
+    made = bench_student.table_of_waits(
+        {bench_student.IMPORT: [bench_student.Waited(1.0, 0.5)], **found}
+    )
     assert {row[1:] for row in made.rows[1:]} == {("2.00", "2.00 ×", "1.00", "2.00 ×")}
     with pytest.raises(SystemExit, match="ended with 2"):
-        bench_student.waited([sys.executable, "-c", "raise SystemExit(2)"], tmp_path, pytest=True)
+        bench_student.time_command(
+            [sys.executable, "-c", "raise SystemExit(2)"], tmp_path, pytest=True
+        )
 
 
 def test_the_files_that_run_elsewhere_import_nothing_of_gpudojo() -> None:
