@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import timeit
 from typing import Any
@@ -124,3 +125,23 @@ def test_a_wait_for_what_has_no_work_is_found() -> None:
         wait = gpu.ledger.since(mark).useless_wait()
         assert wait is not None
         assert not wait.device_works
+
+
+def test_a_thread_in_the_background_sleeps_in_real_time_and_adds_nothing() -> None:
+    slept: list[float] = []
+
+    def beat() -> None:
+        began = time.perf_counter()
+        time.sleep(0.05)
+        time.monotonic_ns()
+        slept.append(time.perf_counter() - began)
+
+    with modelled_time() as clock:
+        start = clock.now()
+        thread = threading.Thread(target=beat)
+        thread.start()
+        thread.join()
+        assert clock.now() - start < 1e-3
+    assert slept[0] >= 0.05
+    assert clock.slept == 0
+    assert not clock.was_read
