@@ -111,7 +111,10 @@ def names_bound_by(statement: ast.stmt) -> list[str]:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Return every name that is read or bound in a node; attributes are none."""
+    """Return every name that is read or assigned in a node.
+
+    Attributes and parameters are none.
+    """
     names = set()
     for each in ast.walk(node):
         if isinstance(each, ast.Name):

@@ -437,17 +437,25 @@ class Cluster:
         # A wrong address is reported soon; a scheduler that has been there is waited for.
         seconds = min(FIRST_CONNECTION_SECONDS, self.wait)
         return asyncio.run(
-            self._repeat_when_lost(self._examine_workers, seconds, lambda: 0, kept=False)
+            self._repeat_when_lost(self._examine_workers, seconds, count_done=lambda: 0, kept=False)
         )
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
-        """Run all tasks. Raises NoCluster where the cluster is lost for too long."""
+        """Run all tasks; `start` was called before.
+
+        Raises NoCluster where the cluster is lost for too long, or again and again with nothing
+        done. Turns off Dask's loggers and warnings in this process.
+        """
         queue = TaskQueue(tasks)
 
         async def run_session(client: Client) -> None:
             await DaskSession(client, self, queue).run()
 
-        asyncio.run(self._repeat_when_lost(run_session, self.wait, lambda: queue.done, kept=True))
+        asyncio.run(
+            self._repeat_when_lost(
+                run_session, self.wait, count_done=lambda: queue.count_done, kept=True
+            )
+        )
 
     def close(self) -> None:
         """Does nothing: connections last as long as a run, and the workers are not ours."""

@@ -35,7 +35,7 @@ class TaskQueue:
         self._suspects: deque[GradingTask] = deque()
         self._refusals: Counter[GradingTask] = Counter()
         self._losses: Counter[GradingTask] = Counter()
-        self.done = 0
+        self.count_done = 0
 
     def next_task(self, idle: bool) -> NextTask | None:
         """The next task, or None if there is none now. `idle` means that nothing is under way."""
@@ -84,7 +84,7 @@ class TaskQueue:
 
     def finish_task(self, task: GradingTask, record: Record) -> None:
         """Hand over the record of a task, and count it as done."""
-        self.done += 1
+        self.count_done += 1
         task.done(record)
 
     def give_up(self, task: GradingTask, why: str) -> None:

@@ -43,7 +43,7 @@ def _form_of(array: Array) -> tuple[str, tuple[int, ...]]:
 def arrays_identical(found: Array, right: Array) -> bool:
     """True if two arrays are the same number for number, as most are. NaN is equal to nothing.
 
-    This needs no NumPy.
+    False for complex numbers, which are not looked at. This needs no NumPy.
     """
     if found.data != right.data or _form_of(found) != _form_of(right):
         return False

@@ -24,7 +24,7 @@ def nodes_in(top: ast.AST) -> list[ast.AST]:
     """Every node of a source that a pattern may be read from, in order.
 
     Every file of a class is read here: nodes that hold nothing else are not opened, and operators
-    and contexts, half of all nodes, are left out.
+    and contexts, half of all nodes, are left out; so are annotations of results.
     """
     found: list[ast.AST] = []
     waiting: list[ast.AST] = [top]

@@ -368,7 +368,7 @@ class Function:
                 patterns += self.written_hints.lines[key]
         return tuple(patterns)
 
-    def draws(
+    def draws_once(
         self,
         draw: Callable[..., T],
         every: Callable[[int], Iterable[tuple[Any, ...]]] = lambda seed: [(seed,)],

@@ -52,7 +52,10 @@ class _FolderLister:
         self._looked_at = 0  # files and folders
 
     def list_all(self) -> Contents:
-        """List folder after folder, until there are too many names."""
+        """List folder after folder, until there are too many names.
+
+        Junk and virtual environments are left out; what cannot be read is noted.
+        """
         while self._waiting:
             folder = self._waiting.popleft()
             for child in self._children_of(folder):

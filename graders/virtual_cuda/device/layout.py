@@ -250,8 +250,8 @@ class Layout:
     def record_stream(self, block: Any, stream: Any) -> None:
         """Note that another stream works on a block.
 
-        When the block is freed, its memory is not used again before the stream has done what it
-        then has to do.
+        The block is given an address if it has none. When it is freed, its memory is not used
+        again before the stream has done what it then has to do.
         """
         self.spot_of(block)
         self._users.setdefault(identity(block), []).append(stream)

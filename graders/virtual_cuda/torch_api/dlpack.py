@@ -57,7 +57,8 @@ def _take_from(capsule: PyCapsule) -> Any:
 def _refuse_dlpack(tensor: Any, **kwargs: Any) -> Any:
     """`Tensor.__dlpack__`, which always raises BufferError.
 
-    Every library that is not torch asks it.
+    Every library that is not torch asks it. The errors of `_export` come first, as in torch; its
+    result is not used.
     """
     _export(tensor)
     raise BufferError("Unsupported device in DLTensor.")

@@ -92,7 +92,7 @@ class TrainingNumbers(NamedTuple):
     bias: Any
 
 
-@train.draws
+@train.draws_once
 def _draw_numbers(seed: int) -> TrainingNumbers:
     """Numbers with which the losses of the batches differ.
 

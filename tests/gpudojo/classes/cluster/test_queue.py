@@ -86,6 +86,6 @@ def test_one_that_is_given_up_is_a_result_that_needs_review() -> None:
     found = judging.judge_record(
         done[0], Record("reference"), exercises_of("day8"), frozenset({"nothing"})
     )
-    assert (queue.done, found.status, found.digest) == (1, SubmissionStatus.CRASHED, "0")
+    assert (queue.count_done, found.status, found.digest) == (1, SubmissionStatus.CRASHED, "0")
     assert "the worker it ran on was lost, 4 times" in found.needs_human[0]
     assert "the worker it ran on was lost, 4 times" in found.reason

@@ -38,7 +38,7 @@ class Loaders(Case, frozen=True):
     pins_with_workers: bool
 
 
-def _pass_over(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
+def _describe_epoch(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
     """Fetch all batches of a loader and describe them; of anything else, only its type."""
     is_loader = isinstance(loader, torch.utils.data.DataLoader)
     order = []
@@ -75,7 +75,7 @@ def _for_devices(call: Call) -> dict[str, LoaderEpoch]:
     epochs = {}
     for device in devices:
         name = repr(device).replace("type=", "")
-        epochs[name] = _pass_over(call(dataset, 2, device))
+        epochs[name] = _describe_epoch(call(dataset, 2, device))
     return epochs
 
 
@@ -90,10 +90,10 @@ def _in_orders(call: Call) -> dict[str, LoaderEpoch]:
         torch.default_generator.manual_seed(call.seed + (1 << 40))  # no seed that a student sets
         shuffled, settings = call_and_restore_settings(call, dataset, 5, device, shuffle=True)
     return {
-        "in order": _pass_over(call(dataset, 4, device)),
-        "shuffle=False": _pass_over(call(dataset, 5, device, shuffle=False, num_workers=0)),
-        "shuffle=True": _pass_over(shuffled, tuple(settings)),
-        "a batch larger than all": _pass_over(call(dataset, 100, device)),
+        "in order": _describe_epoch(call(dataset, 4, device)),
+        "shuffle=False": _describe_epoch(call(dataset, 5, device, shuffle=False, num_workers=0)),
+        "shuffle=True": _describe_epoch(shuffled, tuple(settings)),
+        "a batch larger than all": _describe_epoch(call(dataset, 100, device)),
     }
 
 

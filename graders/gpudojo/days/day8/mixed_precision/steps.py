@@ -99,7 +99,7 @@ class StepNumbers(NamedTuple):
         return self.first, self.bias, self.last
 
 
-@step.draws
+@step.draws_once
 def draw_numbers(seed: int) -> StepNumbers:
     """Numbers with which there is much to learn, and the norm of the gradients is known.
 

@@ -73,7 +73,7 @@ RANGES: Final = Numbers(
 # ---- drawing -----------------------------------------------------------------------------------
 
 
-@evaluate.draws
+@evaluate.draws_once
 def draw_telling_numbers(seed: int) -> Drawn:
     """The first numbers and sprites with which wrong formulas show.
 

@@ -95,7 +95,7 @@ TOLD = ("all_in_one_place", "spread_out")
 runs(parameter_devices, scenarios=TOLD)
 
 
-def _answers_by_scenario(seen: Seen) -> dict[str, Told]:
+def _require_dict_answers(seen: Seen) -> dict[str, Told]:
     """The answers by scenario. Raises Failed for one that is no dict."""
     found = seen.cases(told, told_of_two_gpus)
     for name in TOLD:
@@ -108,7 +108,7 @@ def _answers_by_scenario(seen: Seen) -> dict[str, Told]:
 @parameter_devices.check(points=1.5)
 def names_every_parameter(seen: Seen, wanted: Seen) -> None:
     """Every parameter is included, by its qualified name, and nothing that is not in the model."""
-    for case in _answers_by_scenario(seen).values():
+    for case in _require_dict_answers(seen).values():
         strangers = [name for name in case.told if name not in case.actual]
         if strangers:
             right = max(case.actual, key=lambda name: name.count("."))
@@ -126,7 +126,7 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
 @parameter_devices.check(points=1)
 def names_every_buffer(seen: Seen, wanted: Seen) -> None:
     """Buffers are included too."""
-    for case in _answers_by_scenario(seen).values():
+    for case in _require_dict_answers(seen).values():
         missing = [name for name in case.buffers if name not in case.told]
         if missing:
             key = "loop-left-early"
@@ -141,7 +141,7 @@ def names_every_buffer(seen: Seen, wanted: Seen) -> None:
 @parameter_devices.check(points=0.5, needs=("runs", "names_every_parameter"))
 def tells_the_device(seen: Seen, wanted: Seen) -> None:
     """Each value is the tensor's own torch.device, with its index, and no tensor is moved."""
-    for scenario, case in _answers_by_scenario(seen).items():
+    for scenario, case in _require_dict_answers(seen).items():
         for name in case.no_device:
             raise _no_device(name, case)
         for name, device in case.told.items():

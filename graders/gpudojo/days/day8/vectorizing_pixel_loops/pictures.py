@@ -479,7 +479,7 @@ def declare_probes(work: PictureWork) -> Probes:
     On the plain CPU no copy to the host could be seen, so the first probe needs a GPU.
     """
     function = work.function
-    work = work._replace(make=function.draws(work.make, work.every_input))
+    work = work._replace(make=function.draws_once(work.make, work.every_input))
 
     @function.probe(machine="a gpu")
     def pictures(call: Call) -> Pictures:
