@@ -260,11 +260,14 @@ class Recorder:
                 return original(self, *args, **kwargs)
             passes = running.passes
             rows = recorder.rows
-            frame = _getframe(1)
-            code: CodeType | None = frame.f_code
-            offset: int | None = frame.f_lasti
+            frame = _getframe().f_back  # None where a student's function is the model itself
+            code: CodeType | None = None
+            offset: int | None = None
             of_thread = True
-            if not student_file[frame.f_code.co_filename]:
+            if frame is not None and student_file[frame.f_code.co_filename]:
+                code = frame.f_code
+                offset = frame.f_lasti
+            else:
                 # Called by torch, as layers are by nn.Sequential: the line is that of the pass
                 # around it.
                 if passes:

@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
+from virtual_cuda.hooks import from_library
+
 # Each is called for every line, outside of libraries, that a traced thread executes.
 tracing: Final[list[Callable[[types.FrameType], None]]] = []
 IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom of their stacks
@@ -21,8 +23,6 @@ def trace_threads() -> None:
     Replaces the functions of `_thread` that start threads, and `threading`'s copies of them, for
     as long as the process lives: for the sandbox.
     """
-    from virtual_cuda.hooks import from_library
-
     every = tracing
     trace = sys.settrace
 

@@ -92,9 +92,12 @@ class DeviceClass(_TensorMeta):
     _student_class: type
 
     def __eq__(cls, other: object) -> bool:
-        return cls is other or (
-            other is cls._student_class and sys._getframe(1).f_code is not _MERGING
-        )
+        if cls is other:
+            return True
+        if other is not cls._student_class:
+            return False
+        asking = sys._getframe().f_back
+        return asking is None or asking.f_code is not _MERGING
 
     __hash__ = type.__hash__
 

@@ -19,6 +19,7 @@ import numpy
 import pytest
 import torch
 from gpudojo.sandbox.tampering.stacks import call_without_callers
+from virtual_cuda import virtual_cuda
 
 SECRET = "what only the caller knows"
 DEEPEST = 40  # frames above
@@ -178,3 +179,13 @@ def test_a_tracer_counts_its_lines() -> None:
         sys.settrace(None)
     first = two_lines.__code__.co_firstlineno
     assert [line - first for line in lines if first <= line <= first + 2] == [1, 2]
+
+
+def test_a_model_itself_can_be_called() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1))
+    with virtual_cuda() as gpu:
+        call_without_callers(model.to("cuda"), (torch.ones(1, 2, device="cuda"),), {})
+        assert [each.module for each in gpu.ledger.forwards(top_level_only=False)] == [
+            "Sequential",
+            "Linear",
+        ]

@@ -9,6 +9,8 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
+from virtual_cuda.hooks import from_library
+
 from gpudojo.grading.call import Call, in_sandbox
 from gpudojo.grading.thread_tracing import tracing
 
@@ -99,7 +101,6 @@ class _LineCounter:
     def __init__(self, path: str) -> None:
         self.path = path
         self.lines = ExecutedLines()
-        self._is_library: dict[str, bool] = {}  # by file
 
     def enter_frame(self, frame: FrameType, event: str, value: Any) -> Any:
         """Count the first line of a function; returns what counts the others."""
@@ -107,16 +108,9 @@ class _LineCounter:
         if name == self.path:
             self.lines.codes.add(frame.f_code)
             return self._count_own_line(frame, "line", value)
-        if self._is_in_library(name):
+        if from_library(name):
             return None
         return self._count_other_line(frame, "line", value)
-
-    def _is_in_library(self, name: str) -> bool:
-        from virtual_cuda.hooks import from_library  # and torch with it
-
-        if name not in self._is_library:
-            self._is_library[name] = from_library(name)
-        return self._is_library[name]
 
     def _count_own_line(self, frame: FrameType, event: str, value: Any) -> Any:
         if event == "line":
