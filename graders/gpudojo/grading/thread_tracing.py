@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import collections
 import functools
 import sys
 import threading
@@ -15,6 +16,27 @@ from virtual_cuda.hooks import from_library
 # Each is called for every line, outside of libraries, that a traced thread executes.
 tracing: Final[list[Callable[[types.FrameType], None]]] = []
 IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom of their stacks
+
+
+def is_students_code(code: types.CodeType) -> bool:
+    """True for code whose lines count: of no library, and not what Python generates for one.
+
+    Text that is executed has no file, and counts. So would the constructors of named tuples, which
+    are such text too; but they do no work, and libraries use them all the time.
+    """
+    if code.co_filename == "<string>":
+        return not _makes_named_tuple(code)
+    return not from_library(code.co_filename)
+
+
+@functools.cache
+def _makes_named_tuple(code: types.CodeType) -> bool:
+    """True for the constructor that `collections.namedtuple` generates for so many fields."""
+    fields = [f"field_{number}" for number in range(code.co_argcount - 1)]
+    constructor: Any = collections.namedtuple("Sample", fields).__new__
+    sample: types.CodeType = constructor.__code__
+    same_steps = code.co_code == sample.co_code and code.co_names == sample.co_names
+    return same_steps and code.co_consts == sample.co_consts
 
 
 def trace_threads() -> None:
@@ -34,7 +56,7 @@ def trace_threads() -> None:
         return trace_line
 
     def trace_call(frame: types.FrameType, event: str, value: Any) -> Any:
-        return None if from_library(frame.f_code.co_filename) else trace_line
+        return trace_line if is_students_code(frame.f_code) else None
 
     def begin() -> None:
         trace(trace_call)

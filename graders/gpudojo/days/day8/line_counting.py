@@ -9,10 +9,8 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-from virtual_cuda.hooks import from_library
-
 from gpudojo.grading.call import Call, in_sandbox
-from gpudojo.grading.thread_tracing import tracing
+from gpudojo.grading.thread_tracing import is_students_code, tracing
 
 # 3.11 has several; `JUMP_BACKWARD_NO_INTERRUPT` belongs to `await` and `yield from`.
 JUMPS: Final = frozenset(
@@ -108,7 +106,7 @@ class _LineCounter:
         if name == self.path:
             self.lines.codes.add(frame.f_code)
             return self._count_own_line(frame, "line", value)
-        if from_library(name):
+        if not is_students_code(frame.f_code):
             return None
         return self._count_other_line(frame, "line", value)
 
