@@ -17,6 +17,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.sharing import LoadedForkServers, WarmPython
 
+# A process that has used a real GPU cannot open a virtual one. The tests that want the real one are run by naming it:
+# CUDA_VISIBLE_DEVICES=0 python -m pytest tests/virtual_cuda/test_real.py
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 VERDICTS = "DOJO_TEST_VERDICTS"  # as in `tests/solutions.py`, which would import torch
 # fixtures of a file or of all workers that take more than a second
 LONG = {
