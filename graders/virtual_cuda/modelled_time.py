@@ -45,9 +45,10 @@ class ModelledTime:
         return self._clock.advance()
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass in which the processor has nothing to do.
+        """Let modelled time pass in which the processor has nothing to do; nobody waits.
 
-        Raises ValueError for a negative time, as `time.sleep` does.
+        In any thread but the one that made this clock, wait in real time instead. Raises ValueError
+        for a negative time, as `time.sleep` does.
         """
         if get_ident() != self._thread:
             _real_sleep(seconds)

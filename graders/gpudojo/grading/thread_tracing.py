@@ -19,10 +19,10 @@ IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom
 
 
 def is_students_code(code: types.CodeType) -> bool:
-    """True for code whose lines count: of no library, and not what Python generates for one.
+    """True for code whose lines count as the student's.
 
-    Text that is executed has no file, and counts. So would the constructors of named tuples, which
-    are such text too; but they do no work, and libraries use them all the time.
+    Files of libraries do not count. Text that is executed has the name "<string>" instead of a
+    file, and counts; constructors of named tuples are such text too, but do no work: they do not.
     """
     if code.co_filename == "<string>":
         return not _makes_named_tuple(code)

@@ -163,9 +163,10 @@ def _judge_index_put(call: OperatorCall) -> Any:
 
 
 def _record_copies_to_host(values: Any, indices: Any) -> None:
-    """Record that a value and numbers on the device come over for an assignment on the host.
+    """Record the copies to the host for `x[indices] = values`, where `x` is on the host.
 
-    The host waits for each. A mask is counted elsewhere.
+    Those are `values` and each index of numbers that is on the device. The host waits for each,
+    and `record_copy` raises what such a wait raises. A mask is counted by `_waits_of_index_put`.
     """
     numbers = [index for index in tensors_in(indices) if index.dtype not in _MASKS]
     for tensor in (values, *numbers):

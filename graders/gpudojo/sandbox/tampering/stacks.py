@@ -19,9 +19,10 @@ from greenlet import greenlet
 def call_without_callers(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a function with no frame above its own.
+    """Call a function on a stack of its own, where no frame is above that of the function.
 
-    Returns what it returns, and raises what it raises. Context variables that it sets stay set.
+    Returns what it returns, and raises what it raises, also MemoryError without memory for a stack.
+    Context variables that it sets are set for the caller afterwards.
     """
     context = copy_context()
     stack = greenlet(function)
