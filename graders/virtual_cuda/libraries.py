@@ -54,11 +54,11 @@ def installed_folders() -> list[str]:
     PYTHONPATH leads there.
     """
     own = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    others = [path for path in sys.path if path not in own and _has_installed(path)]
+    others = [path for path in sys.path if path not in own and _has_installed_package(path)]
     return [*dict.fromkeys(own), *others]
 
 
-def _has_installed(folder: str) -> bool:
+def _has_installed_package(folder: str) -> bool:
     """True if an installer has put a package into a folder or archive.
 
     An installer leaves a list of the files, RECORD. A project that is only developed there has
