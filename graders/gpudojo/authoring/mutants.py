@@ -328,7 +328,7 @@ def _other_orders(body: list[Any]) -> Iterator[Replacement]:
         yield Replacement("statement dropped", _without_item(body, index) or [ast.Pass()])
         following = index + 1
         if following < len(body) and _order_may_matter(statement, body[following]):
-            yield Replacement("statements exchanged", _with_neighbours_exchanged(body, index))
+            yield Replacement("statements exchanged", _exchange_neighbours(body, index))
 
 
 def _order_may_matter(one: ast.stmt, other: ast.stmt) -> bool:
@@ -484,7 +484,7 @@ def _other_calls(call: ast.Call) -> Iterator[Replacement]:
         fewer = ast.Call(call.func, _without_item(arguments, index), call.keywords)
         yield Replacement("argument dropped", fewer)
     for index in range(len(arguments) - 1):
-        exchanged = _with_neighbours_exchanged(arguments, index)
+        exchanged = _exchange_neighbours(arguments, index)
         other = ast.Call(call.func, exchanged, call.keywords)
         yield Replacement("arguments exchanged", other)
     for index in range(len(call.keywords)):
@@ -517,7 +517,7 @@ def _without_item(items: Sequence[Any], index: int) -> list[Any]:
     return rest
 
 
-def _with_neighbours_exchanged(items: Sequence[Any], index: int) -> list[Any]:
+def _exchange_neighbours(items: Sequence[Any], index: int) -> list[Any]:
     """A new list in which the item at this index and the next one have changed places."""
     exchanged = list(items)
     exchanged[index] = items[index + 1]

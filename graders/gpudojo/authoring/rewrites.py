@@ -125,12 +125,12 @@ def _other_statements(statement: ast.stmt) -> Iterator[OtherWords]:
                 yield OtherWords("tuple assignment split", split)
         case ast.AugAssign(target=ast.Name(id=name), op=operator, value=value):
             if _is_number(value):
-                total = ast.BinOp(_name_to_read(name), operator, value)
+                total = ast.BinOp(_name_node(name), operator, value)
                 assignment = ast.Assign([_name_to_bind(name)], total)
                 yield OtherWords("augmented assignment unfolded", assignment)
         case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
             pair = ast.Tuple([_name_to_bind("number_"), target], ast.Store())
-            numbered = ast.Call(_name_to_read("enumerate"), [iterated], [])
+            numbered = ast.Call(_name_node("enumerate"), [iterated], [])
             yield OtherWords("loop with enumerate", ast.For(pair, numbered, body, orelse))
 
 
@@ -164,14 +164,14 @@ def _other_branches(statement: ast.If) -> Iterator[OtherWords]:
 def _other_returns(value: ast.expr) -> Iterator[OtherWords]:
     """Yield a `return` with a variable, with an early return, or with a loop."""
     assignment = ast.Assign([_name_to_bind("answer")], value)
-    return_answer = ast.Return(_name_to_read("answer"))
+    return_answer = ast.Return(_name_node("answer"))
     yield OtherWords("temporary variable", [assignment, return_answer])
     if isinstance(value, ast.IfExp):
         first = ast.If(value.test, [ast.Return(value.body)], [])
         yield OtherWords("early return", [first, ast.Return(value.orelse)])
     loop = _loop_of_comprehension("collected", value)
     if loop:
-        return_list = ast.Return(_name_to_read("collected"))
+        return_list = ast.Return(_name_node("collected"))
         yield OtherWords("comprehension to loop", [*loop, return_list])
 
 
@@ -215,7 +215,7 @@ def _other_texts(text: ast.JoinedStr) -> Iterator[OtherWords]:
     yield OtherWords("f-string to format", ast.Call(function, values, []))
 
 
-def _name_to_read(name: str) -> ast.Name:
+def _name_node(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
 
 
@@ -265,7 +265,7 @@ def _loop_of_comprehension(name: str, value: ast.expr) -> list[ast.stmt]:
                 node.id = f"each_{node.id}"
     new_element, target, *conditions = copied
     # The loop, built from the inside out.
-    append = ast.Call(ast.Attribute(_name_to_read(name), "append"), [new_element], [])
+    append = ast.Call(ast.Attribute(_name_node(name), "append"), [new_element], [])
     body: list[ast.stmt] = [ast.Expr(append)]
     for condition in reversed(conditions):
         body = [ast.If(condition, body, [])]

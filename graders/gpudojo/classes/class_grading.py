@@ -384,10 +384,10 @@ class ClassGrading:
         if self.options.rejudge:
             self._refuse_missing_records(entries_left, bool(references))
             self._judge_again(entries, ready)
-            self._reporter.report_known(entries_left)
+            self._reporter.report_known_verdicts(entries_left)
         elif not references and all(self._is_known_unreadable(entry) for entry in entries_left):
             self._begin_judging(entries, ready)
-            self._reporter.report_known(entries_left)
+            self._reporter.report_known_verdicts(entries_left)
         else:
             self._run_and_judge_rest(entries, ready, entries_left, references)
 
@@ -495,7 +495,7 @@ class ClassGrading:
         """
         submission = self._read_submission(entry)
         if submission is None:
-            self._reporter.report_known([entry])
+            self._reporter.report_known_verdicts([entry])
             return None
         settings = self._settings_for(entry)
         key = settings.record_key(submission.digest)
@@ -506,7 +506,7 @@ class ClassGrading:
             return None
         # It was run before, and need not run again.
         if settings.verdicts.can_answer(key) and not self.options.fresh:
-            self._reporter.report_known([entry])
+            self._reporter.report_known_verdicts([entry])
             return None
         self._under_way[key] = [entry]
         run = SubmissionRun(submission.digest, submission.contents, settings.run_options)
@@ -538,7 +538,7 @@ class ClassGrading:
             # Before students' code is judged, for a run may be stopped; but not if it is refused.
             save_state(self.options.out, self.state)
         held_back = self._reporter.stop_holding()
-        self._reporter.report_known([entry for entry in entries if entry.name in ready])
+        self._reporter.report_known_verdicts([entry for entry in entries if entry.name in ready])
         if self._has_one_seed:
             # This process has to keep children busy, and must not grow.
             records = len(entries) - len(ready)

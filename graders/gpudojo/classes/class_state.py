@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpudojo.classes.names import name_key
 from gpudojo.classes.store import FOLDER
 from gpudojo.model.errors import BadClass, BadEvidence
-from gpudojo.model.evidence import decode_untrusted
+from gpudojo.model.evidence import decode_untrusted_bytes
 from gpudojo.model.results import AttemptRule, RosterRow, RunLimits
 from gpudojo.model.results_file import encode_json, replacing_file
 from gpudojo.submissions.entries import Naming, SubmissionEntry
@@ -96,7 +96,7 @@ def load_state(out: Path) -> ClassState:
     """What is known of a class: nothing in a new folder. Raises BadClass if it cannot be read."""
     path = out / STATE
     try:
-        return decode_untrusted(msgspec.json.Decoder(ClassState).decode, path.read_bytes())
+        return decode_untrusted_bytes(msgspec.json.Decoder(ClassState).decode, path.read_bytes())
     except FileNotFoundError:
         return ClassState()
     except OSError as error:

@@ -18,7 +18,7 @@ from gpudojo import __version__
 from gpudojo.classes.fingerprints import fingerprint_of_observing
 from gpudojo.classes.records import Record, decode_whole_record
 from gpudojo.model.errors import BadEvidence, BadMessage
-from gpudojo.model.evidence import decode_untrusted
+from gpudojo.model.evidence import decode_untrusted_bytes
 from gpudojo.sandbox.layers import DEVICE
 from gpudojo.sandbox.protocol import RunOptions
 
@@ -105,7 +105,7 @@ def unpack_message(message: object, kind: type[T]) -> T:
     if not hmac.compare_digest(message[:HASH], hashlib.sha256(body).digest()):
         raise BadMessage("its hash does not match")
     try:
-        return decode_untrusted(msgspec.msgpack.Decoder(kind).decode, body)
+        return decode_untrusted_bytes(msgspec.msgpack.Decoder(kind).decode, body)
     except BadEvidence as error:
         raise BadMessage(error.reason) from None
 

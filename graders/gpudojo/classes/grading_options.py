@@ -21,7 +21,7 @@ from gpudojo.grading.shipped_evidence import (
 from gpudojo.model.catalogue import torch_version
 from gpudojo.model.errors import BadClass, suggest_name
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import AttemptRule, sum_points
+from gpudojo.model.results import AttemptRule
 from gpudojo.sandbox.layers import examine_layers
 from gpudojo.sandbox.protocol import RunOptions
 
@@ -170,13 +170,6 @@ class GradingOptions:
                 hint = f"; the exercises are {', '.join(stems)}"
             raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
         return graded
-
-    def points_of_graded(self, exercises: Sequence[Exercise]) -> float:
-        """The points of the functions that are graded. Raises BadClass for an unknown name."""
-        points = []
-        for _, function in self.graded_functions(exercises):
-            points += [check.points for check in function.checks]
-        return sum_points(points)
 
     def run_options(
         self, exercises: Sequence[Exercise], secret: str, recorded: ChosenRecording | None

@@ -86,7 +86,7 @@ def judge_record(
     return _submission_row(
         _status_of(record),
         rows,
-        reason=_why_not_all_ran(record),
+        reason=_reason_of_partial_run(record),
         definitions=definitions,
         notes=_errors_of_files(record),
         needs_human=needs_human,
@@ -335,7 +335,7 @@ def _status_of(record: Record) -> SubmissionStatus:
     return SubmissionStatus.GRADED
 
 
-def _why_not_all_ran(record: Record) -> str:
+def _reason_of_partial_run(record: Record) -> str:
     """Why not all of a submission ran. Empty where all of it did."""
     reasons = []
     for incident in record.incidents:

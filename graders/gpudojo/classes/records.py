@@ -13,7 +13,7 @@ from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import (
     Evidence,
     check_evidence,
-    decode_untrusted,
+    decode_untrusted_bytes,
     require_valid_timeline,
 )
 from gpudojo.sandbox.protocol import Chosen, Loaded
@@ -90,7 +90,7 @@ class Record(msgspec.Struct, dict=True):
 
     def decode_function(self, key: str) -> FunctionRecord:
         """Decode what was observed of a function. Raises KeyError, and BadEvidence if damaged."""
-        function = decode_untrusted(_function_decoder.decode, self.seen[key])
+        function = decode_untrusted_bytes(_function_decoder.decode, self.seen[key])
         check_evidence(function.evidence)
         for timeline in function.timelines:
             require_valid_timeline(timeline)
@@ -114,7 +114,7 @@ def encode_record(record: Record) -> bytes:
 
 def decode_record(data: bytes) -> Record:
     """Decode a record, of which each function may still be damaged. Raises BadEvidence."""
-    record = decode_untrusted(_decoder.decode, data)
+    record = decode_untrusted_bytes(_decoder.decode, data)
     if record.version != VERSION:
         raise BadEvidence(f"version {record.version} is not {VERSION}")
     return record

@@ -67,7 +67,7 @@ class ClassSettings:
         """The settings of an entry: its own where each student has a seed."""
         if self.has_one_seed:
             return self.settings_of_class()
-        student = self._key_of_seed(entry)
+        student = self._seed_key(entry)
         return self._settings_of_secret(f"{self.secret}\0{student}")
 
     def settings_by_reference(self, entries: Sequence[SubmissionEntry]) -> dict[str, RunSettings]:
@@ -80,7 +80,7 @@ class ClassSettings:
             by_reference[settings.verdicts.reference_key] = settings
         return by_reference
 
-    def _key_of_seed(self, entry: SubmissionEntry) -> str:
+    def _seed_key(self, entry: SubmissionEntry) -> str:
         """By what a student's seeds are known: the id on the roster, or else the submission's."""
         if self.roster is not None:
             names = (entry.student, entry.name)

@@ -21,7 +21,7 @@ import msgspec
 
 from gpudojo.classes.records import Record, decode_whole_record, encode_record
 from gpudojo.model.errors import BadClass, BadEvidence
-from gpudojo.model.evidence import decode_untrusted
+from gpudojo.model.evidence import decode_untrusted_bytes
 from gpudojo.model.results_file import replacing_file
 
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
@@ -164,7 +164,7 @@ class Store:
         """The files of a submission by path. Empty where they were not kept."""
         try:
             packed = self._path_of_sources(digest).read_bytes()
-            return decode_untrusted(_sources_decoder.decode, zlib.decompress(packed))
+            return decode_untrusted_bytes(_sources_decoder.decode, zlib.decompress(packed))
         except (OSError, BadEvidence, zlib.error):
             return {}
 

@@ -78,7 +78,7 @@ class VerdictReporter:
 
     # Judging and reporting
 
-    def report_known(self, entries: Sequence[SubmissionEntry]) -> None:
+    def report_known_verdicts(self, entries: Sequence[SubmissionEntry]) -> None:
         """Report entries that have a verdict already, or cannot be read."""
         for entry in entries:
             self.judge_or_hold(EqualEntries([entry], ran=False, has_new_record=False))

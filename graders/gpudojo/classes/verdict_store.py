@@ -15,7 +15,7 @@ from gpudojo.classes.records import Record, decode_record, decode_whole_record
 from gpudojo.classes.store import Store
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, describe_error
-from gpudojo.model.evidence import decode_untrusted
+from gpudojo.model.evidence import decode_untrusted_bytes
 from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import encode_json
 
@@ -147,5 +147,5 @@ def _read_or_empty(path: Path) -> bytes:
 def _decode_or_none(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
     """What these bytes hold. Returns None where they hold nothing of the kind."""
     with contextlib.suppress(BadEvidence):
-        return decode_untrusted(decoder.decode, data)
+        return decode_untrusted_bytes(decoder.decode, data)
     return None

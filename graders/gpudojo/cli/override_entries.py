@@ -61,7 +61,7 @@ class EntryMaker:
         if asked.everyone:
             recipient = _everyone_in(self.book)
         else:
-            recipient = _student_called(self.book, asked.words[0])
+            recipient = _student_of_name(self.book, asked.words[0])
         item, max_points = find_item(asked.words[-1], recipient.row)
         if asked.undo:
             return self._take_back(recipient, item, asked.comment)
@@ -143,7 +143,7 @@ class EntryMaker:
             if cells["student"] == EVERYONE:
                 recipient = _everyone_in(self.book)
             else:
-                recipient = _student_called(self.book, cells["student"])
+                recipient = _student_of_name(self.book, cells["student"])
             item, max_points = find_item(cells["item"], recipient.row)
         except BadClass as error:
             raise BadFile(file, number, str(error)) from None
@@ -175,7 +175,7 @@ def _everyone_in(book: Gradebook) -> Recipient:
     return Recipient("everyone", [EVERYONE], largest_row(book))
 
 
-def _student_called(book: Gradebook, name: str) -> Recipient:
+def _student_of_name(book: Gradebook, name: str) -> Recipient:
     """The student of a name; raises BadClass where nobody or several have it."""
     participant = _find_participant(book, name)
     return Recipient(participant.name, participant.keys, book.row_of(participant))

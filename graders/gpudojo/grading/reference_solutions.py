@@ -30,7 +30,7 @@ from gpudojo.grading.shipped_evidence import (
 )
 from gpudojo.model.catalogue import day_of_exercise, registered_days
 from gpudojo.model.errors import BadEvidence, ReferenceFails
-from gpudojo.model.evidence import CallStatus, Evidence, decode_evidence, decode_untrusted
+from gpudojo.model.evidence import CallStatus, Evidence, decode_evidence, decode_untrusted_bytes
 from gpudojo.model.exercise import Exercise, Function
 
 # The packages by which evidence is made in a student's own run, besides the day.
@@ -214,7 +214,9 @@ class CachedReference:
         if key not in self._read:
             with contextlib.suppress(OSError, BadEvidence):
                 data = self._file_of(function, key).read_bytes()
-                cached = decode_untrusted(msgspec.msgpack.Decoder(CachedEvidence).decode, data)
+                cached = decode_untrusted_bytes(
+                    msgspec.msgpack.Decoder(CachedEvidence).decode, data
+                )
                 observations = decode_evidence(decompress_evidence(cached.evidence)).observations
                 probes = {probe.name for probe in function.probes}
                 if cached.key == key and observations.keys() == probes:

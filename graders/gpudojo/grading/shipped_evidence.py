@@ -17,7 +17,7 @@ from gpudojo.model.evidence import (
     LARGEST,
     Evidence,
     decode_evidence,
-    decode_untrusted,
+    decode_untrusted_bytes,
     require_valid_timeline,
 )
 
@@ -75,7 +75,7 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
             return []
         decoder = msgspec.msgpack.Decoder(list[Timeline])
         try:
-            timelines = decode_untrusted(decoder.decode, decompress_evidence(packed))
+            timelines = decode_untrusted_bytes(decoder.decode, decompress_evidence(packed))
         except BadEvidence as error:
             raise BadEvidence(
                 f"the timelines of {function} in this release cannot be read: {error.reason}"
@@ -135,7 +135,7 @@ def read_shipped_evidence(day: str, folder: Path = SHIPPED_FOLDER) -> ShippedEvi
         return None
     decoder = msgspec.msgpack.Decoder(ShippedEvidence)
     try:
-        shipped = decode_untrusted(decoder.decode, data)
+        shipped = decode_untrusted_bytes(decoder.decode, data)
     except BadEvidence as error:
         raise BadEvidence(f"{path.name} of this release cannot be read: {error.reason}") from None
     if shipped.version != VERSION:

@@ -69,12 +69,12 @@ def trace_threads() -> None:
 
     # A function that starts a thread, with tracing begun in the new thread.
     def with_tracing(start: Any) -> Any:
-        def start_traced(function: Any, *rest: Any, **options: Any) -> Any:
+        def start_with_tracing(function: Any, *rest: Any, **options: Any) -> Any:
             if not rest:  # `start_joinable_thread`
                 return start(functools.partial(run, function), **options)
             return start(run, (function, *rest[0]), *rest[1:])
 
-        return start_traced
+        return start_with_tracing
 
     for name in [name for name in vars(_thread) if name.startswith("start_")]:
         start = getattr(_thread, name)

@@ -334,12 +334,12 @@ def decode_evidence(data: bytes) -> Evidence:
     """Decode evidence from an untrusted process, and check all of it. Raises BadEvidence."""
     if len(data) > LARGEST:
         raise BadEvidence(f"{len(data)} bytes are more than {LARGEST}")
-    evidence = decode_untrusted(_decoder.decode, data)
+    evidence = decode_untrusted_bytes(_decoder.decode, data)
     check_evidence(evidence)
     return evidence
 
 
-def decode_untrusted(decode: Callable[[bytes], T], data: bytes) -> T:
+def decode_untrusted_bytes(decode: Callable[[bytes], T], data: bytes) -> T:
     """Call a decoder with bytes from outside. Raises BadEvidence, whatever is wrong with them."""
     collects_garbage = gc.isenabled()
     gc.disable()  # with millions of lists to come, it would look through them again and again

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 import msgspec
 
 from gpudojo.model.errors import BadEvidence, BadResults
-from gpudojo.model.evidence import decode_untrusted
+from gpudojo.model.evidence import decode_untrusted_bytes
 from gpudojo.model.results import (
     RESULTS_VERSION,
     ClassResults,
@@ -198,7 +198,7 @@ def _check_version(path: Path, data: bytes) -> None:
 def _decode_struct(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
     """The struct that JSON holds. Raises BadResults with what is wrong in it."""
     try:
-        return decode_untrusted(msgspec.json.Decoder(kind).decode, data)
+        return decode_untrusted_bytes(msgspec.json.Decoder(kind).decode, data)
     except BadEvidence as error:
         raise BadResults(str(path), error.reason) from None
 

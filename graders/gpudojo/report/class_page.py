@@ -192,9 +192,9 @@ class Tally:
     @property
     def sections(self) -> list[SectionLine]:
         names = {line.section for line in self.lines if line.section}
-        return [self._section_named(name) for name in sorted(names, key=natural_key)]
+        return [self._section_of_name(name) for name in sorted(names, key=natural_key)]
 
-    def _section_named(self, name: str) -> SectionLine:
+    def _section_of_name(self, name: str) -> SectionLine:
         """Return a section with the places of its students."""
         section = SectionLine(name, [], [], [], [])
         for place, line in enumerate(self.lines):

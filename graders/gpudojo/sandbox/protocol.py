@@ -16,7 +16,7 @@ from gpudojo.model.evidence import (
     Evidence,
     Raised,
     check_evidence,
-    decode_untrusted,
+    decode_untrusted_bytes,
     require_valid_timeline,
 )
 
@@ -251,7 +251,7 @@ class _BadSignature(Exception):
 
 def _decode_frame(body: bytes) -> Frame:
     """Decode a frame and check what types do not tell. Raises BadEvidence."""
-    frame = decode_untrusted(_decoder.decode, body)
+    frame = decode_untrusted_bytes(_decoder.decode, body)
     if isinstance(frame, Saw):
         check_evidence(frame.evidence)
         for timeline in frame.timelines:

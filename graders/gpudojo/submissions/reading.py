@@ -249,7 +249,7 @@ class _SourceReader:
         """
         for file in self.waiting:
             try:
-                data = self._read_listed(file, self.limits.archive_bytes)
+                data = self._read_listed_file(file, self.limits.archive_bytes)
                 contents = self.list_archive(data)
             except Unreadable as error:
                 self._add_note(file.path, error)
@@ -263,7 +263,7 @@ class _SourceReader:
             return
         try:
             self._refuse_clash(file.path)
-            data = self._read_listed(file, self.limits.file_bytes)
+            data = self._read_listed_file(file, self.limits.file_bytes)
         except Unreadable as error:
             self._add_note(file.path, error)
             return
@@ -293,7 +293,7 @@ class _SourceReader:
         if folded in self._folded_folders or _folders_above(folded) & self._folded_files:
             raise Unreadable("was ignored: it is a file and a folder at once")
 
-    def _read_listed(self, file: ListedFile, most: int) -> bytes:
+    def _read_listed_file(self, file: ListedFile, most: int) -> bytes:
         """The bytes of a file, which are counted; raises Unreadable."""
         bytes_left = self.limits.total_bytes - self.bytes_read
         in_total = format_size(self.limits.total_bytes)
