@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -87,8 +88,14 @@ class Block:
         self.piece = None
         self._allocate(wanted)
 
-    def __del__(self) -> None:
-        if not self.size:  # nothing, or more than there is
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Free the memory.
+
+        At the interpreter's exit nothing is done: the names in our modules are None then, so that
+        the function that asks for it must be an argument.
+        """
+        # A block without a size is empty, or did not fit into the memory.
+        if not self.size or is_finalizing():
             return
         memory = self.device.memory
         if memory.layout is not None:

@@ -7,8 +7,9 @@ has.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -280,7 +281,10 @@ class MemPool:
         if no_split:
             unsplit.add(self.id)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's exit the names of this module are None.
+        if is_finalizing():
+            return
         kept.discard(self.id)
         unsplit.discard(self.id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -287,3 +288,23 @@ def test_a_loss_stays_in_the_memory_of_its_parts(name: str, reduction: str) -> N
         del loss
         assert torch.cuda.memory_allocated() - before == 512
         del total
+
+
+KEPT_AT_EXIT = """
+import time, torch, virtual_cuda
+
+opened = virtual_cuda.virtual_cuda()
+opened.__enter__()
+# The interpreter empties `time` after the modules of the virtual device.
+time.small = torch.ones(3, device="cuda")
+time.large = torch.ones(3_000_000, device="cuda")
+time.pool = torch.cuda.MemPool()
+torch.cuda.memory_snapshot()  # each block gets an address
+"""
+
+
+def test_memory_that_is_still_in_use_at_exit_is_freed_in_silence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT_AT_EXIT], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
