@@ -26,7 +26,12 @@ from virtual_cuda.clock.gpu_models import (
     gpus,
     way_of_copy,
 )
-from virtual_cuda.clock.host_costs import HostCosts, is_into_used, is_transfer, kernel_call_of
+from virtual_cuda.clock.host_costs import (
+    HostCosts,
+    is_copy_into_old_tensor,
+    is_transfer,
+    kernel_call_of,
+)
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY
 from virtual_cuda.clock.lanes import Times, times_of_rows
@@ -300,7 +305,7 @@ def _fit_copies(
         if len(transfers) != 1 or program.kernels or program.copies != 1:
             continue
         transfer = transfers[0]
-        again = is_into_used(rows, rows.index(transfer))
+        again = is_copy_into_old_tensor(rows, rows.index(transfer))
         on_host = 0.0
         if not transfer.pinned:
             on_host = max(program.queue_s - issuing, program.copy_s)

@@ -478,7 +478,7 @@ class _Run:
             yield f"{said} of {format_size(sent)}, complete after {waited:.2f} s in all."
         if self.options.timeline and records:
             yield ""
-            yield from self.draw_whole_run(width)
+            yield from self.draw_whole_timeline(width)
         if self.failure is not None:
             said = str(self.failure).partition("\n")[0]
             kind = type(self.failure).__name__
@@ -494,7 +494,7 @@ class _Run:
             if self.options.compare:
                 yield from compare_with_cpu(self.ledger.rows, self.times, gpu_named(self.times.gpu))
 
-    def draw_whole_run(self, width: int) -> list[str]:
+    def draw_whole_timeline(self, width: int) -> list[str]:
         """The timeline of the whole run, as text."""
         source: list[str] = []
         with suppress(OSError):
@@ -533,7 +533,7 @@ class _Run:
             body.append("</table>")
         pairs = zip(columns, totals(self.ledger.records, spent), strict=True)
         sums = ", ".join(f"{heading} {cell}" for heading, cell in pairs if cell)
-        drawn = escape("\n".join(self.draw_whole_run(120)))
+        drawn = escape("\n".join(self.draw_whole_timeline(120)))
         title = f"What {escape(self.name)} did on {self.on}"
         told = escape(" ".join(self.sentences_on_times()))
         text = PAGE.format(

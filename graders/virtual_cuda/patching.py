@@ -283,13 +283,13 @@ def originals_in_force(wanted: set[int]) -> dict[int, Any]:
     return found
 
 
-def unpatched(function: Any) -> Any:
+def original_function(function: Any) -> Any:
     """The function of torch that a function of ours replaces.
 
     A method keeps its object. A function that replaces nothing is returned as it is.
     """
     if isinstance(function, MethodType):
-        return MethodType(unpatched(function.__func__), function.__self__)
+        return MethodType(original_function(function.__func__), function.__self__)
     for one in reversed(patches_in_force()):
         if one.put is not function:
             continue
@@ -329,7 +329,7 @@ class Opening:
     on_close: list[Callable[[], object]] = field(default_factory=list)
     # They are entered whenever the patches are put in place: see `enter`.
     contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
-    # By the name of a module that is not imported: makes its patches. See `patches_when_imported`.
+    # By the name of a module that is not imported: makes its patches. See `patches_on_import`.
     awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(default_factory=dict)
 
     def enter(self, context: Callable[[], AbstractContextManager[object]]) -> None:

@@ -117,8 +117,8 @@ def _patches_for(observer: Observer) -> Iterator[Patch]:
     if observer.kind == "cpu":
         # On every other device the loader's own work is on the host and so not in the ledger.
         iterator = find_internal("torch.utils.data.dataloader._BaseDataLoaderIter")
-        yield around(iterator, "__next__", observer.run_unrecorded)
-        yield around(loading.DataLoader, "__iter__", observer.run_unrecorded)
+        yield around(iterator, "__next__", observer.run_without_record)
+        yield around(loading.DataLoader, "__iter__", observer.run_without_record)
 
 
 @contextlib.contextmanager
@@ -572,7 +572,7 @@ class Observer:
         if not self.open or self.thread.quiet:
             return func(*args, **kwargs)
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
-        device = self._device_concerned(inputs, kwargs)
+        device = self._device_of_call(inputs, kwargs)
         if device is None:
             return func(*args, **kwargs)
         if not inputs and _is_made_of_others(func, self.kind):
@@ -604,7 +604,7 @@ class Observer:
             self.record_wait(self.thread.reading or wait_name_of(func))
         return out
 
-    def _device_concerned(self, inputs: list[torch.Tensor], kwargs: Any) -> torch.device | None:
+    def _device_of_call(self, inputs: list[torch.Tensor], kwargs: Any) -> torch.device | None:
         """The device of this kind that an operator works on or makes a tensor on, or None."""
         for tensor in inputs:
             if tensor.device.type == self.kind:
@@ -733,7 +733,7 @@ class Observer:
         with RecordingMode(self):
             original(thread)
 
-    def run_unrecorded(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_without_record(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function, and record nothing of what it does in this thread."""
         self.thread.quiet += 1
         try:

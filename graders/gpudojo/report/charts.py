@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
-from virtual_cuda.ledger import counted
+from virtual_cuda.ledger import count_phrase
 
 from gpudojo.report.rendering import SIZES, draw_chart, format_duration, format_size
 
@@ -98,7 +98,7 @@ def draw_scatter(dots: Sequence[Dot]) -> Markup:
     # Graded ones first: the others are drawn over them.
     kinds = sorted({dot.kind for dot in dots}, key=lambda kind: (kind != "graded", kind))
     most = f"at most {format_duration(longest)} and {format_size(largest)}"
-    told = f"{counted(len(dots), 'submission')}; {most}"
+    told = f"{count_phrase(len(dots), 'submission')}; {most}"
     return draw_chart(
         "scatter",
         label=f"Time and memory of each submission: {told}.",
@@ -173,7 +173,7 @@ class Curve:
         """The peak, and how many steps there were, if all of them are points."""
         text = f"peak {format_size(self.peak)}"
         if self.steps < MOST_POINTS:
-            text += f", {counted(self.steps, 'operation')}"
+            text += f", {count_phrase(self.steps, 'operation')}"
         return text
 
     @property

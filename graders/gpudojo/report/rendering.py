@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup, escape
-from virtual_cuda.ledger import counted
+from virtual_cuda.ledger import count_phrase
 
 from gpudojo.model.errors import printable_text
 from gpudojo.model.results_file import format_points
@@ -65,7 +65,7 @@ def _template_environment() -> jinja2.Environment:
         numbered=number_before_title,
         px="{:.1f}".format,
     )
-    environment.globals.update(share=share_bar, counted=counted)
+    environment.globals.update(share=share_bar, count_phrase=count_phrase)
     return environment
 
 

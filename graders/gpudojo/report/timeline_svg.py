@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
-from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, counted, mark_of
+from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, count_phrase, mark_of
 
 from gpudojo.report.rendering import format_size, visible_value
 
@@ -82,11 +82,11 @@ class CallTotals:
     @property
     def sentence(self) -> str:
         """All of them in one sentence, without its full stop."""
-        waits = f"the host waited for a value {counted(self.waits, 'time')}"
+        waits = f"the host waited for a value {count_phrase(self.waits, 'time')}"
         if self.explicit_waits:
-            waits += f" and synchronized {counted(self.explicit_waits, 'time')}"
+            waits += f" and synchronized {count_phrase(self.explicit_waits, 'time')}"
         copies = f"{self.to_device} to the device, {self.to_host} to the host"
-        operations = counted(self.operations, "operation")
+        operations = count_phrase(self.operations, "operation")
         return f"{waits}; {copies}; {operations}; peak memory {self.peak}"
 
 
@@ -107,7 +107,7 @@ def _describe_copies(count: int, sent: int) -> str:
     """Return "2 copies (1.5 KiB)", for so many bytes in all."""
     if not count:
         return "no copies"
-    return f"{counted(count, 'copy', 'copies')} ({format_size(sent)})"
+    return f"{count_phrase(count, 'copy', 'copies')} ({format_size(sent)})"
 
 
 def largest_copy(*timelines: Timeline | None) -> int:
@@ -359,7 +359,7 @@ def _group_key(placed: PlacedEvent) -> tuple[object, ...]:
 def _describe_operations(event: TimelineEvent, count: int) -> str:
     """Return "3 operations, gradients on", for operations that look like this one."""
     gradients = "on" if event.grad else "off"
-    text = f"{counted(count, 'operation')}, gradients {gradients}"
+    text = f"{count_phrase(count, 'operation')}, gradients {gradients}"
     if event.autocast:
         text += ", under autocast"
     return text

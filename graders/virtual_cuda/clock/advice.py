@@ -19,7 +19,7 @@ from virtual_cuda.ledger.rows import (
     SyncRow,
     TransferRow,
 )
-from virtual_cuda.ledger.texts import counted, duration
+from virtual_cuda.ledger.texts import count_phrase, duration
 
 # The share of the time from which copies, or a GPU that waits, are what limits a program.
 MUCH: Final = 0.4
@@ -56,11 +56,13 @@ def _why_it_waits(times: Times) -> str:
         issue = format_seconds(times.issued / kernels)
         kernel_seconds = sum(interval.seconds for interval in on_device if interval.kernels)
         run = format_seconds(kernel_seconds / kernels)
-        what = f"the CPU takes {issue} for each of {counted(kernels, 'kernel')}, which run {run}"
+        what = (
+            f"the CPU takes {issue} for each of {count_phrase(kernels, 'kernel')}, which run {run}"
+        )
         return f"{what}. Fewer and larger operations, or a larger batch,"
-    work = counted(copies, "copy", "copies")
+    work = count_phrase(copies, "copy", "copies")
     if kernels:
-        work += f" and {counted(kernels, 'kernel')}"
+        work += f" and {count_phrase(kernels, 'kernel')}"
     busy = format_seconds(sum(interval.seconds for interval in on_device))
     what = f"the CPU takes {format_seconds(times.issued)} for {work}, the GPU {busy}"
     return f"{what}. Fewer and larger copies"

@@ -171,7 +171,7 @@ def is_transfer(rows: Sequence[Row], number: int) -> bool:
     return number + 1 < len(rows) and isinstance(rows[number + 1], TransferRow)
 
 
-def is_into_used(rows: Sequence[Row], number: int) -> bool:
+def is_copy_into_old_tensor(rows: Sequence[Row], number: int) -> bool:
     """True if the copy of this row goes into a tensor that was there before."""
     before = rows[number - 1] if number > 0 else None
     return isinstance(before, OperationRow) and before.name.startswith("aten.copy_")

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from virtual_cuda.clock.gpu_models import Gpu, way_of_copy
-from virtual_cuda.clock.host_costs import HostCosts, is_into_used, is_transfer, kernel_call_of
+from virtual_cuda.clock.host_costs import (
+    HostCosts,
+    is_copy_into_old_tensor,
+    is_transfer,
+    kernel_call_of,
+)
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
 from virtual_cuda.ledger.ledger import Ledger
@@ -192,7 +197,7 @@ class Clock:
         self.advance()
         self.now += seconds
 
-    def is_reached(self, event: int) -> bool:
+    def has_passed_event(self, event: int) -> bool:
         """True if a stream has reached the event that was recorded in this row.
 
         Reads the new rows first. Also true for a row in which no event was recorded.
@@ -319,7 +324,7 @@ class Clock:
         device = row.target if row.direction == "to_device" else row.source
         stream = self._current_stream(device)
         engine = (device, row.direction)
-        into_used = is_into_used(self._rows, number)
+        into_used = is_copy_into_old_tensor(self._rows, number)
         seconds = self.gpu.copy_seconds(row.direction, row.bytes, row.pinned, into_used)
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or
         # out of it.

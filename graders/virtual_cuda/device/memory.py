@@ -361,7 +361,7 @@ class Allocator:
 
     # ---- figures ----
 
-    def reset_accumulated(self) -> None:
+    def reset_totals(self) -> None:
         """Count what is allocated and freed from 0 again."""
         self.freed = 0
         self.since = _Counted(self.blocks_ever, self.blocks, self.live)
@@ -375,8 +375,9 @@ class Allocator:
         """The figures that torch.cuda.memory_stats() gives, in its order."""
         found: dict[str, Any] = zero_statistics()
 
-        def put(figure: str, pool: str, current: int, peak: int, ever: int, freed: int) -> None:
-            for moment, value in zip(_MOMENTS, (current, peak, ever, freed), strict=True):
+        def write_moments(figure: str, pool: str, *values: int) -> None:
+            """Write a figure's current value, its peak, and what was ever allocated and freed."""
+            for moment, value in zip(_MOMENTS, values, strict=True):
                 found[f"{figure}.{pool}.{moment}"] = value
 
         # Bytes; of the pools, only the present state is known.
@@ -392,20 +393,20 @@ class Allocator:
         }
         for pool in _POOLS:
             split = reserved[pool] - live[pool]
-            put("inactive_split_bytes", pool, split, split, split, 0)
+            write_moments("inactive_split_bytes", pool, split, split, split, 0)
             peak = self.peak_reserved if pool == "all" else reserved[pool]
-            put("reserved_bytes", pool, reserved[pool], peak, peak, peak - reserved[pool])
+            write_moments("reserved_bytes", pool, reserved[pool], peak, peak, peak - reserved[pool])
             for figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
                 if pool == "all":
                     ever = self.live - self.since.live + self.freed
-                    put(figure, pool, self.live, self.peak, ever, self.freed)
+                    write_moments(figure, pool, self.live, self.peak, ever, self.freed)
                 else:
-                    put(figure, pool, live[pool], live[pool], live[pool], 0)
+                    write_moments(figure, pool, live[pool], live[pool], live[pool], 0)
         # Counts.
         ever = self.blocks_ever - self.since.blocks_ever
         freed = ever + self.since.blocks - self.blocks
         for figure in ("allocation", "active"):
-            put(figure, "all", self.blocks, self.blocks, ever, freed)
+            write_moments(figure, "all", self.blocks, self.blocks, ever, freed)
         found["num_alloc_retries"] = self.retries
         found["num_ooms"] = self.ooms
         found["max_split_size"] = -1

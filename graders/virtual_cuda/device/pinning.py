@@ -31,7 +31,7 @@ def parts_of_sparse(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
 
 
-def is_pinned(tensor: torch.Tensor) -> bool:
+def has_pinned_memory(tensor: torch.Tensor) -> bool:
     """True if the memory of a host tensor is pinned; of a sparse tensor, that of its values."""
     if not pinned_storages and not registered_memory:
         return False
@@ -51,7 +51,7 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 
     The copy is counted in the pinned memory of the open GPU.
     """
-    if is_pinned(tensor):
+    if has_pinned_memory(tensor):
         return tensor
     if tensor.layout in SPARSE_LAYOUTS:
         return _pin_sparse(tensor)
@@ -59,7 +59,7 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_nested and copy.stride() != tensor.stride():
         copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
         copy.copy_(tensor)
-    return count_as_pinned(copy)
+    return count_pinned_memory(copy)
 
 
 def _pin_sparse(tensor: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ def _pin_sparse(tensor: torch.Tensor) -> torch.Tensor:
     return copy
 
 
-def count_as_pinned(tensor: torch.Tensor) -> torch.Tensor:
+def count_pinned_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Count the memory of a tensor as pinned until it is freed, and return the tensor.
 
     Nobody else may hold the tensor's memory yet. The tensor gets an attribute that keeps its

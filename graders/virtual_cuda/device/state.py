@@ -216,7 +216,7 @@ def open_device_of(device: torch.device) -> VirtualDevice | None:
     return gpu.devices[index]
 
 
-def open_device_named(device: Any) -> VirtualDevice | None:
+def find_open_device(device: Any) -> VirtualDevice | None:
     """The open device that "cuda", "cuda:1", 0 or a torch.device names; None for all else.
 
     Raises CUDA's error, of `invalid_ordinal_error`, for an index that is not there.

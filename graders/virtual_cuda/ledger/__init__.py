@@ -30,7 +30,7 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
-from virtual_cuda.ledger.texts import counted, duration, write_similar
+from virtual_cuda.ledger.texts import count_phrase, duration, write_similar
 from virtual_cuda.ledger.timeline import (
     MOST_CALLS,
     Lane,
@@ -74,7 +74,7 @@ __all__ = [
     "Transfer",
     "check_timeline",
     "columns_of",
-    "counted",
+    "count_phrase",
     "decode_timeline",
     "draw_table",
     "draw_timeline",

@@ -123,7 +123,7 @@ def hot_lines(records: Records, at_least: int) -> dict[SourceLine, int]:
 
 def transfers(records: Records, direction: Direction | None = None) -> Transfers:
     """All copies from one device to another, or those in one direction."""
-    _require_known(direction, DIRECTIONS)
+    _require_one_of(direction, DIRECTIONS)
     copies = _only(Transfer, records)
     if direction is None:
         return copies
@@ -278,7 +278,7 @@ def operations_building_graph(records: Records) -> Operations:
 
 def operations_under_autocast(records: Records, dtype: str | None = None) -> Operations:
     """The operations that ran under autocast, to any dtype or to this one ("float16")."""
-    _require_known(dtype, AUTOCAST_DTYPES)
+    _require_one_of(dtype, AUTOCAST_DTYPES)
     found = [operation for operation in operations(records) if operation.autocast is not None]
     if dtype is None:
         return tuple(found)
@@ -357,7 +357,7 @@ def _only(kind: type[RecordKind], records: Records) -> tuple[RecordKind, ...]:
     return tuple(record for record in records if isinstance(record, kind))
 
 
-def _require_known(name: str | None, known: tuple[str, ...]) -> None:
+def _require_one_of(name: str | None, known: tuple[str, ...]) -> None:
     """Raise UnknownInLedger for a name that is none of these; None stands for all of them."""
     if name is not None and name not in known:
         raise UnknownInLedger(name, known)
@@ -547,7 +547,7 @@ def scaler_calls(records: Records, call: str | None = None) -> ScalerCalls:
 
     The methods are "scale", "unscale_", "step" and "update"; others raise UnknownInLedger.
     """
-    _require_known(call, SCALER_CALLS)
+    _require_one_of(call, SCALER_CALLS)
     every = _only(ScalerCall, records)
     if call is None:
         return every

@@ -27,7 +27,7 @@ def duration(nanoseconds: int) -> str:
     return f"{nanoseconds} ns"
 
 
-def counted(count: int, one: str, several: str = "") -> str:
+def count_phrase(count: int, one: str, several: str = "") -> str:
     """A number and what is counted: "1 wait", "64 waits"."""
     word = one if count == 1 else several or f"{one}s"
     return f"{count:,} {word}"

@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from virtual_cuda.ledger.texts import counted, cut, duration, printable, short_size
+from virtual_cuda.ledger.texts import count_phrase, cut, duration, printable, short_size
 from virtual_cuda.ledger.timeline import Lane, LaneKind, Scaled, Timeline, TimelineEvent
 
 # Of the columns, at most, for events that have one each; the rest is for operations.
@@ -172,7 +172,7 @@ def draw_timeline(
     for text in _describe_waits(timeline):
         lines.append(_plain_line(cut(text, width)))
     if timeline.scaled is not None:
-        lines += draw_scaled(timeline.scaled, width)
+        lines += draw_to_scale(timeline.scaled, width)
     if not timeline.scenario:  # a whole program, which has no reference
         last_lines = timeline_legend(width)
     else:
@@ -190,8 +190,8 @@ def _plain_line(text: str) -> DrawnLine:
 
 def _heading(timeline: Timeline) -> str:
     """The first line: the function, its waits and events, and the scenario it ran in."""
-    waits = counted(timeline.wait_count, "wait")
-    events = counted(sum(timeline.counts.values()), "event")
+    waits = count_phrase(timeline.wait_count, "wait")
+    events = count_phrase(sum(timeline.counts.values()), "event")
     heading = f"{printable(timeline.function)}: {waits}, {events}"
     if timeline.left_out:
         heading += f" ({timeline.left_out:,} of them not drawn)"
@@ -322,11 +322,11 @@ def _describe_copies(timeline: Timeline) -> Iterator[str]:
         parts.append(f"peak {short_size(timeline.peak_bytes)}")
     to_device = timeline.counts.get("to device", 0)
     if to_device:
-        copies = counted(to_device, "copy", "copies")
+        copies = count_phrase(to_device, "copy", "copies")
         parts.append(f"↓ {copies}, {short_size(timeline.to_device)}")
     to_host = timeline.counts.get("to host", 0)
     if to_host:
-        copies = counted(to_host, "copy", "copies")
+        copies = count_phrase(to_host, "copy", "copies")
         parts.append(f"↑ {copies}, {short_size(timeline.to_host)}")
     if parts:
         yield f"{INDENT}{'   '.join(parts)}"
@@ -340,13 +340,13 @@ def _describe_waits(timeline: Timeline) -> Iterator[str]:
         code = f": {text}" if text else ""
         yield f"{INDENT}{count:,} × │ line {line}{code}"
     if len(worst) > LINES:
-        more = counted(len(worst) - LINES, "line")
+        more = count_phrase(len(worst) - LINES, "line")
         yield f"{INDENT}… and {more} more that made the host wait"
 
 
 def compare_with_reference(yours: Timeline, theirs: Timeline) -> str:
     """One line on what differs from the reference's run."""
-    waits = counted(yours.wait_count, "wait")
+    waits = count_phrase(yours.wait_count, "wait")
     parts = [f"{waits} (reference: {theirs.wait_count})"]
     sizes = {
         "to the device": (yours.to_device, theirs.to_device),
@@ -390,7 +390,7 @@ SHADES: Final = {"kernel": "grad", "copy": "copy", "issue": "pass", "wait": "wai
 FILLINGS: Final = "░▒▓█ works little, more, all of the time   ▽▼ copies   ╎┃ waits for the GPU"
 
 
-def draw_scaled(scaled: Scaled, width: int) -> list[DrawnLine]:
+def draw_to_scale(scaled: Scaled, width: int) -> list[DrawnLine]:
     """The lanes of host and streams to scale.
 
     Below them stand the meaning of the signs, and what limits the code.

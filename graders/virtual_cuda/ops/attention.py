@@ -172,7 +172,7 @@ def _copy_gradient(kernel: str, gradient: Any, operand: Any) -> Any:
     return _copy_laid_out_as(gradient, operand)
 
 
-def _sizes_kept(kernel: str, query: Any, key: Any, value: Any, mask: Any) -> list[int]:
+def _sizes_for_backward(kernel: str, query: Any, key: Any, value: Any, mask: Any) -> list[int]:
     """The sizes in bytes of what a kernel keeps for backward besides operands and result."""
     is_efficient = kernel == "efficient"
     # The sums of exponentials, in single precision; this kernel pads them.
@@ -232,7 +232,7 @@ class FusedAttention(torch.autograd.Function):
                 kept.append(mask)
             if padded == size:
                 kept += [query, key, value]
-            kept += hold_memory(device, *_sizes_kept(kernel, query, key, value, mask))
+            kept += hold_memory(device, *_sizes_for_backward(kernel, query, key, value, mask))
             ctx.save_for_backward(*kept)
         return result
 

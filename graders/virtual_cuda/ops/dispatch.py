@@ -229,7 +229,7 @@ class Unwrapped:
             self.blocks[inner.untyped_storage()._cdata] = tensor._block
         return inner
 
-    def is_mixed(self) -> bool:
+    def has_mixed_places(self) -> bool:
         """True if tensors are in several places, one of them a virtual device."""
         return len(self.devices) > 1 or (bool(self.plain) and self.device is not None)
 
@@ -318,7 +318,7 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
     if device is not None and device.closed:
         raise closed_device_error(device)
     # Arguments in several places: most are refused, and some decide the result.
-    if opened.is_mixed():
+    if opened.has_mixed_places():
         if _have_own_dispatcher(opened.plain):
             return NotImplemented
         decided = placement.judge_placement(func, args, kwargs)

@@ -75,7 +75,7 @@ def _waits_of_index(given: dict[str, Any]) -> int:
     return _waits_of_indices(given["indices"]) if on_device(given["self"]) else 0
 
 
-def _waits_of_index_put(given: dict[str, Any]) -> int:
+def _index_put_waits(given: dict[str, Any]) -> int:
     """How often the host waits for `x[indices] = values`."""
     indices = given["indices"]
     values = given["values"]
@@ -136,7 +136,7 @@ def _judge_mask(call: OperatorCall) -> Any:
     return ALLOWED
 
 
-def _judge_index_put(call: OperatorCall) -> Any:
+def _judge_index_put_call(call: OperatorCall) -> Any:
     """Judge `x[indices] = values`: indices may be anywhere, and so may a value without dimensions.
 
     Raises RuntimeError for other values on another device, after recording that masks were counted.
@@ -166,7 +166,7 @@ def _record_copies_to_host(values: Any, indices: Any) -> None:
     """Record the copies to the host for `x[indices] = values`, where `x` is on the host.
 
     Those are `values` and each index of numbers that is on the device. The host waits for each,
-    and `record_copy` raises what such a wait raises. A mask is counted by `_waits_of_index_put`.
+    and `record_copy` raises what such a wait raises. A mask is counted by `_index_put_waits`.
     """
     numbers = [index for index in tensors_in(indices) if index.dtype not in _MASKS]
     for tensor in (values, *numbers):
@@ -237,7 +237,9 @@ def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
 # ---- kernels and outputs -------------------------------------------------------------------------
 
 
-def _index_put_unless_shared(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+def _index_put_unless_overlapping(
+    self: Any, indices: Any, values: Any, accumulate: bool = False
+) -> Any:
     """Change `self` as `index_put_` does, and return it.
 
     Raises RuntimeError for `x[mask] = x[0, 0]`: CUDA finds the number inside what is written to.
@@ -395,14 +397,14 @@ operator("index.Tensor", waits=("boolean index", _waits_of_index))
 operator("_unsafe_index", placement=_judge_index, asserts=True)
 operator("_unsafe_masked_index", placement=_judge_index)
 _PUT: Final[dict[str, Any]] = {
-    "waits": ("boolean index", _waits_of_index_put),
-    "placement": _judge_index_put,
+    "waits": ("boolean index", _index_put_waits),
+    "placement": _judge_index_put_call,
     "asserts": True,
     "words": _index_put_words,
 }
 operator("index_put", "_index_put_impl_", **_PUT)
-operator("index_put_", kernel=_index_put_unless_shared, **_PUT)
-operator("_unsafe_index_put", placement=_judge_index_put)
+operator("index_put_", kernel=_index_put_unless_overlapping, **_PUT)
+operator("_unsafe_index_put", placement=_judge_index_put_call)
 operator("masked_fill", "masked_fill_", placement=_judge_masked_fill, words=_masked_fill_words)
 operator("masked_fill.Tensor", "masked_fill_.Tensor", waits=("fill value", device_values("value")))
 operator("index_fill", "index_fill_", placement=_judge_index_fill)

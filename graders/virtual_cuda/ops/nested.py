@@ -12,8 +12,8 @@ import torch
 import torch.nested
 
 from virtual_cuda.device.hidden import conceal, reveal
-from virtual_cuda.device.pinning import is_pinned
-from virtual_cuda.device.state import Block, VirtualDevice, open_device_named, open_device_of
+from virtual_cuda.device.pinning import has_pinned_memory
+from virtual_cuda.device.state import Block, VirtualDevice, find_open_device, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
 from virtual_cuda.internals import find_internal
@@ -63,7 +63,7 @@ class NestedTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return run_nested(func, args, kwargs or {})
+        return call_with_nested_tensors(func, args, kwargs or {})
 
     @staticmethod
     def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -80,7 +80,7 @@ class NestedTensor(Tensor):
         parse = find_internal("torch._C._nn._parse_to", "`to` of a nested tensor")
         device, dtype, *_ = parse(*args, **kwargs)
         own_device = self._block.device
-        open_device = own_device if device is None else open_device_named(device)
+        open_device = own_device if device is None else find_open_device(device)
         inner = self._inner
         if dtype is not None and dtype is not self.dtype:
             inner = inner.to(dtype)
@@ -89,7 +89,7 @@ class NestedTensor(Tensor):
             return inner.clone()
         if inner is self._inner and open_device is own_device:
             return self
-        return _wrap_nested(inner.clone(), open_device, {})
+        return _wrap_nested_tensor(inner.clone(), open_device, {})
 
     def cpu(self, *args: Any) -> Any:
         return self.to("cpu")
@@ -125,7 +125,9 @@ def _wrap_dense(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Bl
     return wrap_strided(value, _block_of(value.untyped_storage(), device, blocks))
 
 
-def _wrap_nested(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
+def _wrap_nested_tensor(
+    value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]
+) -> Any:
     """A device tensor around a nested one; it shares the block of its storage."""
     # Its shape is nobody's business in C++, which never looks at it.
     shell = make_shell(NestedTensor, (value.size(0),), dtype=value.dtype, device=device.lazy)
@@ -134,7 +136,9 @@ def _wrap_nested(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, B
     return shell
 
 
-def run_nested(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None = None) -> Any:
+def call_with_nested_tensors(
+    func: Any, args: Any, kwargs: Any, device: VirtualDevice | None = None
+) -> Any:
     """Call any function of torch on the inner tensors; its results are put on the device.
 
     `device` is where they go if no argument is on a device. The operation is recorded. Raises
@@ -194,7 +198,7 @@ class _NestedCall:
         if id(value) in self.arguments:
             return self.arguments[id(value)]
         if value.is_nested:
-            return _wrap_nested(value, self.device, self.blocks)
+            return _wrap_nested_tensor(value, self.device, self.blocks)
         if value.requires_grad and torch.is_grad_enabled():
             return _to_device(value, self.device, self.blocks)
         return _wrap_dense(value, self.device, self.blocks)
@@ -205,5 +209,7 @@ def nested_to_device(
 ) -> Any:
     """A copy of a nested host tensor on the device; the copy is recorded."""
     moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
-    record_copy("to_device", moved.values(), is_pinned(tensor), non_blocking, HOST, device.label)
-    return _wrap_nested(moved, device, {})
+    record_copy(
+        "to_device", moved.values(), has_pinned_memory(tensor), non_blocking, HOST, device.label
+    )
+    return _wrap_nested_tensor(moved, device, {})

@@ -338,7 +338,7 @@ def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: 
     return [result.to(dtype) for result in results]
 
 
-def _bytes_reserved(settings: _LayerSettings, data: Any, hidden: int) -> int:
+def _size_of_reserve(settings: _LayerSettings, data: Any, hidden: int) -> int:
     """How many bytes cuDNN keeps for backward, for a hidden size."""
     if settings.batch_sizes is None:
         steps = data.shape[0] * data.shape[1]
@@ -386,7 +386,7 @@ class CudnnRnn(torch.autograd.Function):
         if not _share_block(weights):
             sizes.append(bytes_of_all(weights))
         if settings.train:
-            sizes.append(_bytes_reserved(settings, data, states[-1].shape[2]))
+            sizes.append(_size_of_reserve(settings, data, states[-1].shape[2]))
         held = hold_memory(device, *sizes)
         # Put the results on the device, and record.
         wrapped = wrap_each([result.detach() for result in results], device)

@@ -234,7 +234,7 @@ def _measured_facts(func: Any) -> dict[str, Any]:
                 facts[fact] = refusals[fact][name]
                 break
     if facts["forbidden"]:
-        facts["forbidden"] = _without_lifted(key, facts["forbidden"])
+        facts["forbidden"] = _refusals_of_this_torch(key, facts["forbidden"])
     return facts
 
 
@@ -250,7 +250,7 @@ def _names_of_refusals(func: Any) -> tuple[str, ...]:
     return (str(func), f"aten.{base}.{overload}", f"aten.{base}.{plain}")
 
 
-def _without_lifted(key: str, forbidden: dict[str, str]) -> dict[str, str]:
+def _refusals_of_this_torch(key: str, forbidden: dict[str, str]) -> dict[str, str]:
     """The refusals by dtype, without those that the installed torch has lifted."""
     versions = _LIFTED.get(key, {})
     remaining = {}

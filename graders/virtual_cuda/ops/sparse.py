@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.pinning import SPARSE_LAYOUTS, is_pinned, parts_of_sparse
+from virtual_cuda.device.pinning import SPARSE_LAYOUTS, has_pinned_memory, parts_of_sparse
 from virtual_cuda.device.state import Block, VirtualDevice, open_device_of
 from virtual_cuda.device.tensor import AUTOCAST, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
@@ -74,7 +74,7 @@ class SparseTensor(Tensor):
     def to_sparse_coo(self) -> Any:
         return self.to_sparse()
 
-    def _to_compressed(self, kind: str, *args: Any, **kwargs: Any) -> Any:
+    def _to_compressed_layout(self, kind: str, *args: Any, **kwargs: Any) -> Any:
         """The tensor in a compressed layout; itself if it has that layout."""
         if self._inner.layout is torch.sparse_coo:
             return getattr(super(), f"to_sparse_{kind}")(*args, **kwargs)
@@ -82,10 +82,10 @@ class SparseTensor(Tensor):
             return self
         return getattr(aten, f"_to_sparse_{kind}").default(self, *args, **kwargs)
 
-    to_sparse_csr = partialmethod(_to_compressed, "csr")
-    to_sparse_csc = partialmethod(_to_compressed, "csc")
-    to_sparse_bsr = partialmethod(_to_compressed, "bsr")
-    to_sparse_bsc = partialmethod(_to_compressed, "bsc")
+    to_sparse_csr = partialmethod(_to_compressed_layout, "csr")
+    to_sparse_csc = partialmethod(_to_compressed_layout, "csc")
+    to_sparse_bsr = partialmethod(_to_compressed_layout, "bsr")
+    to_sparse_bsc = partialmethod(_to_compressed_layout, "bsc")
 
     def _answer_of_coo(self, name: str) -> Any:
         """The answer to a question that only COO tensors have. Raises for others, as torch does.
@@ -282,7 +282,7 @@ _NO_MKL: Final = re.compile(
 )
 
 
-def _multiply_compressed(func: Any, inner: Any, named: Any, error: Exception) -> Any:
+def _compressed_product(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     """A product with compressed tensors, which the CPU computes only if it was built with MKL.
 
     NOT_EMULATED where the error has another reason. Raises RuntimeError for layouts that CUDA does
@@ -377,7 +377,7 @@ def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
     # Refuse what CUDA refuses.
     if device is not None and device.closed:
         raise closed_device_error(device)
-    if opened.is_mixed():
+    if opened.has_mixed_places():
         _compare_devices(func, args, kwargs)
     facts = facts_of(func)
     if facts.nondeterministic is not None:
@@ -428,7 +428,7 @@ def _compute_on_host(func: Any, inner: Any, named: Any, target: VirtualDevice | 
             raise
         results = _compute_in_single(func, inner, named, error)
         if results is NOT_EMULATED:
-            results = _multiply_compressed(func, inner, named, error)
+            results = _compressed_product(func, inner, named, error)
         if results is NOT_EMULATED:
             results = handle_cpu_error(func, inner, named, target, error)
     return results
@@ -462,7 +462,7 @@ def sparse_to_device(
     inner = inner.clone() if dtype is None else inner.to(dtype, copy=True)
     shell, nbytes = wrap_sparse(inner, device)
     record_operation("aten._to_copy.default", device, nbytes)
-    pinned = is_pinned(tensor)
+    pinned = has_pinned_memory(tensor)
     for part in parts_of_sparse(inner):
         record_copy("to_device", part, pinned, non_blocking, HOST, device.label)
     return shell.requires_grad_(tensor.requires_grad)

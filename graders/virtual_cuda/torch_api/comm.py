@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.cuda.nccl
 
-from virtual_cuda.device.state import open_device_named
+from virtual_cuda.device.state import find_open_device
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
 
@@ -20,7 +20,7 @@ def _device_with_index(index: int | None) -> torch.device:
     """The device that an index names: the current GPU for None, the host for a negative one."""
     if index is not None and index < 0:
         return torch.device("cpu")
-    device = open_device_named("cuda" if index is None else index)
+    device = find_open_device("cuda" if index is None else index)
     return torch.device("cpu") if device is None else device.cuda
 
 

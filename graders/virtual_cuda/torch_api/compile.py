@@ -22,7 +22,7 @@ from virtual_cuda.internals import find_internal
 from virtual_cuda.libraries import from_library
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import tensors_in
-from virtual_cuda.torch_api.imports import patches_when_imported
+from virtual_cuda.torch_api.imports import patches_on_import
 
 EAGER: Final = "torch.compile does not compile for the virtual GPU: the function runs eagerly"
 _NO_EXPORT: Final = "torch._dynamo.export cannot trace on the virtual GPU; use torch.export.export"
@@ -190,7 +190,7 @@ def _compile_patches(opening: Opening) -> Iterator[Patch]:
         "triton.runtime.jit": _triton_patches,
     }
     for name, maker in makers.items():
-        yield from patches_when_imported(opening, name, maker)
+        yield from patches_on_import(opening, name, maker)
     yield around(torch.export, "export", _export_unstrictly)
     # Kernels that a program brings along.
     refuse_triton = functools.partial(_refuse_call, _NO_KERNELS.format("Triton"))

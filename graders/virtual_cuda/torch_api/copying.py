@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device import pinning
-from virtual_cuda.device.pinning import is_pinned
-from virtual_cuda.device.state import VirtualDevice, open_device_named, open_device_of
+from virtual_cuda.device.pinning import has_pinned_memory
+from virtual_cuda.device.state import VirtualDevice, find_open_device, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import elementwise
@@ -53,7 +53,7 @@ def to_device(
     else:
         inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
     shell = put_on_device(inner, device, "aten._to_copy.default")
-    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, device.label)
+    record_copy("to_device", tensor, has_pinned_memory(tensor), non_blocking, HOST, device.label)
     return shell
 
 
@@ -92,7 +92,7 @@ def _copy_to_host(source: Any, non_blocking: bool, options: dict[str, Any]) -> t
     record_operation("aten._to_copy.default", device, 0, work, where)
     record_copy("to_host", inner, False, non_blocking, device.label, HOST, where=where)
     if non_blocking:  # torch pins the result of such a copy, or it could not overlap
-        return pinning.count_as_pinned(result)
+        return pinning.count_pinned_memory(result)
     return result
 
 
@@ -144,12 +144,16 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if to_host:
         elementwise.copy_as_cuda(target, source._inner)
         record_operation("aten.copy_.default", device, 0)
-        record_copy("to_host", source._inner, is_pinned(target), non_blocking, device.label, HOST)
+        record_copy(
+            "to_host", source._inner, has_pinned_memory(target), non_blocking, device.label, HOST
+        )
         return target
     if from_host:
         target._inner.copy_(source)
         record_operation("aten.copy_.default", device, 0)
-        record_copy("to_device", source, is_pinned(source), non_blocking, HOST, device.label)
+        record_copy(
+            "to_device", source, has_pinned_memory(source), non_blocking, HOST, device.label
+        )
         return target
     # Between tensors of devices.
     written = target._inner
@@ -229,7 +233,7 @@ def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -
     A plain host tensor goes to the device without autograd's help; C++ is asked for all others,
     with the name that it has for the device.
     """
-    device = open_device_named(args[0]) if args else None
+    device = find_open_device(args[0]) if args else None
     if device is not None:
         if _asks_for_plain_copy(tensor, args, kwargs) and _can_skip_cpp(tensor):
             by_position = len(args) == 3 and args[2]
@@ -238,7 +242,7 @@ def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -
         if not any(isinstance(other, str) for other in args[1:]):
             args = (device.lazy, *args[1:])
     # The device as C++ knows it.
-    named = open_device_named(kwargs.get("device"))
+    named = find_open_device(kwargs.get("device"))
     if named is not None:
         kwargs["device"] = named.lazy
         device = named
@@ -307,4 +311,4 @@ def _copying_patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.Tensor, "to", _copy_or_convert)
     yield torch.Tensor, "cuda", _copy_to_cuda
     yield torch.Tensor, "pin_memory", lambda self, device=None: pinning.pin(self)
-    yield torch.Tensor, "is_pinned", lambda self, device=None: pinning.is_pinned(self)
+    yield torch.Tensor, "is_pinned", lambda self, device=None: pinning.has_pinned_memory(self)

@@ -11,7 +11,7 @@ import torch
 
 from virtual_cuda.device import pinning
 from virtual_cuda.device.cuda_errors import warn
-from virtual_cuda.device.state import CPU, VirtualDevice, now, open_device_named
+from virtual_cuda.device.state import CPU, VirtualDevice, find_open_device, now
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import StreamRow
@@ -145,7 +145,7 @@ def _make_from_data(
         dtype = _dtype_of_scalars(data)
         if dtype is not None:
             kwargs["dtype"] = dtype
-    open_device = open_device_named(device)
+    open_device = find_open_device(device)
     if open_device is None:
         tensor = _make_on_host(original, data, args, device, kwargs)
         return pinning.pin(tensor) if pin_memory else tensor
@@ -252,7 +252,7 @@ def _replace_factory(original: Any, name: str) -> Any:
     def make_tensor(*args: Any, **kwargs: Any) -> Any:
         """Call the factory; raises RuntimeError for memory or a generator of the wrong device."""
         device = kwargs.get("device")
-        open_device = open_device_named(device)
+        open_device = find_open_device(device)
         if open_device is not None and type(device) is int:
             kwargs["device"] = open_device.cuda
         if kwargs.get("pin_memory"):
@@ -294,7 +294,7 @@ def _replace_factory_by_example(original: Any, name: str) -> Any:
         """Call the factory, with the device in the place of its number."""
         device = kwargs.get("device")
         if type(device) is int:
-            open_device = open_device_named(device)
+            open_device = find_open_device(device)
             kwargs["device"] = device if open_device is None else open_device.cuda
         if kwargs.get("pin_memory") and not _is_for_device(device, args[0]):
             del kwargs["pin_memory"]
@@ -310,7 +310,7 @@ def _is_for_device(device: Any, example: Any) -> bool:
     """True if a tensor for `device`, or where `example` is if that is None, is on the device."""
     if device is None:
         return type(example) in VIRTUAL
-    return open_device_named(device) is not None
+    return find_open_device(device) is not None
 
 
 @functools.cache

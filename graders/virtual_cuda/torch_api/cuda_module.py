@@ -295,7 +295,7 @@ class Devices:
             "reset_peak_memory_stats": lambda device=None: self.memory_of(device).reset_peaks(),
             "reset_accumulated_memory_stats": lambda device=None: self.memory_of(
                 device
-            ).reset_accumulated(),
+            ).reset_totals(),
             "memory_stats": lambda device=None: self.memory_of(device).statistics(),
         }
 
@@ -378,9 +378,7 @@ class Devices:
             "_cuda_emptyCache": self.empty_caches,
             "_cuda_memoryStats": lambda index: _as_tree(self.memory_of(index).statistics()),
             "_cuda_resetPeakMemoryStats": lambda index: self.memory_of(index).reset_peaks(),
-            "_cuda_resetAccumulatedMemoryStats": lambda index: self.memory_of(
-                index
-            ).reset_accumulated(),
+            "_cuda_resetAccumulatedMemoryStats": lambda index: self.memory_of(index).reset_totals(),
             "_cuda_attach_out_of_memory_observer": lambda observer: self.gpu.oom_observers.append(
                 observer
             ),

@@ -14,7 +14,7 @@ import torch.cuda.graphs
 import torch.optim
 
 from virtual_cuda.device.cuda_errors import cuda_error
-from virtual_cuda.device.pinning import is_pinned
+from virtual_cuda.device.pinning import has_pinned_memory
 from virtual_cuda.device.state import CPU, Block, VirtualDevice, now
 from virtual_cuda.device.tensor import Plan, Tensor, operator_hooks
 from virtual_cuda.ops.dispatch import allocate, record_operation
@@ -98,7 +98,7 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
         return True
     for tensor in args[:2]:
         on_host = isinstance(tensor, torch.Tensor) and not isinstance(tensor, Tensor)
-        if on_host and tensor.numel() and not is_pinned(tensor):
+        if on_host and tensor.numel() and not has_pinned_memory(tensor):
             return True
     return False
 
@@ -392,7 +392,7 @@ def _abandon_capture() -> None:
         capture.graph.leave()
 
 
-def _check_capture_if_needed(original: Any, optimizer: Any) -> None:
+def _check_capture_where_it_matters(original: Any, optimizer: Any) -> None:
     """Run the check that an optimizer makes before each step, if it matters.
 
     torch would make a stream for it.
@@ -412,7 +412,7 @@ def _graph_patches(opening: Opening) -> Iterator[Patch]:
     opening.on_close.append(_abandon_capture)
     for name in _CHECKS:
         if name in vars(torch.optim.Optimizer):
-            yield around(torch.optim.Optimizer, name, _check_capture_if_needed)
+            yield around(torch.optim.Optimizer, name, _check_capture_where_it_matters)
             break
     for module in (torch.cuda, torch.cuda.graphs):
         yield module, "CUDAGraph", CUDAGraph

@@ -226,14 +226,14 @@ class _PatchingFinder(_Finder):
 
 
 @contextlib.contextmanager
-def _patch_when_imported(opening: Opening) -> Iterator[None]:
-    """Apply the patches of `patches_when_imported`, for the length of a `with` block."""
+def _patch_on_import(opening: Opening) -> Iterator[None]:
+    """Apply the patches of `patches_on_import`, for the length of a `with` block."""
     finder = _PatchingFinder(opening.awaited)
     with finder.undo, _finder_in_front(finder):
         yield
 
 
-def patches_when_imported(
+def patches_on_import(
     opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]
 ) -> Iterable[Patch]:
     """The patches of a module, if that is imported already.
@@ -413,7 +413,7 @@ def few_imports() -> Iterator[None]:
 def _import_patches(opening: Opening) -> Iterator[Patch]:
     """No patches of its own: enters what keeps imports few, and what patches later imports."""
     opening.enter(few_imports)
-    opening.enter(functools.partial(_patch_when_imported, opening))
+    opening.enter(functools.partial(_patch_on_import, opening))
     yield from ()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.cuda_errors import DTYPE_NAMES
-from virtual_cuda.device.state import open_device_named
+from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops.elementwise import IN_CPP
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -68,7 +68,7 @@ def _construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     The arguments are sizes, as numbers or a `torch.Size`, or values in a sequence, or a tensor.
     Raises RuntimeError for another kind of device, and TypeError for another kind of tensor.
     """
-    open_device = open_device_named(device)
+    open_device = find_open_device(device)
     if open_device is None:
         kind = torch.device(device).type
         if kind != "cuda":

@@ -147,7 +147,7 @@ def _apply_to_module(module: Any, function: Any, recurse: bool = True) -> Any:
     # Buffers are simply replaced.
     for key, buffer in module._buffers.items():
         if is_lazy(buffer):
-            _move_when_materialized(buffer, function)
+            _note_move_of_lazy_tensor(buffer, function)
         elif buffer is not None:
             module._buffers[key] = function(buffer)
     return module
@@ -160,7 +160,7 @@ def _apply_to_parameter(module: Any, key: str, parameter: Any, function: Any) ->
     place, or from a tensor on another device. Raises RuntimeError where torch cannot swap it.
     """
     if is_lazy(parameter):
-        _move_when_materialized(parameter, function)
+        _note_move_of_lazy_tensor(parameter, function)
         return
     gradient = parameter.grad
     with torch.no_grad():
@@ -206,7 +206,7 @@ def _swap_parameter(name: str, parameter: Any, moved: Any, gradient: Any) -> Non
     parameter.grad = gradient
 
 
-def _move_when_materialized(tensor: Any, function: Any) -> None:
+def _note_move_of_lazy_tensor(tensor: Any, function: Any) -> None:
     """Note where a parameter or buffer without a shape will be; its dtype changes at once."""
     data = tensor.data
     device = tensor.__dict__.get("_goes_to", data.device)

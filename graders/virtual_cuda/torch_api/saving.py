@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
-from virtual_cuda.device.state import open_device_named
+from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import require_open_device, wrap_result
@@ -135,7 +135,7 @@ def _receive_tensor(
 
     Raises RuntimeError where this process has no virtual device open.
     """
-    device = open_device_named(label)
+    device = find_open_device(label)
     if device is None:
         raise RuntimeError(
             f"a tensor of {label} was received, but this process has no virtual CUDA device open"

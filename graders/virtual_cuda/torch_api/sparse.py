@@ -11,11 +11,11 @@ import torch.nested
 
 from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
 from virtual_cuda.device.pinning import SPARSE_LAYOUTS
-from virtual_cuda.device.state import VirtualDevice, open_device_named
+from virtual_cuda.device.state import VirtualDevice, find_open_device
 from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.nested import NestedTensor, nested_to_device, run_nested
+from virtual_cuda.ops.nested import NestedTensor, call_with_nested_tensors, nested_to_device
 from virtual_cuda.ops.sparse import SparseTensor, sparse_to_device, wrap_sparse
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.torch_api.compatibility import sparse_tensors_to_validate
@@ -41,7 +41,7 @@ def _make_nested_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
     tensors = [leaf for leaf in leaves_of(pieces) if isinstance(leaf, torch.Tensor)]
     device: VirtualDevice | None = None
     if kwargs.get("device") is not None:
-        device = open_device_named(kwargs["device"])
+        device = find_open_device(kwargs["device"])
     else:
         for tensor in tensors:
             if tensor.device != tensors[0].device:
@@ -52,7 +52,7 @@ def _make_nested_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
     if device is None or kwargs.get("layout") is torch.jagged:
         return original(*args, **kwargs)
     kwargs.pop("device", None)
-    return run_nested(original, args, kwargs, device)
+    return call_with_nested_tensors(original, args, kwargs, device)
 
 
 def _device_of_first(values: Iterable[Any]) -> VirtualDevice | None:
@@ -64,14 +64,14 @@ def _device_of_first(values: Iterable[Any]) -> VirtualDevice | None:
     return None
 
 
-def _rebuild_nested(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
+def _rebuild_nested_tensor(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
     """Rebuild a nested tensor that was saved or sent.
 
     Its sizes, strides and offsets are on the host.
     """
     if type(buffer) not in VIRTUAL:
         return original(buffer, *args, **kwargs)
-    return run_nested(original, (buffer, *args), kwargs)
+    return call_with_nested_tensors(original, (buffer, *args), kwargs)
 
 
 def _has_torch_function(original: Any, values: Any) -> bool:
@@ -83,7 +83,7 @@ def _has_torch_function(original: Any, values: Any) -> bool:
     return bool(original(others))
 
 
-def _forget_unvalidated() -> None:
+def _forget_tensors_to_validate() -> None:
     """Remove the device's sparse tensors from those that wait to be validated.
 
     The next `torch.load` would do that, on a device that is closed then.
@@ -99,7 +99,7 @@ def _nested_patches(opening: Opening) -> Iterator[Patch]:
         yield around(torch.nested, name, _make_nested_tensor)
     yield around(torch, "_nested_tensor_from_mask", _make_nested_tensor)
     for name in ("_nested_view_from_buffer", "_nested_view_from_buffer_copy"):
-        yield around(torch, name, _rebuild_nested)
+        yield around(torch, name, _rebuild_nested_tensor)
     yield around(torch.overrides, "has_torch_function", _has_torch_function)
 
 
@@ -117,7 +117,7 @@ def _device_asked_for(kwargs: dict[str, Any], tensors: Iterable[Any]) -> Virtual
         if default.type == "cuda":
             kwargs["device"] = default
     if kwargs.get("device") is not None:
-        return open_device_named(kwargs["device"])
+        return find_open_device(kwargs["device"])
     for tensor in tensors:
         if type(tensor) in VIRTUAL:
             device: VirtualDevice = tensor._block.device
@@ -184,7 +184,7 @@ def _make_coo_on_device(
     return aten.sparse_coo_tensor.indices_size(indices, values, size, **options)
 
 
-def _make_compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+def _make_compressed_tensor(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     """Call `torch.sparse_csr_tensor` or its like, which may be for the device.
 
     `kind` is "csr" or its like. Raises RuntimeError for tensors on two devices.
@@ -221,7 +221,7 @@ def _require_one_device(kind: str, args: Any) -> None:
     raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-def _move_sparse_or_nested(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _move_sparse_or_nested_tensor(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`Tensor.to`: move a sparse or nested host tensor to the device.
 
     Calls the original for all others.
@@ -233,7 +233,7 @@ def _move_sparse_or_nested(original: Any, tensor: Any, /, *args: Any, **kwargs: 
     target = kwargs.get("device", args[0] if args else None)
     if isinstance(target, torch.Tensor):
         target = target.device
-    device = open_device_named(target)
+    device = find_open_device(target)
     if device is None:
         return original(tensor, *args, **kwargs)
     dtype = kwargs.get("dtype")
@@ -269,7 +269,7 @@ def _refuse_sparse_result(original: Any, *args: Any, **kwargs: Any) -> Any:
 @torch_patches(Stage.WRAP)
 def _sparse_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of sparse tensors' constructors, checks and moves."""
-    opening.on_close.append(_forget_unvalidated)
+    opening.on_close.append(_forget_tensors_to_validate)
     for owner in (torch, torch.Tensor):
         for name in ("smm", "sspaddmm"):
             yield around(owner, name, _refuse_sparse_result)
@@ -277,6 +277,6 @@ def _sparse_patches(opening: Opening) -> Iterator[Patch]:
         if name.startswith("_validate_sparse_") and name.endswith("_args"):
             yield around(torch, name, _validate_on_host)
     for kind in ("compressed", "csr", "csc", "bsr", "bsc"):
-        yield around(torch, f"sparse_{kind}_tensor", partial(_make_compressed, kind))
+        yield around(torch, f"sparse_{kind}_tensor", partial(_make_compressed_tensor, kind))
     yield around(torch, "sparse_coo_tensor", _make_coo)
-    yield around(torch.Tensor, "to", _move_sparse_or_nested)
+    yield around(torch.Tensor, "to", _move_sparse_or_nested_tensor)

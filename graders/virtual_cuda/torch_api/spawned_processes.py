@@ -23,7 +23,7 @@ _run_process: Final = find_internal(
 )
 
 
-def _open_and_run(
+def _open_and_call(
     open_in_child: OpenInChild, devices: int, memory: int, gpu: str | None, *args: Any
 ) -> None:
     """Open the device in a new process, and run there what torch runs."""
@@ -51,7 +51,7 @@ class _ProcessStart:
         model = None if gpu.model is None else gpu.model.name
         memory = gpu.devices[0].memory.total
         arguments = (self._open_in_child, len(gpu.devices), memory, model)
-        return functools.partial, (_open_and_run, *arguments)
+        return functools.partial, (_open_and_call, *arguments)
 
 
 @torch_patches()

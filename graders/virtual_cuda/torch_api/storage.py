@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.hidden import hidden_attribute
-from virtual_cuda.device.state import CUDA, Block, VirtualDevice, open_device_named
+from virtual_cuda.device.state import CUDA, Block, VirtualDevice, find_open_device
 from virtual_cuda.device.tensor import Tensor, update_shell, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import Direction
@@ -167,7 +167,7 @@ def _make_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> An
 
     Raises DeviceClosed and OutOfMemoryError.
     """
-    open_device = None if device is None else open_device_named(device)
+    open_device = None if device is None else find_open_device(device)
     if open_device is None:
         if device is not None:
             kwargs["device"] = device
@@ -183,7 +183,7 @@ def _make_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> An
     return on_device(_StorageInC.__new__(_HostStorage, *args, **kwargs), block)
 
 
-def _untyped(storage: Any) -> Any:
+def _untyped_storage_of(storage: Any) -> Any:
     """The untyped storage in a typed one; any other object as it is."""
     if isinstance(storage, torch.storage.TypedStorage):
         return storage._untyped_storage
@@ -201,7 +201,7 @@ def _copy_storage(storage: Any, source: Any, non_blocking: Any = False) -> Any:
     Records the copy where it leads from one device to another.
     """
     # C++ asks for the same class only of what it cannot convert; both are host storages to it.
-    untyped = _untyped(source)
+    untyped = _untyped_storage_of(source)
     _copy_on_host(storage, untyped, bool(non_blocking))
     target = _device_of_storage(storage)
     origin = _device_of_storage(untyped)
@@ -234,13 +234,13 @@ def _set_on_host(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     C++ takes such a storage for the host's.
     """
     source = args[0] if args else kwargs.get("source")
-    untyped = _untyped(source)
+    untyped = _untyped_storage_of(source)
     if type(untyped) is UntypedStorage and not isinstance(tensor, Tensor):
         raise _storage_elsewhere_error(tensor, untyped)
     return host_set(tensor, *args, **kwargs)
 
 
-def _run_set(func: Any, args: Any, kwargs: Any) -> Any:
+def _run_set_operator(func: Any, args: Any, kwargs: Any) -> Any:
     """Run `aten::set_`: give a device tensor the memory of a tensor or storage.
 
     Raises RuntimeError for memory on another device.
@@ -272,8 +272,8 @@ def _run_set_to_nothing(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 operator("set_", plan=_run_set_to_nothing)
-operator("set_.source_Storage", "set_.source_Storage_storage_offset", plan=_run_set)
-operator("set_.source_Tensor", "set_.source_Tensor_storage_offset", plan=_run_set)
+operator("set_.source_Storage", "set_.source_Storage_storage_offset", plan=_run_set_operator)
+operator("set_.source_Tensor", "set_.source_Tensor_storage_offset", plan=_run_set_operator)
 # Asked by `x.data = y` of two device tensors; nothing runs on a device for it.
 operator("_has_compatible_shallow_copy_type", plan=lambda func, args, kwargs: True)
 # Asked by forward-mode differentiation, also of tensors on two devices.

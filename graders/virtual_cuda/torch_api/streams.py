@@ -100,17 +100,17 @@ class AnyEvent(_Handle):
 
         Asking takes modelled time, so that a loop that asks comes to an end.
         """
-        if self._is_reached():
+        if self._is_complete():
             return True
         if now.gpu is not None:
             now.gpu.spend_on_asking()
         return False
 
-    def _is_reached(self) -> bool:
+    def _is_complete(self) -> bool:
         """True if the device has reached the event, by the modelled clock if there is one."""
         clock = None if now.gpu is None else now.gpu.clock()
         if clock is not None:
-            return clock.is_reached(self._row)
+            return clock.has_passed_event(self._row)
         return self._recorded_at is None or self._recorded_at <= perf_counter()
 
     def synchronize(self) -> None:
@@ -135,7 +135,7 @@ class AnyEvent(_Handle):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if self._index != end_event._index:
             raise cuda_error("invalid resource handle", "InvalidResourceHandle")
-        if not (self._is_reached() and end_event._is_reached()):
+        if not (self._is_complete() and end_event._is_complete()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         clock = None if now.gpu is None else now.gpu.clock()
         seconds = end_event._recorded_at - self._recorded_at

@@ -148,7 +148,7 @@ def host_class(cls: Any) -> Any:
     return student_class(cls) if cls in VIRTUAL else cls
 
 
-def _refuse_closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _refuse_after_close(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """The `__torch_dispatch__` of tensors that have outlived their device: raises DeviceClosed."""
     for tensor in tensors_in([args, kwargs or {}]):
         if isinstance(tensor, Tensor):
@@ -166,7 +166,7 @@ def _forget_device_classes() -> None:
         VIRTUAL.difference_update(_device_classes.values())
         for cls in _device_classes.values():
             # No plan knows the class any more.
-            type.__setattr__(cls, "__torch_dispatch__", staticmethod(_refuse_closed))
+            type.__setattr__(cls, "__torch_dispatch__", staticmethod(_refuse_after_close))
         _device_classes.clear()
 
 
@@ -219,7 +219,7 @@ def _subclass_patches(opening: Opening) -> Iterator[Patch]:
 # ---- what is looked up on torch.Tensor -----------------------------------------------------------
 
 
-def device_as_named(device: torch.device) -> torch.device:
+def device_as_programs_see_it(device: torch.device) -> torch.device:
     """The device by the name that programs know; C++ has another one for ours."""
     if device == CPU:  # its type as a text takes longer
         return device
@@ -228,7 +228,7 @@ def device_as_named(device: torch.device) -> torch.device:
 
 def device_of(tensor: Any) -> torch.device:
     """The value of `x.device`, of host and device tensors alike."""
-    return device_as_named(_device_in_cpp.__get__(tensor))
+    return device_as_programs_see_it(_device_in_cpp.__get__(tensor))
 
 
 def is_cuda_tensor(tensor: Any) -> bool:

@@ -24,7 +24,7 @@ _SETTERS: Final = (
 )
 
 
-def is_tf32_allowed() -> bool:
+def allows_tf32() -> bool:
     """True if products of float32 may use tensor cores.
 
     torch's old name for this may raise once the new one was used.
@@ -36,9 +36,9 @@ def _note_changes_by(setter: Any) -> Any:
     """A function that calls `setter`, and notes in the ledger if TF32 has been turned on or off."""
 
     def set_and_note(*args: Any) -> Any:
-        before = is_tf32_allowed()
+        before = allows_tf32()
         result = setter(*args)
-        after = is_tf32_allowed()
+        after = allows_tf32()
         if after is not before:
             note_in_ledger("tf32", argument=int(after))
         return result
@@ -48,7 +48,7 @@ def _note_changes_by(setter: Any) -> Any:
 
 def _note_if_allowed_before(gpu: VirtualGpu) -> None:
     """Note in a new device's ledger that TF32 was allowed before it opened."""
-    if is_tf32_allowed():
+    if allows_tf32():
         row = StreamRow(perf_counter(), None, None, "cuda:0", 0, "tf32", 1)
         gpu.ledger.rows.append(row)
 

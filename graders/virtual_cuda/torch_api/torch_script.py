@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import open_device_named
+from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
-from virtual_cuda.patching import Opening, Patch, around, torch_patches, unpatched
+from virtual_cuda.patching import Opening, Patch, around, original_function, torch_patches
 
 _NO_FROZEN: Final = (
     "a frozen script on the virtual GPU cannot be saved; save it before torch.jit.freeze"
@@ -58,7 +58,7 @@ def _load_script(
     original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any
 ) -> Any:
     """Load a script; puts it on the device that it was saved on or that `map_location` names."""
-    wanted = None if map_location is None else open_device_named(map_location)
+    wanted = None if map_location is None else find_open_device(map_location)
     files = {**(_extra_files or {}), _DEVICE_FILE: ""}
     script = original(f, map_location if wanted is None else "cpu", files, **kwargs)
     saved_on = files.pop(_DEVICE_FILE)
@@ -108,7 +108,7 @@ def _read_annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _find_builtin(original: Any, function: Any) -> Any:
     """The operator that a function of torch, or ours in its place, is compiled to; or None."""
-    operator = original(function) or original(unpatched(function))
+    operator = original(function) or original(original_function(function))
     if operator:
         return operator
     name = getattr(function, "__name__", "")
@@ -117,9 +117,9 @@ def _find_builtin(original: Any, function: Any) -> Any:
     return None
 
 
-def _compile_unpatched(original: Any, function: Any, *rest: Any) -> Any:
+def _compile_original(original: Any, function: Any, *rest: Any) -> Any:
     """Compile the function of torch that a function of ours replaces."""
-    return original(unpatched(function), *rest)
+    return original(original_function(function), *rest)
 
 
 @torch_patches()
@@ -130,5 +130,5 @@ def _compiling_patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.jit.annotations, "try_ann_to_type", _read_annotation)
     yield around(find_internal("torch.jit._builtins"), "_find_builtin", _find_builtin)
     recursive = find_internal("torch.jit._recursive")
-    yield around(recursive, "try_compile_fn", _compile_unpatched)
-    yield around(recursive, "make_stub", _compile_unpatched)
+    yield around(recursive, "try_compile_fn", _compile_original)
+    yield around(recursive, "make_stub", _compile_original)

@@ -15,12 +15,12 @@ from typing import Any, Final
 import torch
 import torch.nested
 
-from virtual_cuda.device.state import open_device_named
+from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.patching import Opening, Patch, around, class_watch, torch_patches
 from virtual_cuda.torch_api.student_classes import (
-    device_as_named,
+    device_as_programs_see_it,
     device_of,
     host_class,
     is_cuda_tensor,
@@ -42,7 +42,7 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """
     cls = host_class(cls)
     by_position = len(args) > _DEVICE_POSITION
-    device = open_device_named(args[_DEVICE_POSITION] if by_position else kwargs.get("device"))
+    device = find_open_device(args[_DEVICE_POSITION] if by_position else kwargs.get("device"))
     if device is None:
         return original(cls, *args, **kwargs)
     if by_position:
@@ -98,7 +98,7 @@ def _rename_devices(arguments: Any) -> Any:
 
 
 def _rename_device(value: Any) -> Any:
-    return device_as_named(value) if isinstance(value, torch.device) else value
+    return device_as_programs_see_it(value) if isinstance(value, torch.device) else value
 
 
 def _push_mode(original: Any, mode: Any) -> None:

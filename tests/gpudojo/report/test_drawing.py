@@ -11,7 +11,13 @@ from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionSt
 from gpudojo.report.charts import Bar, Dot, draw_bars, draw_histogram, draw_scatter
 from gpudojo.report.people import Roll, nameless_author, patterns_to_hide, pseudonym_of
 from gpudojo.report.records import SubmissionRecords, TimelinePair
-from gpudojo.report.rendering import counted, format_duration, format_size, mark_code, visible_value
+from gpudojo.report.rendering import (
+    count_phrase,
+    format_duration,
+    format_size,
+    mark_code,
+    visible_value,
+)
 from gpudojo.report.timeline_svg import timeline_svg, totals_of
 from gpudojo.sandbox.protocol import Loaded
 from hypothesis import given, settings
@@ -156,7 +162,7 @@ def test_sizes_counts_and_durations() -> None:
         "224 KiB",
         "3.0 GiB",
     ]
-    assert [counted(n, "copy", "copies") for n in (0, 1, 2000)] == [
+    assert [count_phrase(n, "copy", "copies") for n in (0, 1, 2000)] == [
         "0 copies",
         "1 copy",
         "2,000 copies",

@@ -23,7 +23,7 @@ from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.hooks import lanes_to_scale, what_limits
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.rows import OperationRow
-from virtual_cuda.ledger.timeline_text import draw_scaled
+from virtual_cuda.ledger.timeline_text import draw_to_scale
 
 from tests.virtual_cuda.clock.__main__ import (
     MIXES,
@@ -303,7 +303,7 @@ def test_lanes_are_to_scale() -> None:
         seconds = sum(percent for _, percent in lane.parts) / 100 / len(lane.parts) * times.end
         taken = sum(i.seconds for i in times.intervals if i.lane == lane.name)
         assert seconds == pytest.approx(taken, rel=0.2)
-    drawn = plain_lines(draw_scaled(made, 80))
+    drawn = plain_lines(draw_to_scale(made, 80))
     assert (
         drawn[0]
         == f"modelled on T4, to scale: {duration(made.end)}, GPU idle {made.idle} % of the time"

@@ -45,7 +45,7 @@ def _convolution_kernels(call: KernelCall, chip: Chip) -> Kernels:
     has_bias = len(call.inputs) > 2
     if has_bias:
         yield Kernel("stretched", 2 * size_out)
-    if _is_layout_changed(source, weight):
+    if _changes_layout(source, weight):
         yield Kernel("layout", 2 * size_in)
         yield Kernel("layout", 2 * size_out)
         yield Kernel("layout", 2 * call.input_bytes(1))
@@ -59,7 +59,7 @@ def _is_depthwise(source: Shape, weight: Shape) -> bool:
     return channels > 1 and weight[0] >= channels
 
 
-def _is_layout_changed(source: Shape, weight: Shape) -> bool:
+def _changes_layout(source: Shape, weight: Shape) -> bool:
     """True if cuDNN changes the layout for tensor cores, which want the channels last."""
     is_deep = source[1] >= 16 or math.prod(weight[1:]) >= 128
     has_window = math.prod(weight[2:]) > 1

@@ -168,7 +168,7 @@ class AppleEvent:
 
         If not, the clock moves on, so that a loop that asks comes to an end.
         """
-        if self._is_reached():
+        if self._is_complete():
             return True
         self._gpu.clock.sleep(issue_time())
         return False
@@ -179,11 +179,11 @@ class AppleEvent:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if not (self._is_reached() and end_event._is_reached()):
+        if not (self._is_complete() and end_event._is_complete()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return (end_event._at - self._at) * 1e3
 
-    def _is_reached(self) -> bool:
+    def _is_complete(self) -> bool:
         moment = self._at or 0.0
         return moment <= self._gpu.clock.now() + 1e-9  # the resolution of the clock
 
