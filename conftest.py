@@ -1,6 +1,7 @@
 """Fixtures and options of every test run in this repository.
 
-Nothing here ignores a folder: the files under exercises/ and reference/ are collected by the plugin, as students' are.
+Nothing here ignores a folder: the files under exercises/ and reference/ are collected by the
+plugin, as students' are.
 """
 
 import importlib.util
@@ -20,7 +21,10 @@ def pytest_configure(config: pytest.Config) -> None:
         if importlib.util.find_spec(name) is None
     ]
     if lacking and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        needed = f"this runs the project's own tests, which need {', '.join(lacking)}: pip install -e '.[dev]'"
+        needed = (
+            f"this runs the project's own tests, which need {', '.join(lacking)}: pip install -e "
+            "'.[dev]'"
+        )
         raise pytest.UsageError(f"{needed} ({EXERCISES})")
 
 

@@ -1,8 +1,11 @@
-"""What does the process of a submission cost? `python -m benchmarks.bench_child OTHER` compares two checkouts.
+"""What does the process of a submission cost?
 
-Both grade copies of the reference, as a student would hand them in. Both are under way at the same time, and run a
-submission in turns: the speed of a machine changes, but not much from one second to the next. What is compared is the
-processor time of each submission's process, as the kernel counts it, with that of the other's next one.
+`python -m benchmarks.bench_child OTHER` compares two checkouts.
+
+Both grade copies of the reference, as a student would hand them in. Both are under way at the same
+time, and run a submission in turns: the speed of a machine changes, but not much from one second to
+the next. What is compared is the processor time of each submission's process, as the kernel counts
+it, with that of the other's next one.
 """
 
 from __future__ import annotations

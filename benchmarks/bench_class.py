@@ -1,14 +1,17 @@
-"""What does grading a class cost? `python -m benchmarks.bench_class` prints one table of ratios from one run.
+"""What does grading a class cost?
 
-A class of made-up students (`dojo sample`) is graded by `dojo grade` with one job for each core, and some of its
-submissions by a fresh `pytest` each, one after another, as an instructor without gpudojo's grader would. Submissions
-for both are interleaved in time. The bare calls are the students' own functions, called in every scenario in one warm
-process, with nobody looking: no fences, no evidence, no verdict; what counts is processor time inside the functions, so
-that those which sleep count little. The processor time of a child, the process that a submission runs in, is that of
-the same submissions in the graded class.
+`python -m benchmarks.bench_class` prints one table of ratios from one run.
 
-`dojo grade --rejudge` is timed twice: with nothing changed, and after a check of one exercise was edited (in a copy of
-the grader).
+A class of made-up students (`dojo sample`) is graded by `dojo grade` with one job for each core,
+and some of its submissions by a fresh `pytest` each, one after another, as an instructor without
+gpudojo's grader would. Submissions for both are interleaved in time. The bare calls are the
+students' own functions, called in every scenario in one warm process, with nobody looking: no
+fences, no evidence, no verdict; what counts is processor time inside the functions, so that those
+which sleep count little. The processor time of a child, the process that a submission runs in, is
+that of the same submissions in the graded class.
+
+`dojo grade --rejudge` is timed twice: with nothing changed, and after a check of one exercise was
+edited (in a copy of the grader).
 """
 
 from __future__ import annotations
@@ -128,7 +131,9 @@ def processor_seconds_of_children(out: Path, results: dict[str, Any], names: set
 
 
 def processor_seconds_of_calls(folders: list[Path]) -> float:
-    """Seconds of processor time inside the students' functions, per submission, in one warm process."""
+    """Seconds of processor time inside the students' functions, per submission, in one warm
+    process.
+    """
     code = f"""
 import sys, time, json, warnings
 warnings.simplefilter("ignore")
@@ -203,7 +208,8 @@ def main() -> None:
             if target.is_dir():
                 plain.append(target)
         out = base / "out"
-        # The start of the grader and the reference's own run, which a class pays once, are in its time.
+        # The start of the grader and the reference's own run, which a class pays once, are in its
+        # time.
         pytests = []
         half = asked.fresh // 2
         for submission in plain[:half]:
@@ -272,7 +278,9 @@ def main() -> None:
 def grade_larger_class(
     base: Path, known: sample_class.Corpus, jobs: int, students: int, more: int
 ) -> list[str]:
-    """The same with many more: cost of each, and the largest the grader has been, in a sentence each."""
+    """The same with many more: cost of each, and the largest the grader has been, in a sentence
+    each.
+    """
     found = []
     folder = base / "larger"
     folder.mkdir()

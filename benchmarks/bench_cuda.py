@@ -1,10 +1,12 @@
-"""Does a real GPU give the verdicts that the virtual one gives, and what does a submission cost on each?
+"""Does a real GPU give the verdicts that the virtual one gives, and what does a submission cost on
+each?
 
     python -m benchmarks.bench_cuda [--every N] [--jobs 16,4] [--students 30]
 
-One class is made of everything there is: each right and wrong solution of the day as a submission of its own, the
-example class, and a made-up one. It is graded on the virtual device and on CUDA, with the same secret; every check's
-outcome and diagnosis is compared, and differences are printed with both sentences. Needs a GPU, and the tests' folder.
+One class is made of everything there is: each right and wrong solution of the day as a submission
+of its own, the example class, and a made-up one. It is graded on the virtual device and on CUDA,
+with the same secret; every check's outcome and diagnosis is compared, and differences are printed
+with both sentences. Needs a GPU, and the tests' folder.
 """
 
 from __future__ import annotations

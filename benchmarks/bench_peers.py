@@ -1,12 +1,15 @@
-"""How fast is a class graded next to other graders, and what do they see? One table of ratios from one run.
+"""How fast is a class graded next to other graders, and what do they see?
+
+One table of ratios from one run.
 
     python -m benchmarks.bench_peers --make-environments DIR     # once: a few minutes, about 3 GB
     python -m benchmarks.bench_peers --environments DIR
 
-The same three exercises from the same students are graded by `dojo grade`, and with pytest, nbgrader, otter-grader,
-gradescope-utils and check50, which all test the same claims (`peers/claims.py`) with one job and one thread. Rounds are
-interleaved: each tool grades a part of the class, then each the next part; only `dojo grade`, which pays its start once
-a class, gets the whole class every time. Processor time hardly depends on what else a machine is doing; wall-clock
+The same three exercises from the same students are graded by `dojo grade`, and with pytest,
+nbgrader, otter-grader, gradescope-utils and check50, which all test the same claims
+(`peers/claims.py`) with one job and one thread. Rounds are interleaved: each tool grades a part of
+the class, then each the next part; only `dojo grade`, which pays its start once a class, gets the
+whole class every time. Processor time hardly depends on what else a machine is doing; wall-clock
 time does. Linux only.
 """
 
@@ -48,12 +51,15 @@ COLUMNS = (
 
 
 def split_class(known: Sequence[Submission], rounds: int) -> list[Sequence[Submission]]:
-    """The class in so many parts; which students are in which does not depend on what they handed in."""
+    """The class in so many parts.
+
+    Which students are in which does not depend on what they handed in.
+    """
     return [known[number::rounds] for number in range(rounds)]
 
 
 def count_agreements(known: Sequence[Submission], graded: Graded) -> list[str]:
-    """How many of the right ones got full marks, and how many of each kind of wrong ones did not."""
+    """How many right solutions got full marks, and how many wrong ones of each kind did not."""
     cells = []
     for kind in ("right", *KINDS):
         asked = [
@@ -119,11 +125,20 @@ def comparison_table(
     }
     fooled = [name for name, students in full.items() if students & {stub.name for stub in stubs}]
     made.notes = [
-        "One job and one thread each, but for the second row; starts included. Ratios are to `dojo grade`."
+        (
+            "One job and one thread each, but for the second row; starts included. Ratios are to "
+            "`dojo grade`."
+        )
         + (f" The others grade {others} of them." if others < len(known) else ""),
         "Right submissions that passed, and mistakes that were caught, by what they are about.",
-        "The class is drawn from gpudojo's own corpus, so that its own verdicts are right by construction.",
-        "The peers test values, types, modes and times on CPU tensors: they have no device to see placement on.",
+        (
+            "The class is drawn from gpudojo's own corpus, so that its own verdicts are right by "
+            "construction."
+        ),
+        (
+            "The peers test values, types, modes and times on CPU tensors: they have no device to "
+            "see placement on."
+        ),
         f"{len(stubs)} more have stubs left: "
         + (f"full marks from {', '.join(fooled)}." if fooled else "all noticed."),
     ]

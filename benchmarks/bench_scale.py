@@ -1,8 +1,9 @@
 """Does a class of ten thousand cost ten thousand times one?
 
-The class is made by `dojo sample`: right, wrong, half done, notebooks, archives, broken, hostile. While it is graded
-the grader's own memory is noted, and how many are done; afterwards everything that reads the results is run on them.
-With `--folder` the class and its results stay, and the same command resumes where it was stopped.
+The class is made by `dojo sample`: right, wrong, half done, notebooks, archives, broken, hostile.
+While it is graded the grader's own memory is noted, and how many are done; afterwards everything
+that reads the results is run on them. With `--folder` the class and its results stay, and the same
+command resumes where it was stopped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Does a verdict depend on the seed? `python -m benchmarks.bench_seeds` grades all kept solutions under many seeds.
+"""Does a verdict depend on the seed?
 
-A solution is graded under each seed as in a class, beside the reference under the same seed. Its row in the table says
-how many seeds agree with the first one, and what another seed says instead. Verdicts are kept in a file, one line for
-each solution, and the same command resumes: what is there for the same source and the same exercises is not graded
-again.
+`python -m benchmarks.bench_seeds` grades all kept solutions under many seeds.
+
+A solution is graded under each seed as in a class, beside the reference under the same seed. Its
+row in the table says how many seeds agree with the first one, and what another seed says instead.
+Verdicts are kept in a file, one line for each solution, and the same command resumes: what is there
+for the same source and the same exercises is not graded again.
 """
 
 from __future__ import annotations
@@ -93,7 +95,10 @@ def verdicts_of_task(task: Task) -> tuple[Path, dict[int, list[str]]]:
 
 
 def read_kept_verdicts(kept: Path) -> dict[str, dict[int, list[str]]]:
-    """The verdicts of earlier runs, by the stamp of their solution; a line cut off by an end is left out."""
+    """The verdicts of earlier runs, by the stamp of their solution.
+
+    A line cut off by an end is left out.
+    """
     found: dict[str, dict[int, list[str]]] = {}
     for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
         try:
@@ -125,7 +130,8 @@ def grade_solutions(
     for group in split_in_batches(
         left, 40 * processes
     ):  # then others take over: some solutions leave things behind
-        # One thread each, as in a class: with more, processes on many cores wait for one another most of the time.
+        # One thread each, as in a class: with more, processes on many cores wait for one another
+        # most of the time.
         with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
             for done in as_completed([pool.submit(verdicts_of_task, task) for task in group]):
                 path, found = done.result()

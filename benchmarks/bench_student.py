@@ -1,10 +1,13 @@
-"""How long does a student wait? `pytest exercises/day8` in some ways, next to a bare `import torch`, in one table.
+"""How long does a student wait?
 
-A copy of the repository's exercises is run as handed out, with every stub still to do, and with the references in
-place of the stubs; with `--released FOLDER`, which `dojo release student FOLDER` has made, that repository too. Only
-the plugins that gpudojo brings with it are loaded, and bytecode is written, as in a student's environment. Rounds are
-interleaved, one of each after another, and medians are compared: a busy machine disturbs all alike. The first round,
-which fills caches, does not count. Runs on every system.
+`pytest exercises/day8` in some ways, next to a bare `import torch`, in one table.
+
+A copy of the repository's exercises is run as handed out, with every stub still to do, and with the
+references in place of the stubs; with `--released FOLDER`, which `dojo release student FOLDER` has
+made, that repository too. Only the plugins that gpudojo brings with it are loaded, and bytecode is
+written, as in a student's environment. Rounds are interleaved, one of each after another, and
+medians are compared: a busy machine disturbs all alike. The first round, which fills caches, does
+not count. Runs on every system.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ PLUGINS: Final = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin", "pytest
 
 
 def copy_exercises(base: Path) -> None:
-    """The exercises as handed out, and with the references in their place; references beside, as in the repository."""
+    """The exercises as handed out, and with the references in their place.
+
+    References beside, as in the repository.
+    """
     for name, source in (("stubs", "exercises"), ("solved", "reference")):
         shutil.copytree(
             ROOT / source / "day8", base / name / "exercises" / "day8", ignore=_compiled
@@ -87,7 +93,10 @@ class Waited(NamedTuple):
 
 
 def time_command(words: list[str], base: Path, pytest: bool) -> Waited:
-    """How long until the prompt is back; a pytest that could not start is an error, one with failures is not."""
+    """How long until the prompt is back.
+
+    A pytest that could not start is an error, one with failures is not.
+    """
     site = [str(base / "released" / "site")] if any("released" in word for word in words) else []
     path = os.pathsep.join([*site, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {
@@ -110,7 +119,8 @@ def time_command(words: list[str], base: Path, pytest: bool) -> Waited:
     after = os.times()
     if run.returncode not in ((0, 1) if pytest else (0,)):
         raise SystemExit(
-            f"{' '.join(words)} ended with {run.returncode}:\n{run.stdout.decode(errors='replace')[-2000:]}"
+            f"{' '.join(words)} ended with {run.returncode}:\n"
+            f"{run.stdout.decode(errors='replace')[-2000:]}"
         )
     spent = (
         after.children_user + after.children_system - before.children_user - before.children_system

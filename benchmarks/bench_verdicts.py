@@ -1,8 +1,11 @@
-"""What is seen with a device and what without? Every solution of three exercises, judged by gpudojo and by plain tests.
+"""What is seen with a device and what without?
 
-The plain tests are the claims that the peers are compared with (`peers/claims.py`): careful ones, on CPU tensors. The
-solutions are those of `tests/day8`, right ones in many spellings and wrong ones with one mistake each; gpudojo's own
-tests hold it to all of them, so that its column is no surprise and the other is the news. Linux only.
+Every solution of three exercises, judged by gpudojo and by plain tests.
+
+The plain tests are the claims that the peers are compared with (`peers/claims.py`): careful ones,
+on CPU tensors. The solutions are those of `tests/day8`, right ones in many spellings and wrong ones
+with one mistake each; gpudojo's own tests hold it to all of them, so that its column is no surprise
+and the other is the news. Linux only.
 """
 
 from __future__ import annotations
@@ -90,7 +93,8 @@ def main() -> None:
                 verdict = found.verdicts[submission.name]
                 if (verdict.full is True) != (submission.kind == "right"):
                     print(
-                        f"{name}: {submission.origin} ({submission.kind}): {', '.join(verdict.failed) or 'passed'}"
+                        f"{name}: {submission.origin} ({submission.kind}): "
+                        f"{', '.join(verdict.failed) or 'passed'}"
                     )
 
 

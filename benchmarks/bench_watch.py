@@ -1,9 +1,9 @@
 """How long from a save to the verdict in `dojo watch`, next to the function's own calls?
 
-A solved exercise is saved again and again, each time with one statement more in its function, in a folder that a real
-session watches. A save is made when the next process is ready, as after the seconds in which a student types. Between
-two saves the same function is called in this process by the same probes, and only the time inside it is counted. Runs
-on every system.
+A solved exercise is saved again and again, each time with one statement more in its function, in a
+folder that a real session watches. A save is made when the next process is ready, as after the
+seconds in which a student types. Between two saves the same function is called in this process by
+the same probes, and only the time inside it is counted. Runs on every system.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def with_statement(text: str, name: str, number: int) -> str:
 def time_saves(
     number: str, rounds: int, kind: str
 ) -> tuple[str, list[float], list[float], list[float]]:
-    """A function's name; seconds from save to verdict, those since the save was noticed, and those of its own calls."""
+    """A function's name.
+
+    Seconds from save to verdict, those since the save was noticed, and those of its own calls.
+    """
     saved = []
     noticed = []
     own = []

@@ -1,8 +1,10 @@
-"""Is anything lost when processes die? `python -m benchmarks.kill_loop` kills them at random and compares results.
+"""Is anything lost when processes die?
 
-A class is graded once in peace. Then again, while `kill -9` hits, at random moments, the grader, the fork server that
-forks, its launcher, or a submission's own process; when the grader dies the same command is typed again. In the end
-both results must be the same, but for times and memory.
+`python -m benchmarks.kill_loop` kills them at random and compares results.
+
+A class is graded once in peace. Then again, while `kill -9` hits, at random moments, the grader,
+the fork server that forks, its launcher, or a submission's own process; when the grader dies the
+same command is typed again. In the end both results must be the same, but for times and memory.
 """
 
 from __future__ import annotations
@@ -135,9 +137,8 @@ def main() -> None:
                 pass
             else:
                 process = None
-                if (
-                    code == 0
-                ):  # done before enough were killed: everything from the start, with what is known kept
+                if code == 0:
+                    # Done before enough were killed: grade everything again from the start.
                     subprocess.run(["rm", "-rf", str(out / ".dojo" / "records")], check=True)
                 continue
             processes = {process.pid: 0, **depths_below(process.pid)}
@@ -158,7 +159,8 @@ def main() -> None:
         first = read_results(base / "peace")
         second = read_results(out)
         print(
-            f"{kills.total()} kills ({dict(kills)}), the command typed {starts} times; in peace it took {peace:.0f} s"
+            f"{kills.total()} kills ({dict(kills)}), the command typed {starts} times; in peace "
+            f"it took {peace:.0f} s"
         )
         differing = list(describe_differences(first, second))
         for line in differing:

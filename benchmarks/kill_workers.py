@@ -1,8 +1,10 @@
-"""Is anything lost when a cluster falls apart? `python -m benchmarks.kill_workers` kills it and compares results.
+"""Is anything lost when a cluster falls apart?
 
-A class is graded once in peace on this machine. Then on a scheduler and workers of their own, over loopback, while
-`kill -9` hits, at random moments, a worker, the scheduler, or the command itself, each of which is started again. In
-the end both results must be the same, but for times and memory.
+`python -m benchmarks.kill_workers` kills it and compares results.
+
+A class is graded once in peace on this machine. Then on a scheduler and workers of their own, over
+loopback, while `kill -9` hits, at random moments, a worker, the scheduler, or the command itself,
+each of which is started again. In the end both results must be the same, but for times and memory.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ SHARES = {"a worker": 0.7, "the scheduler": 0.15, "the command": 0.15}
 
 
 class Cluster:
-    """A scheduler and workers, each looked after as a cluster's own supervision would: what ends is started again."""
+    """A scheduler and workers, each looked after as a cluster's own supervision would: what ends is
+    started again.
+    """
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder
@@ -131,7 +135,9 @@ def main() -> None:
         print(f"| the command typed | {starts} |\n| processes left behind | {left} |")
         print(f"| submissions | {len(first)} |\n| results that differ | {len(differing)} |")
         print(
-            f"\nin peace on this machine {peace:.0f} s, on {asked.workers} workers that are killed {war:.0f} s"
+            "\n"
+            f"in peace on this machine {peace:.0f} s, on {asked.workers} workers that are killed "
+            f"{war:.0f} s"
         )
         for line in differing:
             print(line)

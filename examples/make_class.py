@@ -1,7 +1,8 @@
 """Makes examples/class from the solutions in this repository: `python examples/make_class.py`.
 
-Ten submissions of every kind an instructor meets: solved, half done, wrong in different ways, a notebook, an archive,
-broken, endless, hostile, and one named by a learning platform. The same files every time.
+Ten submissions of every kind an instructor meets: solved, half done, wrong in different ways, a
+notebook, an archive, broken, endless, hostile, and one named by a learning platform. The same files
+every time.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def files_of(folder: str) -> dict[str, bytes]:
 
 
 def wrong(stem: str, name: str) -> bytes:
-    """A wrong answer below the stub, as a student would have typed it; without the line that says what is wrong."""
+    """A wrong answer below the stub, as a student would have typed it.
+
+    Without the line that says what is wrong.
+    """
     text = (ROOT / "tests" / DAY / "wrong" / stem / f"{name}.py").read_text(encoding="utf-8")
     return "\n".join(text.splitlines()[1:]).strip().encode() + b"\n"
 

@@ -1,7 +1,7 @@
 """Takes the README's two pictures of a report: grades the example class and makes its pages.
 
-    python examples/screenshots.py              examples/report-class.png and examples/report-student.png
-    python examples/screenshots.py --all DIR    both pages at four widths, in both themes, to be looked at
+    python examples/screenshots.py              the README's two, in examples/
+    python examples/screenshots.py --all DIR    both pages at four widths, in both themes
 
 Needs chromium, and playwright from the extra `dev`.
 """

@@ -1,7 +1,7 @@
 """Device mistakes that the fixture `virtual_cuda` catches on a machine without a GPU.
 
-With gpudojo installed, `python -m pytest examples/test_device_handling.py` runs it. Everything called `broken_…` is
-wrong on purpose, and its test asserts how it is caught, so the file passes.
+With gpudojo installed, `python -m pytest examples/test_device_handling.py` runs it. Everything
+called `broken_…` is wrong on purpose, and its test asserts how it is caught, so the file passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Takes the README's picture of `dojo watch`: a student at the training loop, in the real app.
 
 python examples/watch_pictures.py              examples/dojo-watch.svg
-python examples/watch_pictures.py --all DIR    every page, wide and 80 columns, dark, light and without colours
+python examples/watch_pictures.py --all DIR    every page in every width and theme
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ async def pictures(
         app = WatchApp(course)
 
         def keep(name: str) -> None:
-            # Without textual's web font: a picture in a page may not load it, and the reader has a font.
+            # Without textual's web font: a picture in a page may not load it, and the reader has a
+            # font.
             picture = re.sub(r"@font-face {.*?}\s*", "", app.export_screenshot(), flags=re.DOTALL)
             save(name, picture.replace("Fira Code, ", "").replace("Fira Code,", ""))
 

@@ -1,4 +1,4 @@
-"""What all tests share: compiled modules, a Python that has torch loaded, and loaded fork servers."""
+"""What all tests share: compiled modules, a Python with torch loaded, and loaded fork servers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.sharing import LoadedForkServers, WarmPython
 
-# A process that has used a real GPU cannot open a virtual one. The tests that want the real one are run by naming it:
-# CUDA_VISIBLE_DEVICES=0 python -m pytest tests/virtual_cuda/test_real.py
+# A process that has used a real GPU cannot open a virtual one. The tests that want the real one are
+# run by naming it: CUDA_VISIBLE_DEVICES=0 python -m pytest tests/virtual_cuda/test_real.py
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 VERDICTS = "DOJO_TEST_VERDICTS"  # as in `tests/solutions.py`, which would import torch
@@ -50,10 +50,12 @@ settings.load_profile("dojo")
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the packages before any worker starts, and give every process one thread.
 
-    Hundreds of processes import them, often where Python is told to write no bytecode; and a test that watches the
-    folder for changes must not see a `__pycache__` appear. Threads of many processes on few cores wait for each other.
+    Hundreds of processes import them, often where Python is told to write no bytecode; and a test
+    that watches the folder for changes must not see a `__pycache__` appear. Threads of many
+    processes on few cores wait for each other.
     """
-    # A shell lets what it starts in the background ignore Ctrl-C, and tests that send it would wait in vain.
+    # A shell lets what it starts in the background ignore Ctrl-C, and tests that send it would wait
+    # in vain.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -76,7 +78,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """For `-n auto`, one worker more than there are cores: workers wait for processes and locks a sixth of the time."""
+    """For `-n auto`, one worker more than there are cores: workers wait for processes and locks a
+    sixth of the time.
+    """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # xdist reads it
     return 1 + (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
@@ -85,15 +89,17 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with slow tests, then with the files whose tests share what takes long to make.
 
-    Towards the end workers take tests from each other: it would be made once more, or one would wait for the other,
-    or for a long test that was begun last.
+    Towards the end workers take tests from each other: it would be made once more, or one would
+    wait for the other, or for a long test that was begun last.
     """
     first = {item.path for item in items if LONG.intersection(getattr(item, "fixturenames", ()))}
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, item.path not in first))
 
 
 def pytest_collection_finish() -> None:
-    """Leave torch and thousands of tests out of collections: one would take 0.4 s, and pytest's own tests make five."""
+    """Leave torch and thousands of tests out of collections: one would take 0.4 s, and pytest's own
+    tests make five.
+    """
     gc.freeze()
     gc.enable()
 

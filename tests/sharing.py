@@ -1,4 +1,6 @@
-"""What tests share to save time: results made once for all workers, and Python processes that have torch loaded."""
+"""What tests share to save time: results made once for all workers, and Python processes that have
+torch loaded.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,12 @@ Made = TypeVar("Made")
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made]) -> Made:
-    """What `make` returns, given an empty folder; the first of xdist's workers makes it and the others read it.
+    """What `make` returns, given an empty folder.
 
-    The result is pickled; the folder stays where it is until pytest removes the run's temporary files.
+    The first of xdist's workers makes it and the others read it.
+
+    The result is pickled; the folder stays where it is until pytest removes the run's temporary
+    files.
     """
     base = factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -36,7 +41,8 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made
         return pickle.loads(result.read_bytes())  # type: ignore[no-any-return]
 
 
-# One request a line. The child leaves the loop and runs the module as `python -m` does, so that it also ends like one.
+# One request a line. The child leaves the loop and runs the module as `python -m` does, so that it
+# also ends like one.
 _SERVER = """
 import importlib, io, json, os, runpy, signal, sys, warnings
 for name in ("torch", "numpy", "pytest", "msgspec", "nbformat", "rich.console", "click", "jinja2"):
@@ -56,7 +62,8 @@ for line in iter(requests.readline, ""):
 else:
     os._exit(0)
 os.setsid()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and what they start, ignore it
+# A shell's background jobs, and what they start, ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 replies.close()
 for fd, mode in enumerate(("in", "out", "err")):
     opened = os.open(asked[mode], os.O_RDWR)
@@ -71,7 +78,8 @@ os.environ.update(asked["env"])
 for option in filter(None, asked["env"].get("PYTHONWARNINGS", "").split(",")):
     warnings._setoption(option)
 os.chdir(asked["cwd"])
-sys.path[:] = [asked["cwd"], *filter(None, asked["env"].get("PYTHONPATH", "").split(os.pathsep)), *base]
+folders = asked["env"].get("PYTHONPATH", "").split(os.pathsep)
+sys.path[:] = [asked["cwd"], *filter(None, folders), *base]
 sys.argv[:] = [asked["module"], *asked["argv"]]
 if asked["module"].endswith(".py"):
     sys.path[0] = os.path.dirname(asked["module"])
@@ -82,9 +90,11 @@ else:
 
 
 class WarmPython:
-    """Runs `python -m MODULE ARGUMENTS…`, or a script, in a fork of a process that has torch loaded.
+    """Runs `python -m MODULE ARGUMENTS…`, or a script, in a fork of a process that has torch
+    loaded.
 
-    Nothing of gpudojo is loaded there: it is like a fresh process whose `import torch`, half of a short run, is done.
+    Nothing of gpudojo is loaded there: it is like a fresh process whose `import torch`, half of a
+    short run, is done.
     """
 
     def __init__(self, python: str | Path = sys.executable, *options: str) -> None:
@@ -147,7 +157,8 @@ class WarmPython:
             self.server = None
 
 
-# A request holds the code and the arguments of a fork server's start, and brings its control socket and its output.
+# A request holds the code and the arguments of a fork server's start, and brings its control socket
+# and its output.
 _LOADED = """
 import json, os, signal, socket, sys
 sys.path.insert(0, sys.argv[1])
@@ -179,7 +190,9 @@ exec(asked["code"])
 
 
 class LoadedForkServers:
-    """Stands in for `subprocess` in the fork client: its fork servers are forks of one that has loaded everything."""
+    """Stands in for `subprocess` in the fork client: its fork servers are forks of one that has
+    loaded everything.
+    """
 
     DEVNULL = subprocess.DEVNULL
     TimeoutExpired = subprocess.TimeoutExpired

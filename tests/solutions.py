@@ -1,8 +1,10 @@
-"""Tests of a day's solutions: every right one passes, every wrong one gets its diagnosis, every check is tried.
+"""Tests of a day's solutions: every right one passes, every wrong one gets its diagnosis, every
+check is tried.
 
-Where solutions are, and how they say what is expected of them, is in `gpudojo.authoring.kept_solutions`. A day's
-`test_solutions.py` imports the tests from here; `pytest_generate_tests` finds the solutions in the folder of that file.
-An exercise that is still being written, with notes left in it, is skipped.
+Where solutions are, and how they say what is expected of them, is in
+`gpudojo.authoring.kept_solutions`. A day's `test_solutions.py` imports the tests from here;
+`pytest_generate_tests` finds the solutions in the folder of that file. An exercise that is still
+being written, with notes left in it, is skipped.
 """
 
 from __future__ import annotations
@@ -52,14 +54,18 @@ EACH = {
     "wrong": 1,
 }  # solutions of each function, of each check; of a day with MANY, others are slow tests
 MANY = 100
-VERDICTS = "DOJO_TEST_VERDICTS"  # the variable with the folder of what is graded in this run; `tests/conftest.py` sets it
+# The environment variable with the folder of verdicts of this run; `tests/conftest.py` sets it.
+VERDICTS = "DOJO_TEST_VERDICTS"
 LOSES = "# After it a process cannot use a real GPU any more."
 SHARED = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
 
 
 @pytest.fixture(autouse=True)
 def shared_names_put_back() -> Iterator[None]:
-    """What hostile solutions replace in shared modules; in grading every submission has a process of its own."""
+    """What hostile solutions replace in shared modules.
+
+    In grading every submission has a process of its own.
+    """
     before = [(shared, dict(vars(shared))) for shared in SHARED]
     yield
     for shared, names in before:
@@ -132,7 +138,9 @@ def wanted(day_name: str, stem: str, function: str) -> Evidence:
 
 
 def graded(path: Path) -> list[CheckResult]:
-    """The results of a solution, which is graded once: the tests of lines and causes look at the same ones."""
+    """The results of a solution, which is graded once: the tests of lines and causes look at the
+    same ones.
+    """
     skip_if_unfinished(*of_path(path))
     if VERDICTS not in os.environ:
         return _graded(path)

@@ -23,7 +23,8 @@ EXAMPLES = REPOSITORY / "examples"
 def test_every_test_of_an_example_passes(
     example: Path, tmp_path: Path, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The plugin by hand instead of by its entry point, so that this works in a checkout that is not installed, too.
+    # The plugin by hand instead of by its entry point, so that this works in a checkout that is not
+    # installed, too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv(
@@ -55,7 +56,9 @@ def test_a_project_without_a_gpu_runs_its_tests_on_the_virtual_device(
 
 
 def test_the_readme_shows_what_dojo_run_prints_today(warm_python: WarmPython) -> None:
-    """If not: `COLUMNS=120 dojo run examples/training_loop.py`, and copy what follows the script's own output."""
+    """If not: `COLUMNS=120 dojo run examples/training_loop.py`, and copy what follows the script's
+    own output.
+    """
     environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(REPOSITORY / "graders")}
     done = warm_python.run(
         "gpudojo", "run", "examples/training_loop.py", cwd=REPOSITORY, env=environment

@@ -69,7 +69,8 @@ _FIXED: Final = {
 _USUAL_KERNEL: Final = {
     "block sort": 14e-6, "radix sort": 6e-6, "attention": 10e-6, "half attention": 8e-6,
     "loss": 3.5e-6, "softmax": 3.3e-6, "norm": 3e-6, "convolution": 3e-6,
-    "multi-tensor function": 20e-6, "shared reduction": 5e-6, "layout": 2.5e-6, "linear product": 5e-6,
+    "multi-tensor function": 20e-6, "shared reduction": 5e-6, "layout": 2.5e-6,
+    "linear product": 5e-6,
 }  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def _least_share_of(name: Any) -> float:
 def _improve(
     found: np.ndarray, matrix: np.ndarray, weights: np.ndarray, least: Sequence[float]
 ) -> None:
-    """Change `found` towards the least squares: one coefficient after the other, many times over."""
+    """Change `found` towards the least squares: one coefficient after the other, many times."""
     weighted = matrix * weights[:, None]
     square = weighted.T @ matrix + _PULL * np.eye(len(found))
     right = weighted.sum(axis=0) + _PULL

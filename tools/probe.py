@@ -366,7 +366,8 @@ def main(arguments: list[str] | None = None) -> None:
             lost += ended
     options.out.write_text(json.dumps(tables(records), indent=1))
     print(
-        f"{len(records)} operators probed; {len(lost)} ended their process: {' '.join(lost) or 'none'}"
+        f"{len(records)} operators probed; {len(lost)} ended their process: "
+        f"{' '.join(lost) or 'none'}"
     )
 
 

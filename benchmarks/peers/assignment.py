@@ -1,8 +1,11 @@
-"""What is graded? Three exercises of Day 8, handed in by a class made from the repository's own solutions.
+"""What is graded?
 
-Everybody has all three. A right submission has one of them in another spelling, from `tests/day8/right`; a wrong one
-has one mistake, from `tests/day8/wrong`; the rest is the reference's. Some have stubs left. Which ones is drawn, as
-many of each kind of mistake, so that nobody's strength is picked out. The same seed draws the same class.
+Three exercises of Day 8, handed in by a class made from the repository's own solutions.
+
+Everybody has all three. A right submission has one of them in another spelling, from
+`tests/day8/right`; a wrong one has one mistake, from `tests/day8/wrong`; the rest is the
+reference's. Some have stubs left. Which ones is drawn, as many of each kind of mistake, so that
+nobody's strength is picked out. The same seed draws the same class.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ FUNCTIONS: Final = {
     "04_modifying_training_loop_gpu": ("train_epoch",),
     "06_vectorizing_pixel_loops": ("grayscale", "recolor", "nearest_color"),
 }
-# What a mistake is about, by the check it fails: where things are, or how fast, or else what comes out.
+# What a mistake is about, by the check it fails: where things are, or how fast, or else what comes
+# out.
 PLACEMENT: Final = frozenset(
     (
         "uses_the_device_it_is_given",
@@ -34,7 +38,8 @@ PLACEMENT: Final = frozenset(
 )
 SPEED: Final = frozenset(("no_loop_over_pixels", "faster_than_the_loop"))
 DEVICES: Final = frozenset(
-    "inputs-on-cpu targets-on-cpu model-not-moved result-thrown-away hard-coded-cuda device-index-dropped "
+    "inputs-on-cpu targets-on-cpu model-not-moved result-thrown-away hard-coded-cuda "
+    "device-index-dropped "
     "numpy-on-device-tensor".split()
 )
 KINDS: Final = ("values", "placement", "speed")
@@ -71,7 +76,8 @@ def _solutions(kind: str, stem: str) -> dict[str, str]:
     found = {}
     for path in sorted((ROOT / "tests" / "day8" / kind / stem).glob("*.py")):
         source = path.read_text(encoding="utf-8")
-        # What must stand first cannot be put below the reference; an attack on a grader is no honest mistake.
+        # What must stand first cannot be put below the reference; an attack on a grader is no
+        # honest mistake.
         if "from __future__" not in source and not ATTACK.search(source):
             found[path.stem] = source
     return found
@@ -90,7 +96,10 @@ def stub(stem: str) -> str:
 
 
 def _with(stem: str, source: str) -> dict[str, str]:
-    """Some functions of one exercise, and the reference's for all others; of two definitions the last counts."""
+    """Some functions of one exercise, and the reference's for all others.
+
+    Of two definitions the last counts.
+    """
     return {other: reference(other) for other in FUNCTIONS} | {
         stem: f"{reference(stem)}\n\n{source}"
     }
@@ -122,7 +131,8 @@ def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Subm
     dice.shuffle(made)
     width = len(str(len(made)))
     return [
-        # A name in the file: no two submissions are the same, as in a real class, and nothing is known from before.
+        # A name in the file: no two submissions are the same, as in a real class, and nothing is
+        # known from before.
         Submission(
             name, kind, origin, {stem: f"# {name}\n{source}" for stem, source in files.items()}
         )
@@ -137,7 +147,10 @@ def solved() -> Submission:
 
 
 def everything() -> list[Submission]:
-    """Each right and each wrong solution of the three exercises once; the other exercises are the reference's."""
+    """Each right and each wrong solution of the three exercises once.
+
+    The other exercises are the reference's.
+    """
     made = []
     for stem in FUNCTIONS:
         for tried in ("right", "wrong"):

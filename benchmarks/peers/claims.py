@@ -1,8 +1,11 @@
-"""What may a grader without a device claim about the assignment? The claims every peer tests, as plain assertions.
+"""What may a grader without a device claim about the assignment?
 
-They are what a careful instructor writes for a machine without a GPU: values, types, modes and times on CPU tensors,
-and for `select_device` other machines, by patching what torch says it has. Each peer gets this very file, and tests
-one claim after another; a claim's parameter is the student's function. Nothing here knows of gpudojo.
+The claims every peer tests, as plain assertions.
+
+They are what a careful instructor writes for a machine without a GPU: values, types, modes and
+times on CPU tensors, and for `select_device` other machines, by patching what torch says it has.
+Each peer gets this very file, and tests one claim after another; a claim's parameter is the
+student's function. Nothing here knows of gpudojo.
 """
 
 import contextlib
@@ -24,7 +27,10 @@ warnings.simplefilter(
 
 @contextlib.contextmanager
 def machine(cuda, mps):
-    """A machine with so many CUDA devices, and an Apple GPU or none; torch was built with CUDA in any case."""
+    """A machine with so many CUDA devices, and an Apple GPU or none.
+
+    Torch was built with CUDA in any case.
+    """
     best = torch.device("cuda") if cuda else torch.device("mps") if mps else None
     built = best or torch.device("cuda")
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,7 @@
-"""Do the claims hold? As an instructor writes it for check50: checks, each in a process and a folder of its own."""
+"""Do the claims hold?
+
+As an instructor writes it for check50: checks, each in a process and a folder of its own.
+"""
 
 import pathlib
 import sys

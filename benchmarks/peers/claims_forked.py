@@ -1,8 +1,11 @@
-"""Which claims fail for each of many folders? All of them in one warm process, which forks a child for each folder.
+"""Which claims fail for each of many folders?
+
+All of them in one warm process, which forks a child for each folder.
 
     python claims_forked.py OUT FOLDER...
 
-A tool pays for a start with every submission; where only its verdict is wanted, this gives the same one sooner.
+A tool pays for a start with every submission; where only its verdict is wanted, this gives the same
+one sooner.
 """
 
 import json

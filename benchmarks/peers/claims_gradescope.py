@@ -1,4 +1,7 @@
-"""Do the claims hold? As an instructor writes it for Gradescope: weighted unit tests, and its runner."""
+"""Do the claims hold?
+
+As an instructor writes it for Gradescope: weighted unit tests, and its runner.
+"""
 
 import sys
 import unittest

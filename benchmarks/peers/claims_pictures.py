@@ -1,4 +1,7 @@
-"""What may a grader without a device claim about pictures? The claims about 06, as plain assertions on CPU tensors."""
+"""What may a grader without a device claim about pictures?
+
+The claims about 06, as plain assertions on CPU tensors.
+"""
 
 import inspect
 import time

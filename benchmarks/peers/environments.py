@@ -1,7 +1,10 @@
-"""Where do the peers live? In a virtual environment each, made here when asked for; none is a dependency.
+"""Where do the peers live?
 
-torch is large, so it is installed once, in an environment of its own, and the others find it through a `.pth` file.
-What a peer brings itself comes first on its path. One that cannot be installed leaves the reason beside the others.
+In a virtual environment each, made here when asked for; none is a dependency.
+
+torch is large, so it is installed once, in an environment of its own, and the others find it
+through a `.pth` file. What a peer brings itself comes first on its path. One that cannot be
+installed leaves the reason beside the others.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-# By name, what is asked of pip: otter-grader grades outside of containers only with what `grading` brings.
+# By name, what is asked of pip: otter-grader grades outside of containers only with what `grading`
+# brings.
 PACKAGES: Final = {
     "pytest": "pytest",
     "gradescope-utils": "gradescope-utils",

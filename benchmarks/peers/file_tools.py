@@ -1,4 +1,7 @@
-"""How are files graded by dojo, by pytest, with gradescope-utils and by check50? A command each, and its results."""
+"""How are files graded by dojo, by pytest, with gradescope-utils and by check50?
+
+A command each, and its results.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,7 @@ class Pytest(OneByOne):
 
 
 class Gradescope(OneByOne):
-    """gradescope-utils as Gradescope's harness runs it: a fresh process in the submission's folder."""
+    """gradescope-utils as Gradescope runs it: a fresh process in the submission's folder."""
 
     name = package = "gradescope-utils"
     isolation = "none of its own; on Gradescope a container each"
@@ -134,7 +137,10 @@ class Gradescope(OneByOne):
 
 
 class Check50(OneByOne):
-    """check50 with checks from a folder; its default, sending the work to its own servers, is not for this."""
+    """check50 with checks from a folder.
+
+    Its default, sending the work to its own servers, is not for this.
+    """
 
     name = package = "check50"
     isolation = "locally none: a process and a folder for each check"

@@ -1,4 +1,7 @@
-"""How are notebooks graded by nbgrader and by otter-grader? The same claims, as each wants its tests and cells."""
+"""How are notebooks graded by nbgrader and by otter-grader?
+
+The same claims, as each wants its tests and cells.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
 
 
 def nbgrader_notebook(files: dict[str, str]) -> nbformat.NotebookNode:
-    """Cells to be filled in, marked as such, and after them a locked test cell for each claim, a point each."""
+    """Cells to be filled in, marked as such, and after them a locked test cell for each claim, a
+    point each.
+    """
     marked = {
         stem: {
             "nbgrader": _marks(cell_of(stem), solution=True, grade=False, locked=False, points=None)
@@ -115,7 +120,7 @@ def test_{name}({function}):
 
 
 class Otter(Tool):
-    """`otter run`, its way without containers: a process for each notebook, which starts a kernel."""
+    """`otter run`, its way without containers: for each notebook a process that starts a kernel."""
 
     name = package = "otter-grader"
     form = "notebook"

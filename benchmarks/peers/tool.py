@@ -1,4 +1,7 @@
-"""What is a grader, to the benchmark? Something that takes submissions and gives costs, and full marks or not."""
+"""What is a grader, to the benchmark?
+
+Something that takes submissions and gives costs, and full marks or not.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ CLAIMS: Final = ("claims.py", "claims_pictures.py")  # what every tool gets
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a submission got full marks; None where the tool gave no result, and why, or what failed."""
+    """Whether a submission got full marks.
+
+    None where the tool gave no result, and why, or what failed.
+    """
 
     full: bool | None
     failed: tuple[str, ...] = ()
@@ -53,7 +59,8 @@ class Tool:
     package = ""
     form = "files"
     isolation = ""  # what holds by default, from the tool's documentation
-    whole = False  # whether it is given the whole class in every round, because its start is paid once a class
+    # True if it is given the whole class in every round, because its start is paid once a class.
+    whole = False
 
     def __init__(self, place: Path, python: Path) -> None:
         self.place = place

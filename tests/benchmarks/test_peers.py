@@ -1,4 +1,7 @@
-"""Is the comparison with other graders what it says? The class that is made, and how each tool's results are read."""
+"""Is the comparison with other graders what it says?
+
+The class that is made, and how each tool's results are read.
+"""
 
 from __future__ import annotations
 
@@ -239,7 +242,12 @@ def test_a_command_is_measured_with_all_that_it_starts(tmp_path: Path) -> None:
     from benchmarks.measuring import measure_command
 
     # A grandchild that outlives its parent: its processor time and its memory count as well.
-    work = "import time\nheld = bytearray(64 << 20)\nwhile time.process_time() < 0.6: pass\nprint('done', flush=True)"
+    work = (
+        "import time\n"
+        "held = bytearray(64 << 20)\n"
+        "while time.process_time() < 0.6: pass\n"
+        "print('done', flush=True)"
+    )
     code = (
         f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {work!r}])\nsys.exit(3)"
     )
@@ -262,8 +270,14 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_a_command_that_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
     from benchmarks.measuring import measure_command
 
-    sleeping = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(100)"
-    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {sleeping!r}], start_new_session=True)"
+    sleeping = (
+        "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); "
+        "time.sleep(100)"
+    )
+    code = (
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {sleeping!r}], start_new_session=True)"
+    )
     with pytest.raises(RuntimeError, match="took longer than 2 seconds"):
         measure_command([sys.executable, "-c", code], tmp_path, {}, limit=2)
     assert not Path("/proc", (tmp_path / "pid").read_text(encoding="ascii")).exists()

@@ -1,7 +1,7 @@
 """Every file of the day runs as a script, to do and solved, and shows something.
 
-A file to do names the functions that are still to do. Nothing is written beside it, and the terminal may have no
-colours and only ASCII.
+A file to do names the functions that are still to do. Nothing is written beside it, and the
+terminal may have no colours and only ASCII.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.sharing import WarmPython
 ROOT = Path(__file__).parents[2]
 EXERCISES = exercises_of("day8")
 TODO = "still to do"
-# All in one process, because importing torch takes longer than running any of them. The first optimizer of a process
-# imports half of torch, which is no part of an exercise either.
+# All in one process, because importing torch takes longer than running any of them. The first
+# optimizer of a process imports half of torch, which is no part of an exercise either.
 ONE_BY_ONE = """
 import contextlib, io, json, runpy, sys, time, traceback
 import torch
@@ -47,9 +47,12 @@ print(json.dumps(shown))
 def python(
     warm: WarmPython, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python as a student would, from the repository's folder, in no terminal; a warning is an error.
+    """Run Python as a student would, from the repository's folder, in no terminal.
 
-    Except one, which begins with "Warning": on some releases of torch every use of its profiler warns.
+    A warning is an error.
+
+    Except one, which begins with "Warning": on some releases of torch every use of its profiler
+    warns.
     """
     plain = {
         name: value

@@ -1,4 +1,6 @@
-"""Mistakes that can be made anywhere have texts of their own, are told once, and come with hints on nothing else."""
+"""Mistakes that can be made anywhere have texts of their own, are told once, and come with hints on
+nothing else.
+"""
 
 from __future__ import annotations
 

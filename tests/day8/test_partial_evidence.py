@@ -1,4 +1,6 @@
-"""Evidence with something missing never passes: it is made where student code runs, which may remove parts of it."""
+"""Evidence with something missing never passes: it is made where student code runs, which may
+remove parts of it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,10 @@ def test_where_every_probe_ends_with_an_error_every_check_is_judged(
     exercise: Any, function: Any, kind: str
 ) -> None:
     right = wanted("day8", exercise.stem, function.name)
-    message = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+    message = (
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
+        "and cpu!"
+    )
     ended = Observation(CallStatus.RAISED, raised=Raised(kind, message, None))
     for probes in ([*right.observations], *([probe] for probe in right.observations)):
         evidence = msgspec.structs.replace(

@@ -1,4 +1,6 @@
-"""Points are paid for what is done: loops as in PyTorch's quickstart get their share, an edge case costs its own."""
+"""Points are paid for what is done: loops as in PyTorch's quickstart get their share, an edge case
+costs its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Kept solutions in a class: none needs review, right or wrong, but those that replace a name of torch."""
+"""Kept solutions in a class: none needs review, right or wrong, but those that replace a name of
+torch.
+"""
 
 from __future__ import annotations
 

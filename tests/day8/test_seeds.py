@@ -1,4 +1,7 @@
-"""Scenarios are constructed so that no verdict depends on the seed; `bench_seeds` grades all kept solutions."""
+"""Scenarios are constructed so that no verdict depends on the seed.
+
+`bench_seeds` grades all kept solutions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Spoiled evidence never passes: that of the references of 05, 06 and 07, with one deciding fact changed."""
+"""Spoiled evidence never passes: that of the references of 05, 06 and 07, with one deciding fact
+changed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ REFERENCES = Path(__file__).parents[2] / "reference" / "day8"
 FUNCTIONS = [
     (e, f) for e in exercises_of("day8") if e.number in ("05", "06", "07") for f in e.functions
 ]
-# Facts that decide, by the last name in their path; facts that are only shown in messages may be anything.
+# Facts that decide, by the last name in their path; facts that are only shown in messages may be
+# anything.
 DECIDING = {
     "values",
     "outputs",

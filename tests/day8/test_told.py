@@ -1,4 +1,6 @@
-"""What a student is told first about these wrong solutions is what happened, and not something like it."""
+"""What a student is told first about these wrong solutions is what happened, and not something like
+it.
+"""
 
 from __future__ import annotations
 

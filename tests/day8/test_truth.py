@@ -1,8 +1,10 @@
-"""The line and the cause that a student is shown first are true: for each wrong solution both were written by hand.
+"""The line and the cause that a student is shown first are true: for each wrong solution both were
+written by hand.
 
-`truth/EXERCISE.toml` has a table for each file in `wrong/EXERCISE`: `line` lists the lines a teacher would point at,
-any of which is right; 0 among them means that to show no line is right too, and an empty list that nothing else is.
-`cause` is a misconception, `-` for one without a name, or a list of those that are all true.
+`truth/EXERCISE.toml` has a table for each file in `wrong/EXERCISE`: `line` lists the lines a
+teacher would point at, any of which is right; 0 among them means that to show no line is right too,
+and an empty list that nothing else is. `cause` is a misconception, `-` for one without a name, or a
+list of those that are all true.
 """
 
 from __future__ import annotations

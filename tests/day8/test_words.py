@@ -15,7 +15,8 @@ from gpudojo.pytest_plugin.terminal import Feedback
 from tests.solutions import ROOT, exercise_of, graded, of_path
 
 WRONG = Path(__file__).parent / "wrong"
-# A wrong solution, and which hints of its function are about the check that fails where the mistake has no name.
+# A wrong solution, and which hints of its function are about the check that fails where the mistake
+# has no name.
 CASES: dict[str, tuple[int, ...]] = {
     "01_checking_device/drops_the_index": (),
     "02_moving_model_to_device/eval_mode": (7, 8, 9),

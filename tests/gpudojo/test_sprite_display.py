@@ -1,4 +1,6 @@
-"""Are sprites drawn pixel by pixel, in colour where there are colours, and readable where there are none?"""
+"""Are sprites drawn pixel by pixel, in colour where there are colours, and readable where there are
+none?
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Hides private names of torch one at a time, and tries whether the virtual device still works.
 
-`python -m tests.virtual_cuda.missing_names [NAME …]` prints how each name that stops the device does so, and exits
-with their number; the environment's SAMPLE=10 tries every tenth name. Each name is tried in a process of its own, forked from one that has torch loaded and nothing of
-this project. There the code of virtual_cuda is loaded with the name respelled, so that it
-leads nowhere: torch itself still has it.
+`python -m tests.virtual_cuda.missing_names [NAME …]` prints how each name that stops the device
+does so, and exits with their number; the environment's SAMPLE=10 tries every tenth name. Each name
+is tried in a process of its own, forked from one that has torch loaded and nothing of this project.
+There the code of virtual_cuda is loaded with the name respelled, so that it leads nowhere: torch
+itself still has it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ABSENT = "_that_is_absent"
 DOTTED_NAME = re.compile(r"torch(\.\w+)+")
 
 
-# ---- which names ---------------------------------------------------------------------------------------------------
+# ---- which names ---------------------------------------------------------------------------------
 
 
 def is_private(path: str) -> bool:
@@ -114,7 +115,7 @@ def names_patched() -> set[str]:
     return {path for path in paths if is_private(path) and path.startswith("torch.")}
 
 
-# ---- hiding one ----------------------------------------------------------------------------------------------------
+# ---- hiding one ----------------------------------------------------------------------------------
 
 
 class NameHider(ast.NodeTransformer):
@@ -189,12 +190,14 @@ class HidingFinder(importlib.abc.MetaPathFinder):
 
 
 def hide(path: str) -> None:
-    """Let modules of virtual_cuda that are imported from now on find nothing under this name of torch's."""
+    """Let modules of virtual_cuda that are imported from now on find nothing under this name of
+    torch's.
+    """
     HidingLoader.hidden_path = path
     sys.meta_path.insert(0, HidingFinder())
 
 
-# ---- what is tried -------------------------------------------------------------------------------------------------
+# ---- what is tried -------------------------------------------------------------------------------
 
 
 def train(device: str) -> float:
@@ -264,7 +267,10 @@ def in_a_fork(function: Callable[[], Any]) -> Any:
 
 
 def problem_without(path: str) -> str:
-    """How the device fails where torch lacks this name; "" if it opens, trains and closes all the same."""
+    """How the device fails where torch lacks this name.
+
+    "" if it opens, trains and closes all the same.
+    """
 
     def hide_and_train() -> str:
         hide(path)
@@ -294,7 +300,10 @@ def all_names() -> list[str]:
 
 
 def failures(paths: list[str]) -> Iterator[tuple[str, str]]:
-    """Each name without which the device fails, and how; refusing to open for an indispensable one is no failure."""
+    """Each name without which the device fails, and how.
+
+    Refusing to open for an indispensable one is no failure.
+    """
     import torch.utils.data  # noqa: F401
 
     indispensable = indispensable_names()

@@ -47,7 +47,9 @@ OWN = {
 
 
 def owners() -> dict[str, Any]:
-    """Every module and class of torch that is loaded. (`type(value)`: to ask `isinstance` makes old names warn.)"""
+    """Every module and class of torch that is loaded. (`type(value)`: to ask `isinstance` makes old
+    names warn.)
+    """
     modules = {
         n: m
         for n, m in sys.modules.items()
@@ -66,7 +68,10 @@ def picture() -> dict[str, tuple[Any, dict[str, Any]]]:
 
 
 def differences(before: dict[str, tuple[Any, dict[str, Any]]]) -> list[str]:
-    """What is not the very same object as before; a module that was imported meanwhile is no difference."""
+    """What is not the very same object as before.
+
+    A module that was imported meanwhile is no difference.
+    """
     found = []
     for name, (owner, attributes) in before.items():
         now = dict(vars(owner))
@@ -196,7 +201,10 @@ def test_what_torch_imports_meanwhile_sees_the_real_torch(
         "    import torch._dynamo",
         "    assert torch.cuda.is_available()",
         "    torch.optim.SGD([torch.nn.Parameter(torch.ones(2, device='cuda'))]).step()",
-        "import torch._dynamo.source, torch._dynamo.utils, torch._dynamo.variables.tensor as tensor",
+        (
+            "import torch._dynamo.source, torch._dynamo.utils, torch._dynamo.variables.tensor as "
+            "tensor"
+        ),
         "assert torch._dynamo.source.device_type is real[0]",
         "assert torch._dynamo.utils.unpatched_nn_module_call is real[1]",
         "assert tensor.all_tensor_attrs['to'] is real[3]",
@@ -223,7 +231,9 @@ def test_entering_again_starts_afresh() -> None:
 
 
 def test_torch_finds_no_device_afterwards() -> None:
-    """In its own words, but for one: C++ remembers that CUDA was initialised once, and then blames the link."""
+    """In its own words, but for one: C++ remembers that CUDA was initialised once, and then blames
+    the link.
+    """
     with virtual_cuda():
         torch.ones(2).cuda()
     assert not torch.cuda.is_available()
@@ -238,7 +248,7 @@ def test_torch_finds_no_device_afterwards() -> None:
             ask()
 
 
-# ---- tensors that outlive their device -------------------------------------------------------------------------------
+# ---- tensors that outlive their device -----------------------------------------------------------
 
 
 class Left:
@@ -378,7 +388,7 @@ def test_memory_given_back_later_does_not_disturb_another_device() -> None:
         assert torch.cuda.memory_stats()["allocation.all.current"] == 0
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Who is a student is not told by how a path is spelt: what is installed counts as a library, wherever it lies."""
+"""Who is a student is not told by how a path is spelt: what is installed counts as a library,
+wherever it lies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Python's clocks tell modelled time: all of them, only inside the block, and with nothing left behind."""
+"""Python's clocks tell modelled time: all of them, only inside the block, and with nothing left
+behind.
+"""
 
 from __future__ import annotations
 

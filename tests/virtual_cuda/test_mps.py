@@ -1,4 +1,4 @@
-"""What a virtual Mac, and a machine without an accelerator, answer to code that selects a device."""
+"""What a virtual Mac, and a machine without a GPU, answer to code that selects a device."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ def test_no_gpu_is_one_sentence() -> None:
     with pytest.raises(NoSuchDevice) as caught, virtual_cuda.open_device("cuda"):
         pass
     assert str(caught.value) == (
-        "this machine has no 'cuda' device that torch can use; choose \"virtual\" for a CUDA device that needs no GPU"
+        "this machine has no 'cuda' device that torch can use; choose \"virtual\" for a CUDA "
+        "device that needs no GPU"
     )
 
 
@@ -252,8 +253,10 @@ def test_seeds_for_devices_that_are_not_there_are_not_kept(monkeypatch: pytest.M
 def test_properties_are_printed_as_torch_prints_them() -> None:
     with virtual_cuda.virtual_cuda(gpu="T4", memory="1 GiB"):
         assert str(torch.cuda.get_device_properties(0)) == (
-            "_CudaDeviceProperties(name='Tesla T4', major=7, minor=5, total_memory=1024MB, multi_processor_count=40, "
-            "uuid=00000000-0000-0000-0000-000000000000, pci_bus_id=0, pci_device_id=0, pci_domain_id=0, "
+            "_CudaDeviceProperties(name='Tesla T4', major=7, minor=5, total_memory=1024MB, "
+            "multi_processor_count=40, "
+            "uuid=00000000-0000-0000-0000-000000000000, pci_bus_id=0, pci_device_id=0, "
+            "pci_domain_id=0, "
             "L2_cache_size=4MB)"
         )
         assert str(torch.cuda.cudart()) == "<module 'torch._C._cudart'>"

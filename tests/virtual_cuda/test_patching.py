@@ -1,4 +1,6 @@
-"""Patches are applied in order, refused when they clash, and undone without touching what others have changed."""
+"""Patches are applied in order, refused when they clash, and undone without touching what others
+have changed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole models train and generate on the virtual device: the programs that an H200 was timed with."""
+"""Whole models train and generate on the virtual device: the programs an H200 was timed with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parameter_for(name: str) -> Any:
 
 
 def tensors_in(scope: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a program has left: its variables, and its models' parameters and buffers."""
+    """The tensors a program has left: its variables, and its models' parameters and buffers."""
     found = []
     for value in list(scope.values()):
         if isinstance(value, torch.nn.Module):

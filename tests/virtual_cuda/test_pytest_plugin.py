@@ -17,7 +17,8 @@ Run = tuple[pytest.Pytester, WarmPython]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> Run:
-    # By hand instead of by its entry point, so that this works in a checkout that is not installed, too.
+    # By hand instead of by its entry point, so that this works in a checkout that is not installed,
+    # too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "graders"), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv(
@@ -30,7 +31,8 @@ def outcomes(run: Run, source: str) -> tuple[dict[str, int], str]:
     """How many tests of this file passed, failed and so on, and what pytest said."""
     pytester, python = run
     pytester.makepyfile(source)
-    # Not in this process: pytester would take torch out of sys.modules again, and torch cannot be imported twice.
+    # Not in this process: pytester would take torch out of sys.modules again, and torch cannot be
+    # imported twice.
     done = python.run("pytest", cwd=pytester.path, env=os.environ)
     return pytest.RunResult.parse_summary_nouns(done.stdout.splitlines()), done.stdout
 
@@ -127,8 +129,14 @@ def test_a_marker_that_makes_no_sense_says_so(run: Run) -> None:
     )
     assert found == {"errors": 5}
     for sentence in (
-        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., clock=...; it was given 2",
-        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., clock=...; it was given gpus",
+        (
+            "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., "
+            "clock=...; it was given 2"
+        ),
+        (
+            "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., "
+            "clock=...; it was given gpus"
+        ),
         "no virtual CUDA device: '8 sheep' is not a size",
         "no virtual CUDA device: 0 is not a number of devices",
         "no virtual CUDA device: there are no figures for a GPU 'abacus'",
@@ -147,7 +155,8 @@ def test_a_project_that_does_not_use_it_loads_one_thin_module(tmp_path: Path) ->
     (tmp_path / "test_unrelated.py").write_text(
         "import os, sys\n"
         "def test_modules():\n"
-        "    print(sorted(name for name in sys.modules if name.partition('.')[0] in ('virtual_cuda', 'gpudojo')))\n"
+        "    print(sorted(name for name in sys.modules if name.partition('.')[0] in "
+        "('virtual_cuda', 'gpudojo')))\n"
         "    assert not {'torch', 'numpy', 'msgspec', 'rich'} & set(sys.modules)\n"
         "    assert not [name for name in os.environ if 'CUDA' in name or 'DOJO' in name]\n",
         encoding="utf-8",
@@ -222,7 +231,9 @@ def test_the_option_runs_tests_that_are_skipped_without_a_gpu(
 ) -> None:
     pytester, _ = run
     pytester.makeconftest(
-        "import torch\nSEEN = torch.cuda.is_available()\ndef pytest_report_header(): return f'{SEEN=}'"
+        "import torch\n"
+        "SEEN = torch.cuda.is_available()\n"
+        "def pytest_report_header(): return f'{SEEN=}'"
     )
     found, said = outcomes(run, SKIPPING)
     assert found == {"passed": 4, "skipped": 3}

@@ -1,4 +1,6 @@
-"""The recorder for real devices, on the one device every machine has, and on CUDA where there is one."""
+"""The recorder for real devices, on the one device every machine has, and on CUDA where there is
+one.
+"""
 
 from __future__ import annotations
 

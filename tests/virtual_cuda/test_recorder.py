@@ -199,7 +199,9 @@ def test_a_backward_pass_that_raises_keeps_no_memory() -> None:
 
 
 def test_lines_of_student_code_inside_of_passes_are_its_own() -> None:
-    """An activation and a hook that a student wrote, called by torch inside of a forward and a backward pass."""
+    """An activation and a hook that a student wrote, called by torch inside of a forward and a
+    backward pass.
+    """
 
     def activation(x: torch.Tensor) -> torch.Tensor:
         return x.tanh()

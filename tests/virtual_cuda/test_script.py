@@ -1,4 +1,6 @@
-"""`python -m virtual_cuda FILE`: the script runs as Python would run it, and the table tells what its lines did."""
+"""`python -m virtual_cuda FILE`: the script runs as Python would run it, and the table tells what
+its lines did.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from helper import NAME
 import __main__
 import __main__ as again
 print(json.dumps([
-    sys.argv, sys.path[0], __file__, __name__, str(__spec__), __package__, __cached__, __doc__, NAME,
-    again.__dict__ is globals(), "annotations" in globals(), type(__loader__).__name__,
+    sys.argv, sys.path[0], __file__, __name__, str(__spec__), __package__, __cached__, __doc__,
+    NAME, again.__dict__ is globals(), "annotations" in globals(), type(__loader__).__name__,
 ]))
 """
 
@@ -158,7 +160,10 @@ def test_the_table_goes_to_stderr_after_everything_else(
         ("sys.exit('so long')", 1, "so long\n"),
         ("x.max().numpy()", 1, "TypeError: can't convert cuda:0 device type tensor to numpy"),
         (
-            "sys.excepthook = lambda *e: print('mine', e[1], file=sys.stderr)\nraise ValueError('no')",
+            (
+                "sys.excepthook = lambda *e: print('mine', e[1], file=sys.stderr)\n"
+                "raise ValueError('no')"
+            ),
             1,
             "mine no\n",
         ),
@@ -214,7 +219,12 @@ def test_what_cannot_be_run_is_told_in_a_sentence(
 def test_ctrl_c_ends_the_process_as_python_ends(
     warm_python: WarmPython, folder: Path, command: list[str]
 ) -> None:
-    script = "import os, signal\nkept = open('kept', 'w')\nkept.write('text')\nos.kill(os.getpid(), signal.SIGINT)\n"
+    script = (
+        "import os, signal\n"
+        "kept = open('kept', 'w')\n"
+        "kept.write('text')\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
     (folder / "script.py").write_text(script)
     done = warm_python.run(*command, "script.py", cwd=folder, env=os.environ)
     assert done.returncode == -signal.SIGINT
@@ -244,7 +254,8 @@ if __name__ == "__main__":
     print(queue.get())
     process.join()
     print(x.tolist())  # memory is shared
-    loader = DataLoader(TensorDataset(torch.ones(2, 1)), num_workers=1, multiprocessing_context="fork")
+    items = TensorDataset(torch.ones(2, 1))
+    loader = DataLoader(items, num_workers=1, multiprocessing_context="fork")
     print(sum(batch.to("cuda").item() for batch, in loader), process.exitcode)
 """
     (folder / "script.py").write_text(script)
@@ -269,7 +280,8 @@ if __name__ == "__main__":
     items = [torch.zeros(2, device="cuda:1"), torch.eye(2).to_sparse().to("cuda:1")]
     items.append(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda:1"))
     for context in ("forkserver", "spawn"):
-        for batch in DataLoader(items, collate_fn=kept, num_workers=1, multiprocessing_context=context):
+        options = dict(collate_fn=kept, num_workers=1, multiprocessing_context=context)
+        for batch in DataLoader(items, **options):
             print(batch.device, batch.is_nested, batch.layout)
     print(items[0].tolist())  # memory is shared
 """

@@ -133,7 +133,10 @@ def test_a_printed_size_reads_back_within_its_two_decimals(count: int) -> None:
         (
             errors.TorchUnsupported("Tensor._make_wrapper_subclass", "2.99.0"),
             (RuntimeError,),
-            "this torch (2.99.0) has changed Tensor._make_wrapper_subclass, which the virtual CUDA device is built on",
+            (
+                "this torch (2.99.0) has changed Tensor._make_wrapper_subclass, which the virtual "
+                "CUDA device is built on"
+            ),
         ),
     ],
 )

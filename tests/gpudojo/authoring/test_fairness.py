@@ -1,4 +1,7 @@
-"""`dojo lint --mutants` finds holes in checks, knows equivalent mutants and why, and resumes; doing nothing pays 0."""
+"""`dojo lint --mutants` finds holes in checks, knows equivalent mutants and why, and resumes.
+
+Doing nothing pays 0.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,9 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         "src/my_course/__init__.py": "",
         "src/my_course/day9/__init__.py": '"""Day 9: sums."""\n\nEXERCISES = 1\nPOINTS = 1\n',
         "src/my_course/day9/total.py": MODULE,
-        f"tests/day9/right/{STEM}/plain.py": "def total(values, start=0.0):\n    return sum(values.tolist(), start)\n",
+        f"tests/day9/right/{STEM}/plain.py": (
+            "def total(values, start=0.0):\n    return sum(values.tolist(), start)\n"
+        ),
     }
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,9 +109,13 @@ def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(
     assert ALIKE in found
     assert "a rewrite" not in said
 
-    # The scenario that was missing; and reasons for all of them, also for those that fail from now on.
+    # The scenario that was missing; and reasons for all of them, also for those that fail from now
+    # on.
     module = folder / "src" / "my_course" / "day9" / "total.py"
-    more = '"five": lambda: describe_call(call, values), "from three": lambda: describe_call(call, values, 3.0)'
+    more = (
+        '"five": lambda: describe_call(call, values), "from three": lambda: describe_call(call, '
+        "values, 3.0)"
+    )
     module.write_text(
         MODULE.replace('"five": lambda: describe_call(call, values)', more), encoding="utf-8"
     )
@@ -184,7 +193,8 @@ def test_a_check_that_pays_for_nothing_is_found(tmp_path: Path) -> None:
     exercise = small_exercise()
     (found,) = paid_for_nothing(exercise, REFERENCE, ReferenceSolution(path, keep=True))
     assert re.fullmatch(
-        r"\d\d of 2\d answers to `total` that do nothing earn points, the most, 1, for `return None`; "
+        r"\d\d of 2\d answers to `total` that do nothing earn points, the most, 1, for `return "
+        r"None`; "
         "paid for: leaves_alone",
         found.text,
     )

@@ -1,4 +1,6 @@
-"""What lessons say a snippet did is what the virtual GPU records, and `dojo lint` finds what is wrong with a lesson."""
+"""What lessons say a snippet did is what the virtual GPU records, and `dojo lint` finds what is
+wrong with a lesson.
+"""
 
 from __future__ import annotations
 

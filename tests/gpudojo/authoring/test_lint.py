@@ -43,9 +43,9 @@ def test_a_good_exercise_has_no_problems_and_missing_ones_are_a_warning(reposito
     report = lint.lint_day("day8", repository)
     assert report.problems == []
     (warning,) = [f.text for f in report.findings if "are missing" in f.text]
-    assert (
-        warning
-        == "exercises 02, 03, 04, 05, 06, 07, 08, 09, 10, 11, 12 are missing; 8 of 100 points are there"
+    assert warning == (
+        "exercises 02, 03, 04, 05, 06, 07, 08, 09, 10, 11, 12 are missing; 8 of 100 points "
+        "are there"
     )
     assert [(row.stem, row.checks) for row in report.rows] == [(STEM, 9)]
 
@@ -122,7 +122,10 @@ def test_solutions_are_tried_unless_it_is_quick(repository: Path) -> None:
 def test_solutions_may_share_a_file(repository: Path) -> None:
     folder = repository / "tests" / "day8"
     (folder / f"solutions_{STEM}.py").write_text(
-        '"""For all of them."""\n\nimport torch\n\n\n# passes\ndef select_device(prefer=None): ...\n\n\n'
+        '"""For all of them."""\n\n'
+        "import torch\n\n\n"
+        "# passes\n"
+        "def select_device(prefer=None): ...\n\n\n"
         "# fails: select_device::runs as -\ndef select_device(prefer=None):\n    raise ValueError\n"
     )
     first, second = [one for one in kept_solutions(folder) if one.where.startswith("solutions_")]
@@ -155,7 +158,9 @@ def test_what_an_exercise_says_of_itself() -> None:
 def test_misconceptions_are_found_where_checks_name_them() -> None:
     source = (
         "def helper(seen, misconception):\n    raise Failed('a', 'b', None, misconception)\n"
-        "def check():\n    helper(1, 'by-position')\n    raise Failed('no-key', '', 3, 'fourth' if x else None)\n"
+        "def check():\n"
+        "    helper(1, 'by-position')\n"
+        "    raise Failed('no-key', '', 3, 'fourth' if x else None)\n"
         "def other():\n    raise Failed('a', 'b', misconception=x and 'by-name')\n"
     )
     assert sorted(key for key, _ in lint_declarations.misconception_keys_in(source)) == [

@@ -1,4 +1,6 @@
-"""A day that another package registers by an entry point is linted, graded, reported and released as day8 is."""
+"""A day that another package registers by an entry point is linted, graded, reported and released
+as day8 is.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def environment_at(folder: Path, *more: Path) -> Path:
-    """Python in an environment of its own that borrows what this one has installed; `more` is on its path first."""
+    """Python in an environment of its own that borrows what this one has installed.
+
+    `more` is on its path first.
+    """
     venv.create(folder, with_pip=False)
     packages = next(folder.glob("lib/python*/site-packages"))
     borrowed = [path for path in sys.path if path.endswith("site-packages")]
@@ -276,7 +281,10 @@ def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
 
 
 def test_of_two_days_with_the_same_file_name_the_folder_decides(outside: Path) -> None:
-    text = 'from gpudojo.model.exercise import Exercise\n\nexercise = Exercise("01_checking_device", "Y", 1)\n'
+    text = (
+        "from gpudojo.model.exercise import Exercise\n\n"
+        'exercise = Exercise("01_checking_device", "Y", 1)\n'
+    )
     (outside / "x.py").write_text(text)
     assert catalogue.day_of_file(Path("01_checking_device.py")) == "day8"
     assert catalogue.day_of_file(Path("exercises/day9/01_checking_device.py")) == "day9"
@@ -289,7 +297,12 @@ def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> No
     python = environment_at(tmp_path / "environment", tmp_path, ROOT / "graders")
     register(
         python,
-        "day9 = my_course.day9\nday8 = my_course.day8\nweek1 = my_course.day9\nday10 = not_there.day10",
+        (
+            "day9 = my_course.day9\n"
+            "day8 = my_course.day8\n"
+            "week1 = my_course.day9\n"
+            "day10 = not_there.day10"
+        ),
     )
     for name in ("day8", "day9"):
         (tmp_path / "my_course" / name).mkdir(parents=True)
@@ -300,8 +313,10 @@ def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> No
     )
     code = (
         "import sys; from gpudojo.model import catalogue; from pathlib import Path\n"
-        "print(catalogue.day_names(), catalogue.registered_days()['day8'].package, catalogue.day_of_file(Path('01_x.py')))\n"
-        "print(sorted(n for n in sys.modules if n.startswith(('gpudojo', 'virtual_cuda', 'torch', 'msgspec'))))"
+        "print(catalogue.day_names(), catalogue.registered_days()['day8'].package, "
+        "catalogue.day_of_file(Path('01_x.py')))\n"
+        "print(sorted(n for n in sys.modules if n.startswith(('gpudojo', 'virtual_cuda', 'torch', "
+        "'msgspec'))))"
     )
     (tmp_path / "asked.py").write_text(code)
     assert run(python, "asked", cwd=tmp_path).splitlines() == [

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's page on adding an exercise works word for word: it is typed and written in a copy."""
+"""CONTRIBUTING's page on adding an exercise works word for word, typed and written in a copy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def copy_of_the_repository(target: Path) -> Path:
 
 
 def typed(python: WarmPython, line: str, where: Path) -> subprocess.CompletedProcess[str]:
-    """A line of the page, as a shell would run it in an environment in which the copy is installed."""
+    """A line of the page, as a shell would run it where the copy is installed."""
     word, *rest = shlex.split(line)
     module, *rest = {"dojo": ["gpudojo"], "python": []}[word] + [
         part for part in rest if part != "-m"

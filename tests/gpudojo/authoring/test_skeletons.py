@@ -1,4 +1,7 @@
-"""A new exercise is complete, clean and unfinished whatever its name; what cannot be made leaves nothing behind."""
+"""A new exercise is complete, clean and unfinished whatever its name.
+
+What cannot be made leaves nothing behind.
+"""
 
 from __future__ import annotations
 

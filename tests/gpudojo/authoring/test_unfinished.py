@@ -1,4 +1,7 @@
-"""An unfinished exercise gives warnings and a next step; a finished one with the same fault is a problem."""
+"""An unfinished exercise gives warnings and a next step.
+
+A finished one with the same fault is a problem.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +65,8 @@ def test_the_next_step_is_a_note_then_what_is_found_then_the_last_note(skeleton:
     step = next_step(exercise, found, broken, skeleton)
     assert step.warning
     where = f"reference/day9/{STEM}.py:11"
-    assert (
-        step.text
-        == f"unfinished, {len(found)} notes left; next: {where}: say in one sentence what it returns."
+    assert step.text == (
+        f"unfinished, {len(found)} notes left; next: {where}: say in one sentence what it returns."
     )
     last = found[-1:]
     assert (
@@ -72,7 +74,8 @@ def test_the_next_step_is_a_note_then_what_is_found_then_the_last_note(skeleton:
         == "unfinished, 1 note left; next: the stub is stale"
     )
     assert next_step(exercise, last, [], skeleton).text.startswith(
-        "unfinished, 1 note left; next: graders/gpudojo/days/day9/new.py:3: delete this line when `dojo lint"
+        "unfinished, 1 note left; next: graders/gpudojo/days/day9/new.py:3: delete this line when "
+        "`dojo lint"
     )
 
 
@@ -104,7 +107,8 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
     monkeypatch.setattr(
         lint, "unfinished_notes", lambda name, e, root: [note] if e is more and unfinished else []
     )
-    # Of the others nothing is there, in this folder; only what is said of all and of the new one matters here.
+    # Of the others nothing is there, in this folder; only what is said of all and of the new one
+    # matters here.
     report = lint.lint_day("day8", tmp_path, quick=True)
     (told,) = [finding for finding in report.general if "add up" in finding.text]
     assert told.text.startswith("the points add up to 103, not 100")

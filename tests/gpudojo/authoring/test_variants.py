@@ -92,7 +92,11 @@ def made() -> list[Variant]:
         ("operator", "-return loss * count\n+return loss / count"),
         (
             "type dropped",
-            "(list, tuple))]\n+return [len(part) for part in batch if part is not None and isinstance(part, (list,))]",
+            (
+                "(list, tuple))]\n"
+                "+return [len(part) for part in batch if part is not None and isinstance(part, "
+                "(list,))]"
+            ),
         ),
         (
             "condition dropped",

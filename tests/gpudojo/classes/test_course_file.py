@@ -160,7 +160,10 @@ def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path
         (
             "time_zone = 'Europe/Berlin'\ndeadline = 2026-10-25T02:30:00",
             2,
-            "this time comes twice in Europe/Berlin: write 2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00",
+            (
+                "this time comes twice in Europe/Berlin: write 2026-10-25T02:30:00+02:00 or "
+                "2026-10-25T02:30:00+01:00"
+            ),
         ),
         ("deadline = 9999-12-31T23:59:00Z", 1, "the year must be from 2000 to 2999, not 9999"),
         (
@@ -335,7 +338,10 @@ def test_init_tells_what_being_late_costs(tmp_path: Path) -> None:
     for text, said in (
         (
             f"{DUE}{late}",
-            "0.1 % of what was earned off for each day late, at most 50 %, after 15 minutes of grace",
+            (
+                "0.1 % of what was earned off for each day late, at most 50 %, after 15 minutes "
+                "of grace"
+            ),
         ),
         (f"{DUE}[late]\npenalty = 10\n", "10 % of the maximum off for each day late"),
     ):

@@ -1,4 +1,6 @@
-"""Grading on a real GPU: two kinds of children for one submission, limits of its memory, and errors that stay in it."""
+"""Grading on a real GPU: two kinds of children for one submission, limits of its memory, and errors
+that stay in it.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +195,10 @@ def test_what_cuda_takes_itself_is_not_the_students() -> None:
 
 @linux
 def test_addresses_may_be_reserved_where_memory_may_not_be_written() -> None:
-    """As CUDA does it: gigabytes of addresses that cost nothing. What can be written to is limited all the same."""
+    """As CUDA does it: gigabytes of addresses that cost nothing.
+
+    What can be written to is limited all the same.
+    """
     import mmap
 
     pid = os.fork()
@@ -253,7 +258,10 @@ HOSTILE = {
     "host_memory": ("keep.append(bytearray(8 << 30))", "out of memory"),
     "host_pages": ("[bytearray(1 << 28) for _ in range(64)]", "out of memory"),
     "pinned_memory": (
-        "[keep.append(torch.empty(1 << 28, dtype=torch.uint8).pin_memory()) for _ in range(64)]; time.sleep(5)",
+        (
+            "[keep.append(torch.empty(1 << 28, dtype=torch.uint8).pin_memory()) for _ in "
+            "range(64)]; time.sleep(5)"
+        ),
         "out of memory",
     ),
     "device_memory": (
@@ -294,7 +302,8 @@ keep = []
 
 def raw(size):
     found = [line.split()[-1] for line in open("/proc/self/maps") if "libcudart" in line]
-    assert ctypes.CDLL(found[0]).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(size)) == 0
+    pointer = ctypes.byref(ctypes.c_void_p())
+    assert ctypes.CDLL(found[0]).cudaMalloc(pointer, ctypes.c_size_t(size)) == 0
 
 
 def bad(x):
@@ -310,7 +319,9 @@ def train_epoch(model, loader, loss_fn, optimizer, device):
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SubmissionRow]:
-    """Every one of them with a right solution of something else in it, and an honest neighbour behind it."""
+    """Every one of them with a right solution of something else in it, and an honest neighbour
+    behind it.
+    """
     base = tmp_path_factory.mktemp("cuda")
     submissions = base / "class"
     for name, (line, _) in HOSTILE.items():

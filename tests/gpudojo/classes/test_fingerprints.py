@@ -1,4 +1,6 @@
-"""What evidence and verdicts depend on is in their fingerprints, and what they do not depend on is not."""
+"""What evidence and verdicts depend on is in their fingerprints, and what they do not depend on is
+not.
+"""
 
 from __future__ import annotations
 

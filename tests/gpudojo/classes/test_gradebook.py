@@ -1,4 +1,6 @@
-"""A class over weeks: graded in parts and again, late, absent, in groups, and with points that people give."""
+"""A class over weeks: graded in parts and again, late, absent, in groups, and with points that
+people give.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def term(made: Path, tmp_path: Path) -> Path:
-    """The same for one test alone; records are found by content, so that nothing has to run again."""
+    """The same for one test alone.
+
+    Records are found by content, so that nothing has to run again.
+    """
     shutil.copytree(made, tmp_path / "term")
     for path in (tmp_path / "term" / "out" / ".dojo").glob("class.json"):
         path.write_text(path.read_text().replace(str(made), str(tmp_path / "term")))
@@ -123,7 +128,9 @@ def test_the_history_has_the_name_on_the_roster(term: Path) -> None:
 
 
 def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
-    """An extension after the deadline, a roster, other weights: no check has changed, and points have."""
+    """An extension after the deadline, a roster, other weights: no check has changed, and points
+    have.
+    """
     commit(term / "class" / "ada", "2026-11-21T10:00:00+0100")
     course = term / "class" / "course.toml"
     course.write_text(
@@ -184,7 +191,7 @@ def test_which_attempt_counts(term: Path) -> None:
 
 
 def test_attempts_have_the_points_of_the_course(term: Path) -> None:
-    """The grader's own points would choose another attempt, and stand beside points of the course."""
+    """The grader's own points would choose another attempt, and stand beside the course's."""
     course = "attempt = 'best'\n[exercises]\n'01' = 10\n'12' = 90\n"
     (term / "class" / "course.toml").write_text(course, encoding="utf-8")
     answers = "12_self_assessment.py"
@@ -259,7 +266,10 @@ def test_what_is_gone_is_kept_and_said(term: Path) -> None:
 
 
 def test_other_functions_do_not_get_into_the_same_table(term: Path) -> None:
-    said = "has 2 more submissions, graded for day8, select_device; give --only select_device, grade all of them again"
+    said = (
+        "has 2 more submissions, graded for day8, select_device; give --only select_device, grade "
+        "all of them again"
+    )
     for other in (frozenset({"move_batch"}), frozenset[str]()):
         with pytest.raises(BadClass, match=said):
             grade(term / "out", term / "class" / "bo", only=other)
@@ -308,7 +318,9 @@ def test_functions_in_a_cell_that_is_written_to_a_file_are_named(term: Path) -> 
 
 
 def test_a_class_with_a_course_file(term: Path) -> None:
-    """Scale, lateness by commit and by Canvas, an extension, sections, the absent, a stranger, items graded by hand."""
+    """Scale, lateness by commit and by Canvas, an extension, sections, the absent, a stranger,
+    items graded by hand.
+    """
     commit(term / "class" / "ada", "2026-11-21T10:00:00+0100")
     (term / "class" / f"exampledee_LATE_10010_7001_{FIRST}").write_text(
         RIGHT + "# dee\n", encoding="utf-8"
@@ -318,8 +330,18 @@ def test_a_class_with_a_course_file(term: Path) -> None:
         encoding="utf-8",
     )
     (term / "class" / "course.toml").write_text(
-        "points = 20\ndeadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[late]\npenalty = 10\n"
-        "[extensions]\n2 = 3\nzoe = 1\n[[by_hand]]\nname = 'report'\ntitle = 'Report'\npoints = 8\n",
+        "points = 20\n"
+        "deadline = 2026-11-20T23:59:00+01:00\n"
+        "roster = 'roster.csv'\n"
+        "[late]\n"
+        "penalty = 10\n"
+        "[extensions]\n"
+        "2 = 3\n"
+        "zoe = 1\n"
+        "[[by_hand]]\n"
+        "name = 'report'\n"
+        "title = 'Report'\n"
+        "points = 8\n",
         encoding="utf-8",
     )
     outcome, rows, results = grade(term / "out", term / "class")
@@ -498,7 +520,7 @@ def test_the_last_points_hold_however_the_student_was_known_before(term: Path) -
 
 
 def test_points_stay_with_whom_the_roster_knows_otherwise_now(term: Path) -> None:
-    """An address without an id changes, a student leaves the course, another one handed in nothing."""
+    """An address without an id changes, a student leaves the course, another handed in nothing."""
     roster = term / "roster.csv"
     roster.write_text(
         "name,email\nAda,a@x.org\nbo,b@x.org\nZoe,z@x.org\nEve,y@x.org\n", encoding="utf-8"
@@ -539,7 +561,10 @@ def test_points_for_what_is_not_graded_any_more_are_said_to_be_unused(term: Path
     assert rows["bo"].score == 2
     assert [notice.partition("overrides.csv: ")[2] for notice in outcome.notices] == [
         "essay is not graded any more; points of bo for it are unused",
-        "12_self_assessment::ANSWERS::is_a_dict is not graded any more; points of bo for it are unused",
+        (
+            "12_self_assessment::ANSWERS::is_a_dict is not graded any more; points of bo for it "
+            "are unused"
+        ),
         "12_self_assessment is not graded any more; points of everyone for it are unused",
     ]
 
@@ -781,7 +806,12 @@ def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
 def test_a_student_may_be_named_as_the_roster_writes_it(term: Path) -> None:
     (term / "class" / "roster.csv").write_text('id,name\nbo,"Bell, Bo"\n', encoding="utf-8")
     (term / "class" / "course.toml").write_text(
-        "deadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[extensions]\n'Bell, Bo' = 3\n",
+        (
+            "deadline = 2026-11-20T23:59:00+01:00\n"
+            "roster = 'roster.csv'\n"
+            "[extensions]\n"
+            "'Bell, Bo' = 3\n"
+        ),
         encoding="utf-8",
     )
     outcome, rows, _ = grade(term / "out", term / "class")
@@ -795,7 +825,12 @@ def test_a_student_may_be_named_as_the_roster_writes_it(term: Path) -> None:
 
 def test_an_extension_that_ends_before_the_deadline_is_said(term: Path) -> None:
     (term / "class" / "course.toml").write_text(
-        "deadline = 2026-11-20T23:59:00+01:00\n[extensions]\nbo = 2026-11-02T23:59:00+01:00\nada = 0\n",
+        (
+            "deadline = 2026-11-20T23:59:00+01:00\n"
+            "[extensions]\n"
+            "bo = 2026-11-02T23:59:00+01:00\n"
+            "ada = 0\n"
+        ),
         encoding="utf-8",
     )
     said = "the extension of 'bo' ends 2026-11-02 23:59 UTC+01:00, before the deadline, "
@@ -816,9 +851,9 @@ def test_all_are_those_who_handed_something_in(term: Path) -> None:
     out = ("--out", term / "out")
     said = dojo("override", "--all", "report", "--points", "3", *out)
     assert (
-        "3 of 4 students' points changed. 1 handed in nothing and got nothing: to give them points, name them."
-        in said
-    )
+        "3 of 4 students' points changed. 1 handed in nothing and got nothing: to give them "
+        "points, name them."
+    ) in said
     assert "Zoe" not in said
     (zoe,) = (
         row for row in read(term / "out" / "results.json").submissions if row.submission == "Zoe"
@@ -845,9 +880,9 @@ def test_a_damaged_state_is_refused_in_plain_words(term: Path) -> None:
     (term / "out" / ".dojo" / "class.json").write_text('{"students":', encoding="utf-8")
     said = dojo("override", "--out", term / "out", fails=True)
     assert (
-        "class.json cannot be read (Input data was truncated); move it away, and grade the whole class again"
-        in said
-    )
+        "class.json cannot be read (Input data was truncated); move it away, and grade the "
+        "whole class again"
+    ) in said
 
 
 def test_a_damaged_log_of_overrides_is_refused_with_its_line(term: Path) -> None:

@@ -410,7 +410,9 @@ def test_a_judging_process_that_is_killed_changes_no_result(
 def test_another_reference_is_another_measure(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
 ) -> None:
-    """Nobody is run again, and nobody keeps a verdict that was made against the reference of before."""
+    """Nobody is run again, and nobody keeps a verdict that was made against the reference of
+    before.
+    """
     out, _, results = graded
     for path in REFERENCE.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -483,7 +485,9 @@ def test_bad_options_are_refused_with_a_sentence(
 def test_a_killed_run_is_resumed(
     folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path
 ) -> None:
-    """SIGKILL for the grader in the middle: the same command resumes, and ends with the same results."""
+    """SIGKILL for the grader in the middle: the same command resumes, and ends with the same
+    results.
+    """
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,7 @@
-"""Attempted, absent and failed are three numbers; difficulty and discrimination are what textbooks say."""
+"""Attempted, absent and failed are three numbers.
+
+Difficulty and discrimination are what textbooks say.
+"""
 
 from __future__ import annotations
 

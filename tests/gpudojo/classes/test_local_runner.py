@@ -1,4 +1,6 @@
-"""What counts as a standstill of the grader, and what as a busy machine, with real stops and real load."""
+"""What counts as a standstill of the grader, and what as a busy machine, with real stops and real
+load.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this is read fr
 
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """On one processor, to which this process is bound meanwhile: so many others that never sleep."""
+    """Bind this process to one processor, beside so many others that never sleep."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     others = []
@@ -64,7 +66,7 @@ def in_a_copy(
 
 
 def stopped(for_seconds: float, working: float = 0.0) -> float:
-    """How long this process was stopped in so many seconds, in which it sleeps and works by turns."""
+    """How long this process was stopped in so many seconds of sleep and work by turns."""
     from gpudojo.classes.standstill import SHORTEST_LOOK, StandstillWatch
 
     watch = StandstillWatch()
@@ -113,7 +115,9 @@ def test_a_child_knows_how_long_others_had_the_processor() -> None:
 
 @pytest.mark.parametrize("own", ["processes", "ended processes", "threads"])
 def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
-    """On one processor, no more can have been waited for others than the time in which nothing of its own ran."""
+    """On one processor, no more can have been waited for others than the time in which nothing of
+    its own ran.
+    """
     from gpudojo.sandbox.child import _make_clock_of_waits
     from gpudojo.sandbox.memory_watch import seconds_waited
 
@@ -150,12 +154,20 @@ def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
     assert in_a_copy(too_much) < 0.2  # on a quiet machine three quarters, if its own counted
 
 
-WORK = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end:\n    pass\n"
+WORK = (
+    "import time\n"
+    "end = time.process_time() + {seconds}\n"
+    "while time.process_time() < end:\n"
+    "    pass\n"
+)
 
 
 @pytest.mark.slow
 def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
-    """One works for most of its time, on a processor that four share; one never ends, and is ended all the same."""
+    """One works for most of its time, on a processor that four share.
+
+    One never ends, and is ended all the same.
+    """
     from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.classes.local_runner import fork_client_for
     from gpudojo.classes.submission_run import SubmissionRun
@@ -190,7 +202,9 @@ def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
 
 
 class Writing:
-    """Stands for the fork server: its one child is a thread that writes evidence, a piece at a time, and ends."""
+    """Stands for the fork server: its one child is a thread that writes evidence, a piece at a
+    time, and ends.
+    """
 
     def __init__(self, pieces: int, size: int, pause: float) -> None:
         self.pieces = pieces
@@ -266,7 +280,9 @@ def test_a_child_that_writes_more_than_a_pipe_holds_hardly_waits() -> None:
 
 
 def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> None:
-    """Also where the grader is stopped after its last look for such, while it keeps or judges another submission."""
+    """Also where the grader is stopped after its last look for such, while it keeps or judges
+    another submission.
+    """
 
     class Noting(Counting):
         steps: ClassVar[list[str]] = []

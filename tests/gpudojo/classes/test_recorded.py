@@ -1,4 +1,6 @@
-"""Without references, evidence of a release is the measure: for its last seed, or with a sentence why not."""
+"""Without references, evidence of a release is the measure: for its last seed, or with a sentence
+why not.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ MOODLE = """\ufeffIdentifier;Full name;Email address;Status;Grade;Last modified 
 Participant 551;Ada Example;ada@example.org;Submitted;;Friday, 20 November 2026, 11:58 PM
 Participant 552;Bo Sample;bo@example.org;No submission;;-
 """
-GITHUB = '"identifier","github_username","github_id","name"\n"ada@example.org","ada-dev","77","Ada Example"\n'
+GITHUB = (
+    '"identifier","github_username","github_id","name"\n'
+    '"ada@example.org","ada-dev","77","Ada Example"\n'
+)
 GRADESCOPE = "First Name,Last Name,SID,Email,Sections\nAda,Example,17,ada@example.org,Mon\n"
 PLAIN = "id,name,email,section,github\n17,Ada Example,ada@example.org,Mon,ada-dev\n"
 
@@ -108,7 +111,10 @@ def test_the_date_of_moodles_worksheet(tmp_path: Path) -> None:
         (
             "Ada Byron,ada@x\n",
             1,
-            "the first line has to name the columns, one of them id, name, email or github; it has Ada",
+            (
+                "the first line has to name the columns, one of them id, name, email or github; "
+                "it has Ada"
+            ),
         ),
         ("PK\3\4...", None, "this is a workbook, not CSV; save the table as CSV"),
         ("id,name\n1,Ada\n\n1,Bo\n", 4, "'1' is the id of line 2, too"),

@@ -1,4 +1,6 @@
-"""How the record of a submission is made: what is accepted, what is run again, and what a child's end means."""
+"""How the record of a submission is made: what is accepted, what is run again, and what a child's
+end means.
+"""
 
 from __future__ import annotations
 

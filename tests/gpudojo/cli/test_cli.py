@@ -27,7 +27,10 @@ def imported(*arguments: str) -> set[str]:
     """The modules that a command imports, up to the end of its help."""
     question = (
         "import sys\nfrom gpudojo.cli import main\n"
-        f"try:\n    main({list(arguments)!r}, standalone_mode=False)\nexcept SystemExit:\n    pass\n"
+        "try:\n"
+        f"    main({list(arguments)!r}, standalone_mode=False)\n"
+        "except SystemExit:\n"
+        "    pass\n"
         "print('modules:', *sys.modules)"
     )
     done = subprocess.run(
@@ -58,7 +61,12 @@ def test_help_imports_the_command_group_only() -> None:
 
 
 def test_the_fork_server_is_started_before_others_are_imported() -> None:
-    question = "import sys\nbefore = {*sys.modules}\nimport gpudojo.sandbox.fork_client\nprint(*{*sys.modules} - before)"
+    question = (
+        "import sys\n"
+        "before = {*sys.modules}\n"
+        "import gpudojo.sandbox.fork_client\n"
+        "print(*{*sys.modules} - before)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )

@@ -1,4 +1,6 @@
-"""Ready-made checks: what each accepts, and what it says of a function that does not keep its claim."""
+"""Ready-made checks: what each accepts, and what it says of a function that does not keep its
+claim.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Edge cases cost their own points and block nothing; what is not done pays only beside what is done."""
+"""Edge cases cost their own points and block nothing.
+
+What is not done pays only beside what is done.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,12 @@ def test_an_error_in_an_edge_case_costs_its_own_points(tmp_path: Path) -> None:
 
 
 def test_an_edge_case_that_never_ends_costs_its_own_points(tmp_path: Path) -> None:
-    source = "def mean(numbers):\n    while len(numbers) == 1:\n        pass\n    return sum(numbers) / len(numbers)\n"
+    source = (
+        "def mean(numbers):\n"
+        "    while len(numbers) == 1:\n"
+        "        pass\n"
+        "    return sum(numbers) / len(numbers)\n"
+    )
     results = graded(tmp_path, source, seconds=2)
     assert outcomes(results) == [Outcome.PASSED, Outcome.PASSED, Outcome.FAILED, Outcome.FAILED]
     assert "ZeroDivisionError" in results["copes_with_nothing"].happened

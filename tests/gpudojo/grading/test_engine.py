@@ -184,7 +184,9 @@ def test_a_right_solution_passes_and_a_wrong_one_fails_at_its_line(files: Files)
 
 
 def test_a_verdict_is_the_one_of_evidence_that_was_sent(files: Files) -> None:
-    """In this process, too, checks see plain data: a tuple becomes a list, and what cannot be sent is unusable."""
+    """In this process, too, checks see plain data: a tuple becomes a list, and what cannot be sent
+    is unusable.
+    """
 
     def as_it_is(call: Any) -> dict[str, Any]:
         return {"value": call(3), "set": {1, 2} if call(0) is None else (1, 2)}
@@ -361,7 +363,10 @@ def test_an_exception_may_be_the_user_s_wish_to_stop(files: Files) -> None:
 
 
 def test_the_judging_half_imports_no_torch() -> None:
-    code = "import sys, gpudojo.grading.engine, gpudojo.classes.judging; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, gpudojo.grading.engine, gpudojo.classes.judging; sys.exit('torch' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -1,4 +1,6 @@
-"""What the self-assessment says of the device is what the device does, and only the reference runs it."""
+"""What the self-assessment says of the device is what the device does, and only the reference runs
+it.
+"""
 
 from __future__ import annotations
 

@@ -20,19 +20,31 @@ REMEMBERING = {
     "by a function": "def best():\n    return torch.cuda.is_available()\nBEST = best()\n",
     "by two": "def a():\n    return b()\ndef b():\n    return is_available()\nBEST = a()\n",
     "cached": "@functools.cache\ndef gpus():\n    return torch.cuda.device_count()\n",
-    "in a global name": "N = None\ndef gpus():\n    global N\n    N = N or torch.cuda.device_count()\n    return N\n",
+    "in a global name": (
+        "N = None\n"
+        "def gpus():\n"
+        "    global N\n"
+        "    N = N or torch.cuda.device_count()\n"
+        "    return N\n"
+    ),
     "functions in a list": "WAITS = [torch.cuda.synchronize, torch.mps.synchronize]\n",
     "a function as a default": "def f(wait=torch.cuda.synchronize):\n    wait()\n",
-    "an imported one in a dict": "from torch.cuda import synchronize as wait\nWAITS = {'cuda': wait}\n",
+    "an imported one in a dict": (
+        "from torch.cuda import synchronize as wait\nWAITS = {'cuda': wait}\n"
+    ),
     "of an imported module": "from torch import cuda\nwait = partial(cuda.synchronize, 0)\n",
 }
 NOT_REMEMBERING = {
     "asks when called": "def f(x):\n    return x.cuda() if torch.cuda.is_available() else x\n",
     "only imports": "from torch.cuda import is_available\ndef f():\n    return is_available()\n",
-    "caches something else": "@cache\ndef f(n):\n    return n * 2\ndef g():\n    return torch.cuda.device_count()\n",
+    "caches something else": (
+        "@cache\ndef f(n):\n    return n * 2\ndef g():\n    return torch.cuda.device_count()\n"
+    ),
     "names a device": "DEVICE = torch.device('cuda')\ndef f():\n    torch.cuda.synchronize()\n",
     "as a type": "def f(stream: torch.cuda.Stream | None = None):\n    pass\n",
-    "imports a module": "import torch.cuda\nfrom torch import cuda\ndef f():\n    cuda.synchronize()\n",
+    "imports a module": (
+        "import torch.cuda\nfrom torch import cuda\ndef f():\n    cuda.synchronize()\n"
+    ),
     "replaces": "torch.cuda.synchronize = print\ntorch.cuda.Event.record = lambda self: None\n",
     "a lambda": "gpus = lambda: torch.cuda.device_count()\n",
 }
@@ -50,7 +62,10 @@ def test_a_file_that_asks_each_time(name: str) -> None:
 
 
 def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
-    """In a module of its own; what it finds there, and whether it fails, may be something else than before."""
+    """In a module of its own.
+
+    What it finds there, and whether it fails, may be something else than before.
+    """
     path = tmp_path / "answer.ipynb"
     machine = tmp_path / "machine"
     read = f"import pathlib\nMACHINE = pathlib.Path({str(machine)!r}).read_text()"

@@ -90,7 +90,7 @@ def spin_and_tidy_up(seconds: float) -> None:
 
 @ALARMS
 def test_ours_is_interrupted_once_when_it_hangs_and_has_time_to_tidy_up() -> None:
-    """It came again and again, also while the probe was closing its bench, and ended the process."""
+    """It came again and again, also while the probe closed its bench, and ended the process."""
     began = time.monotonic()
     with pytest.raises(TimedOut), time_limit(0.2, FILE):
         spin_and_tidy_up(0.5)

@@ -205,7 +205,15 @@ def test_numbers_a_reversed_slice_and_a_result_of_itself_that_is_dropped() -> No
 
 
 def test_keys_of_a_dict_that_has_a_name() -> None:
-    source = "ANSWERS: dict = {\n    'portable': 'a',\n    3: 'b', **X,\n    'no_grad':\n        'c',\n}\n{'a': 1}"
+    source = (
+        "ANSWERS: dict = {\n"
+        "    'portable': 'a',\n"
+        "    3: 'b', **X,\n"
+        "    'no_grad':\n"
+        "        'c',\n"
+        "}\n"
+        "{'a': 1}"
+    )
     assert pattern_lines(ast.parse(source).body) == {
         'ANSWERS ["portable"]': 2,
         'ANSWERS ["no_grad"]': 4,

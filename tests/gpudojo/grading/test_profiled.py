@@ -1,4 +1,6 @@
-"""Operators take the durations that are chosen, however their events are read, on host and virtual device."""
+"""Operators take the durations that are chosen, however their events are read, on host and virtual
+device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several scenarios on one device: which errors are kept for the checks, and which end the probe."""
+"""Several scenarios on one device: which errors are kept for checks, and which end the probe."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_several_ends_with_the_first_error_which_names_its_scenario() -> None:
     "drawn", ["torch.randperm(n)", "random.sample(range(n), n)", "numpy.random.permutation(n)"]
 )
 def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: str) -> None:
-    """A function that is graded again, alone or after another process died, is seen to do the same."""
+    """A function that is graded again, alone or after a process died, is seen to do the same."""
     exercise = next(each for each in exercises_of("day8") if each.stem.startswith("08"))
     function = next(each for each in exercise.functions if each.name == "make_loader")
     file = tmp_path / f"{exercise.stem}.py"
@@ -89,7 +89,12 @@ def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: 
 def test_a_warning_of_several_calls_is_shown_once(tmp_path: Path) -> None:
     exercise = next(each for each in exercises_of("day8") if each.number == "01")
     file = tmp_path / f"{exercise.stem}.py"
-    source = 'import torch\nimport warnings\n\n\ndef select_device(prefer=None):\n    warnings.warn("old", stacklevel=1)\n'
+    source = (
+        "import torch\n"
+        "import warnings\n\n\n"
+        "def select_device(prefer=None):\n"
+        '    warnings.warn("old", stacklevel=1)\n'
+    )
     file.write_text(f'{source}    return torch.device("cpu")\n')
     for _ in range(2):  # another submission of the same file shows it again
         with warnings.catch_warnings(record=True) as shown:

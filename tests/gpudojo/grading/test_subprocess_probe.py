@@ -18,7 +18,10 @@ FUNCTION = EXERCISE.functions[0]
 def test_it_sees_what_is_seen_here(tmp_path: Path) -> None:
     path = tmp_path / f"{EXERCISE.stem}.py"
     path.write_text(
-        "import torch\nprint('noise')\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
+        "import torch\n"
+        "print('noise')\n\n"
+        "def select_device(prefer=None):\n"
+        "    return torch.device('cpu')\n"
     )
     for probe in FUNCTION.probes:
         here = observe_probe(EXERCISE, FUNCTION, probe, load_submission(path), "virtual", 8)

@@ -1,4 +1,6 @@
-"""Lines count as the student's where they are: not of libraries, nor of what Python generates for them."""
+"""Lines count as the student's where they are: not of libraries, nor of what Python generates for
+them.
+"""
 
 from __future__ import annotations
 

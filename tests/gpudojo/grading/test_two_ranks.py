@@ -68,7 +68,10 @@ def test_two_that_wait_for_each_other(tmp_path: Path) -> None:
 
 def test_a_slow_rank_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_ranks, "LOOKS", 5)
-    busy = "import time; until = time.process_time() + dist.get_rank()\n    while time.process_time() < until: pass"
+    busy = (
+        "import time; until = time.process_time() + dist.get_rank()\n"
+        "    while time.process_time() < until: pass"
+    )
     assert ranks(tmp_path, busy)[0]["some"]["weights_kept"]
 
 

@@ -1,4 +1,6 @@
-"""Evidence arrives unchanged, and what is no evidence is refused: it comes from a process that ran student code."""
+"""Evidence arrives unchanged, and what is no evidence is refused: it comes from a process that ran
+student code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Texts from outside, as they may be kept and printed: names, and exceptions of a student's own making."""
+"""Texts from outside, as they may be kept and printed: names, and exceptions of a student's own
+making.
+"""
 
 from __future__ import annotations
 

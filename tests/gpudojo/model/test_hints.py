@@ -1,4 +1,7 @@
-"""Hints are read from a file by function and check; what an author got wrong is said in a sentence."""
+"""Hints are read from a file by function and check.
+
+What an author got wrong is said in a sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A lesson is one Markdown source, shown with folded answers in pages, and without HTML in a terminal."""
+"""A lesson is one Markdown source, shown with folded answers in pages, and without HTML in a
+terminal.
+"""
 
 from __future__ import annotations
 

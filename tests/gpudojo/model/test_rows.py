@@ -105,9 +105,11 @@ def test_exercises_come_in_their_order_and_none_is_lost() -> None:
 
 def test_results_and_export_do_not_import_torch() -> None:
     question = (
-        "import sys, gpudojo.model, gpudojo.platforms as e; [e.exporter_of(f) for f in e.format_names()]; "
+        "import sys, gpudojo.model, gpudojo.platforms as e; [e.exporter_of(f) for f in "
+        "e.format_names()]; "
         "import gpudojo.cli.export as c; from tests.gpudojo.platforms.export.classes import CLASS; "
-        "assert len(c.exercises_of_class(CLASS, CLASS.submissions)) == 2; print('torch' in sys.modules)"
+        "assert len(c.exercises_of_class(CLASS, CLASS.submissions)) == 2; print('torch' in "
+        "sys.modules)"
     )
     answer = subprocess.run(
         [sys.executable, "-c", question],

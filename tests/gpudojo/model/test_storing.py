@@ -1,4 +1,6 @@
-"""A results file is complete or absent, is read as it was written, and is refused with a sentence otherwise."""
+"""A results file is complete or absent, is read as it was written, and is refused with a sentence
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,10 @@ def changed(path: Path, **fields: object) -> Path:
         ({"score": -1}, "Expected `float` >= 0"),
         (
             {"score": 2.75},
-            r"in the submission 'ada': the score of the submission is 2.75, but its parts add up to 1.9",
+            (
+                r"in the submission 'ada': the score of the submission is 2.75, but its parts add "
+                r"up to 1.9"
+            ),
         ),
         ({"max_score": 1e400}, "out of range"),
     ],

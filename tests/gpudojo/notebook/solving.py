@@ -12,7 +12,7 @@ REFERENCE = ROOT / "reference" / "day8"
 
 
 def answers(*files: Path) -> dict[str, str]:
-    """What each file binds at its top level, as it is written there, comments at its end included."""
+    """What each file binds at its top level, as it is written, with comments at its end."""
     found = {}
     for path in files:
         source = path.read_text(encoding="utf-8")
@@ -33,7 +33,10 @@ def reference() -> dict[str, str]:
 
 
 def filled(notebook: bytes, texts: Mapping[str, str]) -> bytes:
-    """The notebook with these texts in the cells of the tasks; a cell's id says which task it is."""
+    """The notebook with these texts in the cells of the tasks.
+
+    A cell's id says which task it is.
+    """
     content = json.loads(notebook)
     filled = 0
     for cell in content["cells"]:

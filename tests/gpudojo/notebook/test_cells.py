@@ -1,4 +1,4 @@
-"""Functions that use definitions of other cells, also when cells run again or in another process."""
+"""Functions that use definitions of other cells, also when cells run again or elsewhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,18 @@ def test_a_function_uses_definitions_of_other_cells(session: Session) -> None:
 
 
 def test_only_definitions_of_a_cell_are_kept(session: Session) -> None:
-    cell = "import torch\n%time 3\nm = f(3)\nprint(\n    m\n)\n@d\nclass A: pass\nfor x in []: pass\ny: int = 3"
+    cell = (
+        "import torch\n"
+        "%time 3\n"
+        "m = f(3)\n"
+        "print(\n"
+        "    m\n"
+        ")\n"
+        "@d\n"
+        "class A: pass\n"
+        "for x in []: pass\n"
+        "y: int = 3"
+    )
     assert (
         only_definitions(cell, {"m", "A", "y"})
         == "import torch\n\nm = f(3)\n\n\n\n@d\nclass A: pass\n\ny: int = 3"
@@ -72,7 +83,9 @@ def test_lines_of_other_cells_are_in_the_table(session: Session) -> None:
 def test_probes_that_need_another_process(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a session that has used a real GPU, probes run elsewhere, and the cells have to be known there."""
+    """In a session that has used a real GPU, probes run elsewhere, and the cells have to be known
+    there.
+    """
 
     def in_use(*_: Any) -> Any:
         raise RealDeviceInUse("cuda")
@@ -85,7 +98,8 @@ def test_probes_that_need_another_process(
     )
     session.run(f"\n\n@torch.enable_grad()\n{text}")
     here = session.check("train_epoch").checked[0]
-    subprocess_probe._subprocess.kill_process()  # one that was started before has not been told where cells are left
+    # A process that was started before has not been told where cells are left.
+    subprocess_probe._subprocess.kill_process()
     monkeypatch.setattr(observe, "observe_here", in_use)
     try:
         elsewhere = session.check("train_epoch").checked[0]
@@ -102,7 +116,9 @@ def test_probes_that_need_another_process(
 def test_two_processes_where_the_system_does_not_fork(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a Mac and on Windows each process has to find the function by itself, from cells that are in no file."""
+    """On a Mac and on Windows each process has to find the function by itself, from cells that are
+    in no file.
+    """
     monkeypatch.setattr(two_ranks, "FORKS", False)
     session.run("import torch.distributed as dist", "def size():\n    return dist.get_world_size()")
     session.run(reference()["average_gradients"].replace("dist.get_world_size()", "size()"))

@@ -82,7 +82,9 @@ def test_the_line_shown_is_one_that_was_executed(session: Session) -> None:
 def test_without_a_reference_its_recorded_calls_are_compared(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a released repository, which has the reference's evidence and timelines, and no line of it."""
+    """As in a released repository, which has the reference's evidence and timelines, and no line of
+    it.
+    """
     exercise = next(
         each for each in exercises_of("day8") if each.stem == "04_modifying_training_loop_gpu"
     )
@@ -154,7 +156,10 @@ def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> N
 
 def test_an_error_shows_the_line_of_its_cell(session: Session) -> None:
     session.run(
-        "one = 1\n\n\ndef train_epoch(model, loader, loss_fn, optimizer, device):\n    x = one\n    return x / 0\n"
+        "one = 1\n\n\n"
+        "def train_epoch(model, loader, loss_fn, optimizer, device):\n"
+        "    x = one\n"
+        "    return x / 0\n"
     )
     failed = session.check("train_epoch").checked[0].parts[0]
     assert dict(failed)["line"] == "line 6\n   6 | return x / 0"

@@ -57,7 +57,8 @@ def test_a_script(warm_python: WarmPython, tmp_path: Path) -> None:
 
 
 def test_pythons_own_prompt(tmp_path: Path) -> None:
-    # A prompt ends a function with an empty line; what is typed there may have no source to be read again.
+    # A prompt ends a function with an empty line; what is typed there may have no source to be read
+    # again.
     typed = "\n".join(line for line in SELECT.splitlines() if line.strip()) + "\n\n"
     typed += f"{STUB}\n{RAISES}\ncheck(select_device)\ncheck(train_epoch)\ncheck(move_model)\n"
     done = subprocess.run(
@@ -75,7 +76,14 @@ def test_pythons_own_prompt(tmp_path: Path) -> None:
 
 
 def test_ipython_in_a_terminal(warm_python: WarmPython, tmp_path: Path) -> None:
-    lines = f"{SELECT}\n\n\n{STUB}\n\n{RAISES}\n\ncheck(select_device)\ncheck(train_epoch)\ncheck(move_model)\n"
+    lines = (
+        f"{SELECT}\n\n\n"
+        f"{STUB}\n\n"
+        f"{RAISES}\n\n"
+        "check(select_device)\n"
+        "check(train_epoch)\n"
+        "check(move_model)\n"
+    )
     options = ("--simple-prompt", "--no-banner", "--colors=nocolor", "-c", lines)
     said = said_by(warm_python.run("IPython", *options, cwd=tmp_path, env=environment(tmp_path)))
     for part in SAID:

@@ -29,7 +29,9 @@ def code(source: str, **metadata: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """Every code cell's outputs, by its id: the notebook of 04 as it is, then what a student may try."""
+    """Every code cell's outputs, by its id: the notebook of 04 as it is, then what a student may
+    try.
+    """
     made = notebooks_of_day(ROOT, "day8")["notebooks/day8/04_modifying_training_loop_gpu.ipynb"]
     notebook = nbformat.reads(made.decode(), as_version=4)
     more = {

@@ -25,7 +25,10 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A class: files, notebooks and one notebook for the day, all solved; and a notebook and files with mistakes."""
+    """A class: files, notebooks and one notebook for the day, all solved.
+
+    And a notebook and files with mistakes.
+    """
     made = tmp_path_factory.mktemp("class")
     answers = reference()
     for name, data in notebooks_of_day(ROOT, "day8").items():

@@ -61,7 +61,13 @@ CASES = {
         describe_time_out("select_device", ""),
     ),
     "stubborn": Case(
-        f"{DEF}    while True:\n        try:\n            x = 1\n        except:\n            pass\n",
+        (
+            f"{DEF}    while True:\n"
+            "        try:\n"
+            "            x = 1\n"
+            "        except:\n"
+            "            pass\n"
+        ),
         None,
         still_running_after(1.5),
     ),
@@ -84,7 +90,12 @@ CASES = {
         "ValueError: full",
     ),
     "half_done": Case(
-        "def select_device(prefer=None):\n    if prefer:\n        return 1\n    raise NotImplementedError\n",
+        (
+            "def select_device(prefer=None):\n"
+            "    if prefer:\n"
+            "        return 1\n"
+            "    raise NotImplementedError\n"
+        ),
         4,
         "NotImplementedError",
     ),
@@ -99,7 +110,10 @@ PASSING = {
     "bom": b"\xef\xbb\xbf" + RIGHT.encode(),
     "dataclass": RIGHT.replace(
         '"""\n\nimport torch\n',
-        '"""\n\nfrom __future__ import annotations\nimport torch\nfrom dataclasses import dataclass\n'
+        '"""\n\n'
+        "from __future__ import annotations\n"
+        "import torch\n"
+        "from dataclasses import dataclass\n"
         "@dataclass\nclass Wish:\n    name: str\n",
         1,
     ),

@@ -44,7 +44,8 @@ import graders  # the project's own package
 
 def test_own_package_and_options(request):
     assert graders.OWN
-    assert [request.config.getoption(name) for name in ("seed", "bench", "hints")] == ["7", "none", "many"]
+    found = [request.config.getoption(name) for name in ("seed", "bench", "hints")]
+    assert found == ["7", "none", "many"]
 
 
 def test_environment():
@@ -54,7 +55,8 @@ def test_environment():
 
 
 def test_modules():
-    ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("gpudojo", "virtual_cuda"))
+    packages = ("gpudojo", "virtual_cuda")
+    ours = sorted(name for name in sys.modules if name.partition(".")[0] in packages)
     assert ours == EXPECTED
 
 
@@ -65,7 +67,9 @@ def test_flaky(tries=[]):
 
 
 def project(student: Student, *, numbered: bool = False, failures: int = 0) -> None:
-    """A made-up project with a package `graders`, options named as our short ones, and files named as exercises are."""
+    """A made-up project with a package `graders`, options named as our short ones, and files named
+    as exercises are.
+    """
     student.write("conftest.py", CONFTEST)
     student.write("graders/__init__.py", "OWN = True\n")
     expected = sorted(THIN + DEVICE + (CATALOGUE if numbered else []))

@@ -108,9 +108,11 @@ def test_collecting_does_not_import_torch() -> None:
     question = (
         "import sys, pytest; plugins = ['-p', 'pytest_timeout', '-p', 'gpudojo.pytest_plugin'];"
         "code = pytest.main(['--collect-only', '-q', 'exercises/day8', *plugins]);"
-        "print('ended', int(code), sorted({'torch', 'numpy', 'nbformat', 'rich', 'jinja2'} & set(sys.modules)))"
+        "print('ended', int(code), sorted({'torch', 'numpy', 'nbformat', 'rich', 'jinja2'} & "
+        "set(sys.modules)))"
     )
-    # Only the two plugins asked for: where gpudojo is installed pytest would load ours a second time.
+    # Only the two plugins asked for: where gpudojo is installed pytest would load ours a second
+    # time.
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-c", question]
     done = subprocess.run(
@@ -206,7 +208,11 @@ def test_a_notebook_is_graded_like_a_file(student: Student) -> None:
         right,
         "1 / 0",
         "%%bash\necho 'not python",
-        "def train_epoch(model, loader, loss_fn, optimizer, device):\n    model.to(device)\n    return oops",
+        (
+            "def train_epoch(model, loader, loss_fn, optimizer, device):\n"
+            "    model.to(device)\n"
+            "    return oops"
+        ),
         "this is no python",
     )
     student.notebook("other/talk.ipynb", "def evaluate(x):\n    return x")
@@ -231,7 +237,10 @@ def test_a_broken_notebook_gets_a_message(student: Student) -> None:
 
 
 def test_an_error_of_the_author_s_is_told_as_such_and_never_as_a_success(student: Student) -> None:
-    """A probe that raises, for the reference too: five errors ended in "Everything passes. Well done!"."""
+    """A probe that raises, for the reference too: five errors ended in "Everything passes.
+
+    Well done!".
+    """
     shutil.copy(REPOSITORY / "reference" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
     student.write(
         "broken_exercise.py",
@@ -253,13 +262,16 @@ def test_an_error_of_the_author_s_is_told_as_such_and_never_as_a_success(student
         r"^\d checks could not be judged: an error in the exercise, not in your code\.", said, re.M
     ), said
     assert (
-        "AttributeError: 'Call' object has no attribute 'no_such_attribute' (raised at broken_exercise.py:5)"
-        in said
-    )
+        "AttributeError: 'Call' object has no attribute 'no_such_attribute' (raised at "
+        "broken_exercise.py:5)"
+    ) in said
     assert re.search(r"^01_checking_device .* 8 of 8 +\d error$", said, re.M), said
 
 
-FORGETFUL = "def train_epoch(model, loader, optimizer, loss_fn, device):\n    return model.to(device)(next(iter(loader))[0])\n"
+FORGETFUL = (
+    "def train_epoch(model, loader, optimizer, loss_fn, device):\n"
+    "    return model.to(device)(next(iter(loader))[0])\n"
+)
 
 
 @pytest.mark.parametrize("columns", [60, 80])
@@ -294,9 +306,9 @@ def test_missing_and_renamed_files_are_named_and_count(student: Student) -> None
     said = " ".join(student.pytest("day8").stdout.split())
     assert "04_modifying_training_loop_gpu ░░░░░░░░░░░░░░░░░░░░ 0 of 14 missing 05_" in said
     assert (
-        "total 0 of 100 note: 04_modifying_training_loop_gpu.py is missing in day8. Is 04_training.py"
-        in said
-    )
+        "total 0 of 100 note: 04_modifying_training_loop_gpu.py is missing in day8. Is "
+        "04_training.py"
+    ) in said
     assert "note: 11_multiple_gpus.py is missing in day8" in said
     chosen = student.pytest("day8", "-k", "select_device").stdout
     assert "is missing" not in chosen, "who chooses does not run the whole day"

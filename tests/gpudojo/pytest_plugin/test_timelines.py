@@ -11,7 +11,8 @@ import pytest
 from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
 
 TRAIN = "04_modifying_training_loop_gpu.py"
-# Right, but it waits for every parameter; and its class would clear the screen if a terminal obeyed it.
+# Right, but it waits for every parameter; and its class would clear the screen if a terminal obeyed
+# it.
 WAITING = """
 import torch
 

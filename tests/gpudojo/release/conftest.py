@@ -1,4 +1,6 @@
-"""A release, made once for all tests that look at it: it takes as long as all references do, three times over."""
+"""A release, made once for all tests that look at it: it takes as long as all references do, three
+times over.
+"""
 
 from __future__ import annotations
 

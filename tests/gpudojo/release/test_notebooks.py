@@ -1,4 +1,6 @@
-"""Notebooks are made from the references, byte for byte, valid for Jupyter, and never show a solution."""
+"""Notebooks are made from the references, byte for byte, valid for Jupyter, and never show a
+solution.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,8 @@ def test_no_line_of_a_solution_is_in_any_cell(made: dict[str, bytes]) -> None:
         for name in (f"notebooks/day8/{path.stem}.ipynb", WHOLE):
             shown = [line.strip() for cell in cells(made[name]) for line in text(cell).splitlines()]
             found = set(secret) & set(shown)
-            # The whole day shows the stubs of other exercises, too, where a line may stand that is a solution here.
+            # The whole day shows the stubs of other exercises, too, where a line may stand that is
+            # a solution here.
             found -= {
                 line
                 for other in (stubs.stubs_of_day(REFERENCE).values())
@@ -270,7 +273,11 @@ def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(
 def test_a_file_without_a_title_or_a_demo_is_still_a_notebook(tmp_path: Path) -> None:
     path = tmp_path / "new_one.py"
     path.write_text(
-        "import torch\n\n# what this is for\nLIMIT = 3\n\n\n@torch.no_grad()\ndef f(x: int, *, y=LIMIT):\n"
+        "import torch\n\n"
+        "# what this is for\n"
+        "LIMIT = 3\n\n\n"
+        "@torch.no_grad()\n"
+        "def f(x: int, *, y=LIMIT):\n"
         '    """Add * to <b>.\n\n    2 lines. Read: https://example.org/a_b\n    """\n'
         "    # BEGIN SOLUTION\n    return x\n    # END SOLUTION\n"
     )
@@ -279,8 +286,13 @@ def test_a_file_without_a_title_or_a_demo_is_still_a_notebook(tmp_path: Path) ->
     assert given.code == "import torch\n\n# what this is for\nLIMIT = 3"
     assert isinstance(task, sections.Task)
     assert task.code == (
-        '@torch.no_grad()\ndef f(x: int, *, y=LIMIT):\n    """Add * to <b>."""\n    raise NotImplementedError'
+        "@torch.no_grad()\n"
+        "def f(x: int, *, y=LIMIT):\n"
+        '    """Add * to <b>."""\n'
+        "    raise NotImplementedError"
     )
     assert sections.task_text(task) == (
-        "### `f(x: int, *, y=LIMIT)`\n\nAdd \\* to \\<b>.\n\n*2 lines.* Read: <https://example.org/a_b>"
+        "### `f(x: int, *, y=LIMIT)`\n\n"
+        "Add \\* to \\<b>.\n\n"
+        "*2 lines.* Read: <https://example.org/a_b>"
     )

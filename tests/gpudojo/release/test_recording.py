@@ -1,4 +1,6 @@
-"""Recorded evidence judges a student on any machine, and does not depend on the machine that recorded it."""
+"""Recorded evidence judges a student on any machine, and does not depend on the machine that
+recorded it.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def timed(found: Evidence) -> dict[str, Any]:
 def test_the_modelled_speedup_is_judged_and_no_clock_of_a_machine(
     recorded: ShippedEvidence, pair: tuple[Exercise, Function], slower: float
 ) -> None:
-    """A student's loop is `slower` than the recorded one, and the student's machine measured the contrary."""
+    """A student's loop is `slower` than the recorded one, and the student's machine measured the
+    contrary.
+    """
     exercise, function = pair
     wanted = recorded.evidence_of(exercise.stem, function.name, "virtual", 8)
     assert (timed(wanted)["student"], timed(wanted)["loop"]) == (0.0, 0.0)

@@ -46,9 +46,9 @@ def test_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / "out" / name).mkdir(parents=True)
     said = refused(tmp_path / "out")
-    assert (
-        said
-        == f"{tmp_path / 'out'} is not empty (it has a, b, c, …); name a folder that does not exist yet"
+    assert said == (
+        f"{tmp_path / 'out'} is not empty (it has a, b, c, …); name a folder that does not "
+        "exist yet"
     )
 
 
@@ -161,7 +161,8 @@ def test_a_reference_that_cannot_be_run(tmp_path: Path, copied_reference: Path) 
     )
     said = refused(tmp_path / "out", copied_reference.parents[1])
     assert said.startswith(
-        "01_checking_device.py: `select_device`: the reference solution of `select_device` does not run in "
+        "01_checking_device.py: `select_device`: the reference solution of `select_device` does "
+        "not run in "
     )
     assert "a_module_nobody_has" in said
 

@@ -19,7 +19,15 @@ def test_the_committed_stubs_are_fresh() -> None:
 
 
 def test_a_solution_becomes_one_line() -> None:
-    source = 'def f():\n    """Add."""\n    # BEGIN SOLUTION\n    x = 1\n    return x\n    # END SOLUTION\n\n\nprint(1)\n'
+    source = (
+        "def f():\n"
+        '    """Add."""\n'
+        "    # BEGIN SOLUTION\n"
+        "    x = 1\n"
+        "    return x\n"
+        "    # END SOLUTION\n\n\n"
+        "print(1)\n"
+    )
     assert (
         stubs.stub_of(source)
         == 'def f():\n    """Add."""\n    raise NotImplementedError\n\n\nprint(1)\n'

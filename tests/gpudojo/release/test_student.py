@@ -1,4 +1,6 @@
-"""A released repository works by itself: two lines install and run it, and it is the same bytes each time."""
+"""A released repository works by itself: two lines install and run it, and it is the same bytes
+each time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ from .conftest import REFERENCE, ROOT, Released
 
 @pytest.fixture(scope="module")
 def python(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """A fresh environment with what the README's first line installs; what it needs is taken from this one."""
+    """A fresh environment with what the README's first line installs.
+
+    What it needs is taken from this one.
+    """
     made = WarmPython(
         once(tmp_path_factory, "two-lines", lambda folder: installed(released, folder))
     )
@@ -183,7 +188,10 @@ def test_no_reference_is_run_and_none_is_there(
 ) -> None:
     code = "from pathlib import Path\nfrom gpudojo.grading.references import reference_for\n"
     code += "from gpudojo.model.catalogue import exercises_of\n"
-    code += "print(type(reference_for(Path('exercises/day8/x.py').resolve(), exercises_of('day8')[0])).__name__)"
+    code += (
+        "print(type(reference_for(Path('exercises/day8/x.py').resolve(), "
+        "exercises_of('day8')[0])).__name__)"
+    )
     script = tmp_path / "ask.py"
     script.write_text(code, encoding="utf-8")
     assert run(python, str(script), cwd=solved).strip() == "RecordedReference"

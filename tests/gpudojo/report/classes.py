@@ -1,4 +1,6 @@
-"""Made-up classes: sixty submissions of every kind, hostile ones among them, and a thousand plain ones."""
+"""Made-up classes: sixty submissions of every kind, hostile ones among them, and a thousand plain
+ones.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +203,10 @@ def header(**more: object) -> ClassResults:
 
 
 def sixty(folder: Path) -> Path:
-    """A class of sixty with the records of their runs; the first ones are hostile in everything they say."""
+    """A class of sixty with the records of their runs.
+
+    The first ones are hostile in everything they say.
+    """
     store = Store(folder)
     rows = []
     for number in range(60):
@@ -222,6 +227,9 @@ def sixty(folder: Path) -> Path:
     return folder / "results.json"
 
 
+WORDY = "it did something else than what was asked of it, and here is how " * 2
+
+
 def thousand(folder: Path) -> Path:
     """A class of a thousand with as many checks each as a real day has."""
 
@@ -235,7 +243,7 @@ def thousand(folder: Path) -> Path:
                         check(
                             f"{place:02}_exercise", f"function_{which % 3}", f"check_{which}",
                             F if (number * 7 + place * 3 + which) % 5 == 0 else P, 1.0,
-                            happened="it did something else than what was asked of it, and here is how " * 2,
+                            happened=WORDY,
                             misconception=f"mistake-{place}-{which % 4}", line=7,
                         )
                         for which in range(10)

@@ -34,7 +34,10 @@ def pages(class_of_sixty: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, without a window. Its driver keeps a loop running in this thread, which other tests may want."""
+    """Chromium, without a window.
+
+    Its driver keeps a loop running in this thread, which other tests may want.
+    """
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(
         (
@@ -84,7 +87,9 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def windows(browser: Any) -> dict[str, tuple[Any, list[Any]]]:
-    """Contexts by their options, with their free windows: a new one takes four times as long as a page in it."""
+    """Contexts by their options, with their free windows: a new one takes four times as long as a
+    page in it.
+    """
     return {}
 
 
@@ -92,7 +97,10 @@ def windows(browser: Any) -> dict[str, tuple[Any, list[Any]]]:
 def visit(
     browser: Any, windows: dict[str, tuple[Any, list[Any]]]
 ) -> Iterator[Callable[..., Visit]]:
-    """Opens a file in a window of this size and theme; other options are those of a browser's context."""
+    """Opens a file in a window of this size and theme.
+
+    Other options are those of a browser's context.
+    """
     visits = []
 
     def opened(

@@ -35,7 +35,8 @@ def test_three_curves_with_their_peaks() -> None:
         "curve theirs",
     ]
     assert svg.get("aria-label") == (
-        "Memory of checkpointed. all activations stored: peak 224 KiB, 32 operations, highest in forward; "
+        "Memory of checkpointed. all activations stored: peak 224 KiB, 32 operations, highest in "
+        "forward; "
         "yours: peak 137 KiB, 40 operations, highest in forward; "
         "the reference: peak 137 KiB, 40 operations, highest in forward."
     )
@@ -84,13 +85,28 @@ def test_the_plain_loop_may_be_in_the_reference_s_record_alone() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        None, 7, [], {}, GOOD | {"bytes": "abc"}, GOOD | {"bytes": [1]}, GOOD | {"bytes": [1, "2"]},
-        GOOD | {"bytes": [1, float("inf")]}, GOOD | {"bytes": [1, float("nan")]}, GOOD | {"bytes": [1, -1]},
-        GOOD | {"bytes": [True, True]}, GOOD | {"bytes": [1, 10**30]}, GOOD | {"bytes": [1] * (MOST_POINTS + 1)},
-        GOOD | {"bytes": [0, 0]}, GOOD | {"backward": 4}, GOOD | {"backward": -1}, GOOD | {"backward": True},
-        GOOD | {"peak": None}, GOOD | {"peak": float("inf")}, GOOD | {"bytes": [[1], [2]]},
+        None,
+        7,
+        [],
+        {},
+        GOOD | {"bytes": "abc"},
+        GOOD | {"bytes": [1]},
+        GOOD | {"bytes": [1, "2"]},
+        GOOD | {"bytes": [1, float("inf")]},
+        GOOD | {"bytes": [1, float("nan")]},
+        GOOD | {"bytes": [1, -1]},
+        GOOD | {"bytes": [True, True]},
+        GOOD | {"bytes": [1, 10**30]},
+        GOOD | {"bytes": [1] * (MOST_POINTS + 1)},
+        GOOD | {"bytes": [0, 0]},
+        GOOD | {"backward": 4},
+        GOOD | {"backward": -1},
+        GOOD | {"backward": True},
+        GOOD | {"peak": None},
+        GOOD | {"peak": float("inf")},
+        GOOD | {"bytes": [[1], [2]]},
     ],
-)  # fmt: skip
+)
 def test_invalid_curves_are_not_drawn(odd: Any) -> None:
     assert curve_from("yours", odd, "mine") is None
     mine = record(1, "mine")

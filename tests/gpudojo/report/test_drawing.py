@@ -54,7 +54,7 @@ events = st.lists(
 @settings(deadline=None, max_examples=60)
 @given(events, st.integers(0, 1 << 62), st.text(max_size=100))
 def test_any_timeline_is_valid_svg(found: list[TimelineEvent], peak: int, text: str) -> None:
-    """Every kind that a timeline can have, numbers of any size, and no text that ends its element."""
+    """Every kind that a timeline can have, numbers of any size, no text that ends its element."""
     made = Timeline("f", text, text, found, peak, 0, dict.fromkeys(range(1, 9), text))
     for code in (True, False):
         svg = timeline_svg(made, text.replace("\x00", ""), peak, 1, code=code)
@@ -191,9 +191,9 @@ def test_names_are_hidden_in_texts_but_words_stay() -> None:
     said = person.hide_names(
         "Max wrote max(x) in max_mustermann_4711.py; MUSTERMANN, MAX has 4711 and maximum 14711"
     )
-    assert (
-        said
-        == f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} and maximum 14711"
+    assert said == (
+        f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} "
+        "and maximum 14711"
     )
     assert nameless_author(row("ada")).hide_names("by ada, in Canada") == "by somebody, in Canada"
     assert patterns_to_hide(row(" ")) == ()

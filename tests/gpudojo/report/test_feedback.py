@@ -1,4 +1,6 @@
-"""`dojo feedback`: pages that stand alone, Moodle's zip, a table for mail merge, PDF where there is a browser."""
+"""`dojo feedback`: pages that stand alone, Moodle's zip, a table for mail merge, PDF where there is
+a browser.
+"""
 
 from __future__ import annotations
 

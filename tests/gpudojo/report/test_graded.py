@@ -86,7 +86,8 @@ def test_the_reference_s_code_is_on_no_page(graded_pages: Path) -> None:
     theirs = {line.strip() for line in inside.splitlines() if len(line.strip()) > 20}
     own = {line.strip() for line in WAITING.splitlines()}
     assert len(theirs - own) > 3
-    # The others use the reference's own words; what is on this page and not in the student's file is not the student's.
+    # The others use the reference's own words; what is on this page and not in the student's file
+    # is not the student's.
     text = text_of(graded_pages, "waits")
     assert "found.backward()" in text
     assert not [line for line in theirs - own if line in text]

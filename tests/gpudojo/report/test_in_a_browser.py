@@ -84,7 +84,8 @@ def test_injected_code_cannot_send_requests(visit: Open, pages: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         there = f"http://127.0.0.1:{server.server_port}"
         inserted = f"""() => {{
-            document.body.insertAdjacentHTML('beforeend', '<img src="{there}/image" onerror="window.ran = 1">');
+            const image = '<img src="{there}/image" onerror="window.ran = 1">';
+            document.body.insertAdjacentHTML('beforeend', image);
             const script = document.createElement('script');
             script.textContent = 'window.ran = 1';
             document.body.append(script);

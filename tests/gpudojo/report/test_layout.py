@@ -78,14 +78,23 @@ def test_a_class_with_all_columns_fits_a_laptop(visit: Open, tmp_path: Path) -> 
     late = Timing(late=True, late_seconds=500_000, penalty=10.25)
     rows = [
         SubmissionRow(
-            f"surnamegiven{n}", SubmissionStatus.GRADED, 54.0, 144.0,
-            [exercise(stem, stem, check(stem, "f", "c", P, 9.25), check(stem, "g", "c", F, 9.25))
-             for stem in stems],
-            roster=RosterRow(str(n), f"Given-Second Surname{n}", section=f"CS8-0{n}"), timing=late, seconds=1.0,
-            peak_bytes=300 << 20, needs_human=["late"], grade=Grade(12.75, 20.0),
+            f"surnamegiven{n}",
+            SubmissionStatus.GRADED,
+            54.0,
+            144.0,
+            [
+                exercise(stem, stem, check(stem, "f", "c", P, 9.25), check(stem, "g", "c", F, 9.25))
+                for stem in stems
+            ],
+            roster=RosterRow(str(n), f"Given-Second Surname{n}", section=f"CS8-0{n}"),
+            timing=late,
+            seconds=1.0,
+            peak_bytes=300 << 20,
+            needs_human=["late"],
+            grade=Grade(12.75, 20.0),
         )
         for n in (1, 2)
-    ]  # fmt: skip
+    ]
     rows = [msgspec.structs.replace(row, score=111.0, max_score=222.0) for row in rows]
     write(
         tmp_path / "results.json",
@@ -200,7 +209,9 @@ def test_paper_is_light_whatever_the_reader_s_theme(visit: Open, pages: Path) ->
     def colours(theme: str, medium: str) -> list[str]:
         page = visit(student(pages, 15), color_scheme=theme).page
         page.emulate_media(media=medium)
-        read = """() => ['body', '.wait', '.tick.grad', '.to-device', '.bar', '.badge.failed', 'mark', '.area'].flatMap(
+        read = """() => [
+            'body', '.wait', '.tick.grad', '.to-device', '.bar', '.badge.failed', 'mark', '.area'
+        ].flatMap(
             name => { const style = getComputedStyle(document.querySelector(name));
                       return [style.color, style.backgroundColor, style.fill, style.stroke] })"""
         found: list[str] = page.evaluate(read)

@@ -98,7 +98,9 @@ def test_unreadable_submissions_are_not_counted_in_checks() -> None:
 
 
 def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path) -> None:
-    """The name instead of the file's, every attempt, what was not handed in once, and what a person gave."""
+    """The name instead of the file's, every attempt, what was not handed in once, and what a person
+    gave.
+    """
     missing = [
         check(
             LOOP,
@@ -121,17 +123,24 @@ def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path)
     given = msgspec.structs.replace(
         exercise(LOOP, "A loop", *missing), score=3.0, override=Override(3.0, comment="Lab.")
     )
+    pixels = [
+        msgspec.structs.replace(each, id=f"{PIXELS}::{each.function}::{number}")
+        for number, each in enumerate(missing)
+    ]
     row = msgspec.structs.replace(
         submission(3, "lovelaceada", "no"),
-        exercises=[given, exercise(PIXELS, "Pixels", *(msgspec.structs.replace(c, id=f"{PIXELS}::{c.function}::{n}")
-                                                       for n, c in enumerate(missing)))],
+        exercises=[given, exercise(PIXELS, "Pixels", *pixels)],
         score=3.0,
         max_score=8.0,
         roster=RosterRow("101", "Ada Lovelace", "ada@example.org", "A"),
-        attempts=[Attempt("lovelaceada (attempt 1)", "d", 61.6, 100.0),
-                  Attempt("lovelaceada", "e", 75.6, 100.0, counts=True, changes=["runs: failed → passed"])],
+        attempts=[
+            Attempt("lovelaceada (attempt 1)", "d", 61.6, 100.0),
+            Attempt(
+                "lovelaceada", "e", 75.6, 100.0, counts=True, changes=["runs: failed → passed"]
+            ),
+        ],
         timing=Timing(late=True, late_seconds=216_000, penalty=2.0),
-    )  # fmt: skip
+    )
     said = ["the same files as lovelaceada"]
     other = msgspec.structs.replace(
         submission(4, "bo", "no"), roster=RosterRow("102", "Bo", "", "B"), needs_human=said
@@ -308,9 +317,11 @@ def test_a_page_names_the_group_and_when_attempts_were_handed_in(tmp_path: Path)
     row = msgspec.structs.replace(
         submission(3, "ada", "no"),
         group="Ada & Bo",
-        attempts=[Attempt("ada", "d", 1.0, 2.0, "2026-11-03T10:00:00+00:00", "2026-11-01T10:00:00+01:00"),
-                  Attempt("ada", "e", 2.0, 2.0, "2026-11-04T10:00:00+00:00", counts=True)],
-    )  # fmt: skip
+        attempts=[
+            Attempt("ada", "d", 1.0, 2.0, "2026-11-03T10:00:00+00:00", "2026-11-01T10:00:00+01:00"),
+            Attempt("ada", "e", 2.0, 2.0, "2026-11-04T10:00:00+00:00", counts=True),
+        ],
+    )
     _, (page,), _ = pages_of(tmp_path, row)
     assert "Group: <bdi>Ada &amp; Bo</bdi>. One submission counts for all members." in page
     assert "1 of 2, handed in 2026-11-01 10:00 UTC+01:00</li>" in page

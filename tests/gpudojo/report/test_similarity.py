@@ -1,10 +1,14 @@
-"""Copies are found under other names and layouts; what everybody has, and what was given, is no copy."""
+"""Copies are found under other names and layouts.
+
+What everybody has, and what was given, is no copy.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import msgspec
 from click.testing import CliRunner
 from gpudojo.classes.store import Store
 from gpudojo.cli import main
@@ -13,7 +17,12 @@ from gpudojo.report.similarity import ComparedWork, side_by_side, similar_pairs
 
 from tests.gpudojo.report.classes import header, submission
 
-GIVEN = "import torch\n\ndef f(batch, device):\n    '''Do it.'''\n    moved = batch.to(device, non_blocking=True)\n"
+GIVEN = (
+    "import torch\n\n"
+    "def f(batch, device):\n"
+    "    '''Do it.'''\n"
+    "    moved = batch.to(device, non_blocking=True)\n"
+)
 OWN = """\
     total = torch.zeros(3, device=device) + 17.5
     for index, row in enumerate(moved.unbind(0)):
@@ -119,8 +128,9 @@ def test_the_page_ranks_pairs_and_needs_names(tmp_path: Path) -> None:
     for number, (name, text) in enumerate(sources.items()):
         store.keep_sources(f"{number:064x}", {"01.py": text.encode()})
         rows.append(submission(number, name, "no"))
-    rows = [type(row)(**{**{f: getattr(row, f) for f in row.__struct_fields__}, "digest": f"{number:064x}"})
-            for number, row in enumerate(rows)]  # fmt: skip
+    rows = [
+        msgspec.structs.replace(row, digest=f"{number:064x}") for number, row in enumerate(rows)
+    ]
     store.keep_sources("r" * 40, {"01.py": GIVEN.encode()})
     write(tmp_path / "results.json", header(reference="r" * 40), rows)
     done = CliRunner().invoke(main, ["report", str(tmp_path), "--similarity", "--no-students"])
@@ -153,6 +163,9 @@ def test_without_sources_there_is_a_sentence(tmp_path: Path) -> None:
 
 def test_what_is_left_of_a_stub_is_no_copy() -> None:
     """The reference has other values there."""
-    answers = "ANSWERS = {'portable': None, 'no_grad': None, 'memory': ...}\nMORE: dict = {'a': None, 'b': None}\n"
+    answers = (
+        "ANSWERS = {'portable': None, 'no_grad': None, 'memory': ...}\n"
+        "MORE: dict = {'a': None, 'b': None}\n"
+    )
     assert ComparedWork({"12.py": answers.encode()}).statements == []
     assert len(ComparedWork({"12.py": answers.replace("None", "7", 1).encode()}).statements) == 1

@@ -1,9 +1,13 @@
-"""Runs pieces of code in one confined process, as a child of the fork server would be, and says what came of each.
+"""Runs pieces of code in one confined process, as a child of the fork server would be, and says
+what came of each.
 
-    python confined.py PATHS < {"code": {NAME: SOURCE, …}, "without": [what the machine lacks], "neighbour": SOURCE}
+    python confined.py PATHS < JSON
 
-Prints the layers and, for each piece, the text of what it raised or of its variable `found`. The neighbour is another
-confined process that has run its code before and stays.
+where JSON is {"code": {NAME: SOURCE, …}, "without": [LAYER, …], "neighbour": SOURCE}, and `without`
+names the layers that the machine is to lack.
+
+Prints the layers and, for each piece, the text of what it raised or of its variable `found`. The
+neighbour is another confined process that has run its code before and stays.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ WITHOUT = {
     "mounts": "kernel.restrict_mount = refused",
     "landlock": "sys.modules['py_landlock'] = None",
     "seccomp": "sys.modules['pyseccomp'] = None",
-    "answers": "import email, os; file_tree.ANSWERS = os.path.dirname(email.__file__)",  # a folder that exists here
+    # a folder that exists here
+    "answers": "import email, os; file_tree.ANSWERS = os.path.dirname(email.__file__)",
 }
 
 

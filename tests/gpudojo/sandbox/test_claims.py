@@ -63,7 +63,9 @@ def test_the_doctor_says_what_is_missing(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these layers are Linux's")
 def test_a_layer_that_is_open_does_not_hold() -> None:
-    """The examination tries what a layer prevents: here seccomp allows everything, and the user stays root."""
+    """The examination tries what a layer prevents: here seccomp allows everything, and the user
+    stays root.
+    """
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'graders')!r})\n"
     code += "from gpudojo.sandbox import isolation, kernel\n"
     code += "kernel.DENIED, kernel.FAMILIES = (), range(60)\n"

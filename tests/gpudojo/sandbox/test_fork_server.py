@@ -109,7 +109,12 @@ assert all(name not in str(read.co_consts) for name in names)
 
 
 def test_names_in_the_body_of_a_class_stay() -> None:
-    source = "class A:\n    _inner: int\n    def f(self): return self._inner, '_block', ('_parts',)\nn = '_inner'"
+    source = (
+        "class A:\n"
+        "    _inner: int\n"
+        "    def f(self): return self._inner, '_block', ('_parts',)\n"
+        "n = '_inner'"
+    )
     names = {"_inner": "one", "_block": "two", "_parts": "three"}
     space: dict[str, Any] = {}
     exec(_renamed(compile(source, "a file", "exec"), names), space)
@@ -131,10 +136,12 @@ class Looking:  # prints what the process is like when it would fork its first c
     def serve(self):
         gc.unfreeze()
         every = [thing for thing in gc.get_objects() if type(thing) is FunctionType]
-        ours = [one for one in every if str(one.__globals__.get("__name__")).startswith(("gpudojo.", "virtual_cuda."))]
+        packages = ("gpudojo.", "virtual_cuda.")
+        ours = [one for one in every if str(one.__globals__.get("__name__")).startswith(packages)]
         pythons = [one for one in ours if one.__builtins__ is vars(builtins)]
         threads = len(os.listdir('/proc/self/task'))
-        print(threads, len(ours), *{f"{one.__module__}.{one.__qualname__}" for one in pythons}, flush=True)
+        names = {f"{one.__module__}.{one.__qualname__}" for one in pythons}
+        print(threads, len(ours), *names, flush=True)
         os._exit(0)
 
 fork_server.ForkServer = Looking

@@ -1,4 +1,6 @@
-"""What a confined process can and cannot do, as root and as a user without privileges, with and without each layer."""
+"""What a confined process can and cannot do, as root and as a user without privileges, with and
+without each layer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these layers ar
 GRADERS = Path(__file__).resolve().parents[3] / "graders"
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 WHO = ("root", "nobody") if os.getuid() == 0 else ("self",)
-# Machines that lack something. Where namespaces and seccomp are both missing, sockets are open, as is reported.
+# Machines that lack something. Where namespaces and seccomp are both missing, sockets are open, as
+# is reported.
 LACKING: tuple[tuple[str, ...], ...] = (
     (),
     ("landlock",),
@@ -38,7 +41,10 @@ every_machine = pytest.mark.parametrize(
 
 # By what is tried: a piece of code that raises, or says what it has `found`.
 TRIED = {
-    "root folder": "import os; found = [os.path.exists(f'/etc/{n}') for n in ('passwd', 'hostname', 'os-release')]",
+    "root folder": (
+        "import os; found = [os.path.exists(f'/etc/{n}') for n in ('passwd', 'hostname', "
+        "'os-release')]"
+    ),
     "hosts": "import socket; found = open('/etc/hosts').read() + socket.gethostbyname('localhost')",
     "shell": "import os; found = os.popen('no-such-program 2>/dev/null || echo none; pwd').read()",
     "solutions": f"open({str(GRADERS.parent / 'pyproject.toml')!r})",
@@ -74,7 +80,9 @@ found = listener.accept()[0].recv(1)""",
 import mmap
 with open('/dev/zero', 'r+b') as file:
     mmap.mmap(file.fileno(), 4096)""",
-    "private memory": "import mmap; found = len(mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))",
+    "private memory": """
+import mmap
+found = len(mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))""",
     "System V": """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -216,7 +224,9 @@ def test_socket_families_are_allowed_by_name(who: str, without: tuple[str, ...])
 
 @pytest.fixture(scope="module")
 def outside() -> Iterator[Path]:
-    """A socket with a name that everybody may connect to, as those of an ssh-agent or of Docker may be."""
+    """A socket with a name that everybody may connect to, as those of an ssh-agent or of Docker may
+    be.
+    """
     folder = Path(tempfile.mkdtemp(prefix="outside-"))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "agent"))
@@ -284,9 +294,13 @@ def test_compiled_code_that_was_written_there_is_not_loaded(
 THREADS = """
 import threading
 kept, done = [], threading.Event()
+def keep():
+    kept.append(bytes(100_000))
+    made.wait()
+    done.wait()
 for _ in range(12):
     made = threading.Barrier(2)
-    threading.Thread(target=lambda: (kept.append(bytes(100_000)), made.wait(), done.wait()), daemon=True).start()
+    threading.Thread(target=keep, daemon=True).start()
     made.wait()
 found = len(bytearray(600 << 20)) >> 20, len(kept)
 try:

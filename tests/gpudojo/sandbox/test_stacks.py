@@ -1,4 +1,6 @@
-"""Student code finds no frame of its caller, and everything that belongs to a thread or a context is as without."""
+"""Student code finds no frame of its caller, and everything that belongs to a thread or a context
+is as without.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,11 @@ from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import read_submission
 
 SOURCE = b"def train_epoch(model, loader, loss_fn, optimizer, device):\n    return 0.0\n"
-STUB = b'def train_epoch(model, loader, loss_fn, optimizer, device):\n    """To do."""\n    raise NotImplementedError\n'
+STUB = (
+    b"def train_epoch(model, loader, loss_fn, optimizer, device):\n"
+    b'    """To do."""\n'
+    b"    raise NotImplementedError\n"
+)
 FILE = "04_modifying_training_loop_gpu.py"
 
 

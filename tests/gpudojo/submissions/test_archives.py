@@ -1,4 +1,4 @@
-"""No archive leads out of its folder or grows beyond the limits, and the rest of it still counts."""
+"""No archive leads out of its folder or grows beyond the limits, and its rest still counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ CLIMBING = {
     "a/../../evil.py": "a/../../evil.py has a path with `..`, which leads out of the submission.",
     "..\\evil.py": "..\\evil.py has a path with `..`, which leads out of the submission.",
     "/etc/evil.py": "/etc/evil.py has an absolute path, which leads out of the submission.",
-    "\\\\host\\evil.py": "\\\\host\\evil.py has an absolute path, which leads out of the submission.",
+    "\\\\host\\evil.py": (
+        "\\\\host\\evil.py has an absolute path, which leads out of the submission."
+    ),
     "C:\\evil.py": "C:\\evil.py has an absolute path, which leads out of the submission.",
     "c:evil.py": "c:evil.py has an absolute path, which leads out of the submission.",
     "d/" * 17 + "x.py": "d/" * 17 + "x.py lies more than 16 folders deep.",
@@ -161,7 +163,10 @@ def test_archives_that_are_cut_off_or_something_else(tmp_path: Path) -> None:
     said = {
         "cut.zip": (
             whole[:-30],
-            "cut.zip is cut off or damaged: a zip's directory is missing at its end; pack it again.",
+            (
+                "cut.zip is cut off or damaged: a zip's directory is missing at its end; pack it "
+                "again."
+            ),
         ),
         "html.zip": (b"<html>", "html.zip is not a zip file."),
         "rar.zip": (
@@ -202,7 +207,10 @@ def test_archives_are_opened_one_level_deep(tmp_path: Path) -> None:
     )
     assert paths(found) == ["t.tgz/y.py", f"hand-in/inner.zip/{FILE}"]
     assert found.notes == (
-        "hand-in/inner.zip/core.zip is an archive in an archive in an archive, which is not opened.",
+        (
+            "hand-in/inner.zip/core.zip is an archive in an archive in an archive, which is not "
+            "opened."
+        ),
     )
     write(tmp_path / "f" / "inner.zip", inner)
     write(tmp_path / "f" / "broken.zip", b"PK\x03\x04")
@@ -316,7 +324,10 @@ def test_a_zip_name_that_is_not_utf8_or_holds_a_null(tmp_path: Path) -> None:
 
 
 def test_a_whole_class_in_one_archive_is_nobodys_submission(tmp_path: Path) -> None:
-    said = "It holds the work of several students; to grade them, give it by itself: dojo grade PATH --out DIR."
+    said = (
+        "It holds the work of several students; to grade them, give it by itself: dojo grade PATH "
+        "--out DIR."
+    )
     canvas = [
         (f"examplead_101_9001_{FILE}", SOURCE),
         ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE))),
@@ -400,7 +411,9 @@ def test_very_many_records_of_an_extended_header_are_read_in_one_pass(tmp_path: 
 
 
 def test_what_is_unpacked_in_vain_counts(tmp_path: Path) -> None:
-    """Damaged files and packed tars in a zip: each within its limits, together many times what may be unpacked."""
+    """Damaged files and packed tars in a zip: each within its limits, together many times what may
+    be unpacked.
+    """
     limits = ReadLimits(file_bytes=100_000, total_bytes=300_000, ratio=100_000)
     damaged = zipped(*((f"{number}.py", bytes(90_000)) for number in range(20)))
     crc = damaged[14:18]

@@ -221,13 +221,16 @@ HOSTILE = {
     "long": b"train_epoch = 1\n" + b"x = 1\n" * 1_600_000,
     "line": b"train_epoch = 1;" * 600_000,
 }
+FORMAT_4 = b'"nbformat": 4, "nbformat_minor": 4, "metadata": {"train_epoch": 1}}'
 HOSTILE_BOOKS = {
     "list": b'["cells", "train_epoch"]',
-    "cells are a number": b'{"cells": 3, "nbformat": 4, "nbformat_minor": 4, "metadata": {"train_epoch": 1}}',
-    "cell is a number": b'{"cells": [3], "nbformat": 4, "nbformat_minor": 4, "metadata": {"train_epoch": 1}}',
+    "cells are a number": b'{"cells": 3, ' + FORMAT_4,
+    "cell is a number": b'{"cells": [3], ' + FORMAT_4,
     "brackets": b'{"cells": ' + b"[" * DEPTH + b'"train_epoch"',
     "version": b'{"cells": [], "nbformat": 99, "metadata": {"train_epoch": 1}}',
-    "version is text": b'{"cells": [], "nbformat": "4", "nbformat_minor": [], "metadata": {"train_epoch": 1}}',
+    "version is text": (
+        b'{"cells": [], "nbformat": "4", "nbformat_minor": [], "metadata": {"train_epoch": 1}}'
+    ),
     "huge number": b'{"cells": [], "nbformat": ' + b"9" * 5000 + b', "train_epoch": 1}',
     "not UTF-8": b'{"cells": ["train_epoch\xff"]}',
     "surrogate": notebook("train_epoch = '\ud800'"),

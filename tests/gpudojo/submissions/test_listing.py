@@ -1,4 +1,4 @@
-"""The submissions of a folder are found, each once and under its student's name, and nothing else."""
+"""The submissions of a folder are found, each once, under its student's name, and nothing else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def test_each_child_of_a_class_is_one_submission(tmp_path: Path) -> None:
 
 def test_junk_is_passed_over_and_strays_are_named(tmp_path: Path) -> None:
     write(tmp_path / "student-01" / FILE)
-    for junk in ".git-old __pycache__ __MACOSX .ipynb_checkpoints venv .venv node_modules .pytest_cache build .idea".split():
+    for junk in (
+        ".git-old __pycache__ __MACOSX .ipynb_checkpoints venv .venv node_modules .pytest_cache "
+        "build .idea"
+    ).split():
         write(tmp_path / junk / "x.py")
     for junk in (".DS_Store", "Thumbs.db", "._student-01.zip"):
         write(tmp_path / junk)

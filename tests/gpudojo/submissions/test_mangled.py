@@ -1,6 +1,7 @@
 """Reading always ends, with the same answer and within its limits, whatever bytes it is given.
 
-While it works, Python itself reports every file that is opened: none to write, and none outside of the submission.
+While it works, Python itself reports every file that is opened: none to write, and none outside of
+the submission.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def mangled(draw: st.DrawFn) -> tuple[str, bytes]:
     name = draw(st.sampled_from(sorted(WHOLE)))
     data = bytearray(WHOLE[name])
     for _ in range(draw(st.integers(1, 6))):
-        # Headers and directories lie at the ends; damage there is what archives are most sensitive to.
+        # Headers and directories lie at the ends; damage there is what archives are most sensitive
+        # to.
         at = draw(st.one_of(st.integers(0, len(data)), st.integers(0, min(len(data), 600))))
         at = len(data) - at if draw(st.booleans()) else at
         change = draw(st.sampled_from(["cut", "flip", "drop", "insert", "repeat", "blank"]))

@@ -1,4 +1,6 @@
-"""Students are recognised by the names that Canvas, Moodle, Gradescope and classrooms of repositories give."""
+"""Students are recognised by the names that Canvas, Moodle, Gradescope and classrooms of
+repositories give.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def test_files_of_one_student_that_are_given_one_by_one_are_one_submission(tmp_p
     other = write(tmp_path / "elsewhere" / names[0])
     (entry,) = list_submissions(files).entries
     assert (entry.name, [path for _, path in entry.members]) == ("examplead", files)
-    # The folder as well changes nothing; a file of the same name in another folder is another submission.
+    # The folder as well changes nothing; a file of the same name in another folder is another
+    # submission.
     assert len(list_submissions([other.parent, *files, other]).entries) == 2
 
 
@@ -172,7 +175,11 @@ def test_gradescope_says_who_and_when(tmp_path: Path) -> None:
         write(tmp_path / f"submission_{number}" / FILE)
     nested = METADATA.replace(
         "created_at: 2026-01-01 10:00:00.000000000 Z\n  :submitters",
-        "created_at: !ruby/object:ActiveSupport::TimeWithZone\n    utc: 2026-01-02 10:00:00.5 Z\n  :submitters",
+        (
+            "created_at: !ruby/object:ActiveSupport::TimeWithZone\n"
+            "    utc: 2026-01-02 10:00:00.5 Z\n"
+            "  :submitters"
+        ),
     )
     write(tmp_path / "submission_metadata.yml", nested.encode())
     listed = by_name(list_submissions([tmp_path]).entries)

@@ -1,4 +1,7 @@
-"""Everything that can be graded is read from a folder or an archive; the rest is named in a sentence."""
+"""Everything that can be graded is read from a folder or an archive.
+
+The rest is named in a sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Reports the files that are touched while something runs: none may be written, and none read outside."""
+"""Reports the files that are touched while something runs: none may be written, and none read
+outside.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ sys.addaudithook(_audit)  # there is no way to take it back: it does nothing unl
 
 @contextlib.contextmanager
 def watched(folder: Path) -> Iterator[None]:
-    """Nothing may be written, and nothing read but below the folder (and modules that Python itself imports)."""
+    """Nothing may be written, and nothing read but below the folder (and modules that Python itself
+    imports).
+    """
     global _opened
     seen: list[tuple[str, Any, int]] = []
     _opened = seen
@@ -56,7 +60,8 @@ def watched(folder: Path) -> Iterator[None]:
     own = [os.path.realpath(place) for place in (folder, sysconfig.get_path("stdlib"), *packages)]
     for event, path, flags in seen:
         assert not flags & WRITING, (event, path)
-        # What the parser calls "<unknown>" is no file, though it looks for one when it words a syntax error.
+        # What the parser calls "<unknown>" is no file, though it looks for one when it words a
+        # syntax error.
         if (
             event != "exec"
             and isinstance(path, str | bytes | os.PathLike)

@@ -1,4 +1,6 @@
-"""`dojo watch` as students use it: the real app and the real processes, driven by files that are saved."""
+"""`dojo watch` as students use it: the real app and the real processes, driven by files that are
+saved.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ def replace(path: Path, text: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two exercises of the day; the other files are missing. References are found in this repository."""
+    """Two exercises of the day; the other files are missing.
+
+    References are found in this repository.
+    """
     folder = tmp_path / "day8"
     folder.mkdir()
     for name in (DEVICE, TRAIN):
@@ -76,7 +81,9 @@ def text_of(renderable: RenderableType, width: int = 80, **settings: bool) -> st
 
 
 def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong, hints, timeline, a syntax error, an endless loop, an exit, and right: each by saving the file."""
+    """Wrong, hints, timeline, a syntax error, an endless loop, an exit, and right: each by saving
+    the file.
+    """
     pytest.importorskip("textual")
     from gpudojo.watch.app import WatchApp
     from textual.pilot import Pilot

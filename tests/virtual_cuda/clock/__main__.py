@@ -1,4 +1,6 @@
-"""``python -m tests.virtual_cuda.clock``: the modelled clock against what a real GPU took, by family of programs."""
+"""``python -m tests.virtual_cuda.clock``: the modelled clock against what a real GPU took, by
+family of programs.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,9 @@ def by_family(programs: dict[str, Program]) -> dict[str, dict[str, Program]]:
 def held_out(
     record: ClockRecord, ran: dict[str, ProgramRun], base: Gpu, folds: int, seed: int = 0
 ) -> dict[str, Times]:
-    """The times of each program by a model that was fitted without it: the programs are dealt out at random."""
+    """The times of each program by a model that was fitted without it: the programs are dealt out
+    at random.
+    """
     found: dict[str, Times] = {}
     blank = msgspec.structs.replace(
         base, host={}, kernels={k: v for k, v in base.kernels.items() if k in _KEPT}
@@ -192,7 +196,7 @@ _KEPT = ("pointwise", "copy on the device", "half attention")  # what a fit may 
 
 
 def _every(paths: list[Path]) -> dict[str, ProgramRun]:
-    """The stored rows of several records, by the names that `read_records` gives to their programs."""
+    """The stored rows of several records, by the names `read_records` gives to their programs."""
     several = len(paths) > 1
     return {
         f"{name} ({place})" if several else name: ran
@@ -285,8 +289,10 @@ def main() -> int:
         ):
             took = times[name]
             print(
-                f"{name}: wall {took.end * 1e6:.0f} µs modelled, {program.wall_s * 1e6:.0f} recorded; kernels "
-                f"{took.kernels}, {program.kernels}; {took.kernel_seconds * 1e6:.0f} µs, {program.kernel_s * 1e6:.0f}"
+                f"{name}: wall {took.end * 1e6:.0f} µs modelled, {program.wall_s * 1e6:.0f} "
+                "recorded; kernels "
+                f"{took.kernels}, {program.kernels}; {took.kernel_seconds * 1e6:.0f} µs, "
+                f"{program.kernel_s * 1e6:.0f}"
             )
     if options.pin:
         pinned = json.loads(PINNED.read_text(encoding="utf-8"))

@@ -1,9 +1,11 @@
-"""Times programs on a real GPU: ``python -m tests.virtual_cuda.clock.record OUT.json [PROGRAMS.json] [--passes N]``.
+"""Times programs on a real GPU: ``python -m tests.virtual_cuda.clock.record OUT.json
+[PROGRAMS.json] [--passes N]``.
 
-The programs are those of an earlier record, by default the one of this folder. A step is run three times to warm up;
-then its wall time, the time to issue it and the time between two events are medians of 5 to 50 repeats. The profiler
-counts kernels and copies in one more step. A host that many use is now fast, now slow: further passes, in random order,
-tell how much that is; the times are then medians of all passes, and `walls_s` has those of each.
+The programs are those of an earlier record, by default the one of this folder. A step is run three
+times to warm up; then its wall time, the time to issue it and the time between two events are
+medians of 5 to 50 repeats. The profiler counts kernels and copies in one more step. A host that
+many use is now fast, now slow: further passes, in random order, tell how much that is; the times
+are then medians of all passes, and `walls_s` has those of each.
 """
 
 from __future__ import annotations

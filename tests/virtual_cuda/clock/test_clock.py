@@ -48,8 +48,9 @@ def _figures(reached: Agreement) -> list[float]:
     return [reached.programs, *reached.wall, *reached.kernel, reached.rank, reached.counted]
 
 
-# What is wanted: median and 90th percentile of the factors of wall and kernel time, and the rank. The third record was
-# made while the host was now and then half as fast: a second recording of the same programs agrees with it no better.
+# What is wanted: median and 90th percentile of the factors of wall and kernel time, and the rank.
+# The third record was made while the host was now and then half as fast: a second recording of the
+# same programs agrees with it no better.
 WANTED = {
     RECORDS[0]: ((1.15, 1.6), (1.25, 2.0), 0.98),
     RECORDS[1]: ((1.25, 2.0), (1.4, 2.5), 0.97),
@@ -504,15 +505,24 @@ def test_without_a_gpu_events_are_measured() -> None:
             "0 programs that ran, at least 20 are needed",
         ),
         (
-            '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": -1}}}',
+            (
+                '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": '
+                "-1}}}"
+            ),
             "a: wall_s is no time",
         ),
         (
-            '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "(", "wall_s": 1}}}',
+            (
+                '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "(", '
+                '"wall_s": 1}}}'
+            ),
             "a: .* never closed",
         ),
         (
-            '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": "1"}}}',
+            (
+                '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": '
+                '"1"}}}'
+            ),
             "Expected `float`",
         ),
     ],

@@ -1,1 +1,1 @@
-"""How far the virtual device agrees with a real GPU: recorded snippets, a runner, and a comparison."""
+"""How far the virtual device agrees with a real GPU: recorded snippets, a runner, a comparison."""

@@ -1,4 +1,4 @@
-"""``python -m tests.virtual_cuda.conformance``: the agreement with the real GPU, and where it ends."""
+"""``python -m tests.virtual_cuda.conformance``: agreement with the real GPU, and where it ends."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ def main() -> None:
 
 
 def line(difference: Difference) -> str:
-    return f"  {difference.id} [{difference.aspect}]: GPU {brief(difference.golden)} | tried {brief(difference.tried)}"
+    return (
+        f"  {difference.id} [{difference.aspect}]: GPU {brief(difference.golden)} | tried "
+        f"{brief(difference.tried)}"
+    )
 
 
 def brief(record: Record) -> str:

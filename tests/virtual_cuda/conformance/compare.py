@@ -1,14 +1,15 @@
 """Compares a run with the real GPU's record, aspect by aspect.
 
 ========  =========================================================================================
-outcome   both returned, or both raised the same type of exception
-result    the same structure, devices, dtypes, shapes and grad flags, and values within the tolerance
-message   the same first line of the exception's text, whatever the numbers in it
-syncs     the same number of times the host waited for the device
-memory    the same number of bytes still allocated once the snippet's names are gone
-========  =========================================================================================
+outcome   both returned, or both raised the same type of exception result    the same structure,
+devices, dtypes, shapes and grad flags, and values within the tolerance message   the same first
+line of the exception's text, whatever the numbers in it syncs     the same number of times the host
+waited for the device memory    the same number of bytes still allocated once the snippet's names
+are gone ========
+=========================================================================================
 
-An aspect counts only where the record can answer it: a message where the GPU raised, memory where it returned.
+An aspect counts only where the record can answer it: a message where the GPU raised, memory where
+it returned.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tests.virtual_cuda.conformance.corpus import DEFAULT_TOLERANCE, Record
 ASPECTS = ("outcome", "result", "message", "syncs", "memory")
 NOT_RUN: Record = {"outcome": "missing", "error_type": None, "message": None, "result": None}
 
-# The class is the virtual tensor's own; the statistics of large tensors depend on the order of summation.
+# The class is the virtual tensor's own; the statistics of large tensors depend on the order of
+# summation.
 NOT_COMPARED = frozenset({"class", "stats"})
 # Everything from here on is CUDA's advice on debugging, or a C++ backtrace.
 TAIL = re.compile(r"\n.*", re.DOTALL)

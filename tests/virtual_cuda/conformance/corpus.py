@@ -23,7 +23,7 @@ class Snippet:
     id: str
     code: str
     random: bool
-    """The values come from the device's own generator, so they are neither recorded nor compared."""
+    """Values of the device's own generator are neither recorded nor compared."""
     tolerance: float
 
 
@@ -53,7 +53,8 @@ def load(name: str, folder: Path = HERE) -> Corpus:
     if len(snippets) != len(rows) or snippets.keys() != golden.keys():
         odd = sorted(snippets.keys() ^ golden.keys())
         raise ValueError(
-            f"corpus {name!r}: {len(rows)} snippets, {len(golden)} records, without a partner: {odd}"
+            f"corpus {name!r}: {len(rows)} snippets, {len(golden)} records, without a partner: "
+            f"{odd}"
         )
     return Corpus(name, snippets, golden)
 

@@ -1,6 +1,7 @@
 """Describes a snippet's result as plain data.
 
-The real GPU's records were written with this description, so a change here makes every record incomparable.
+The real GPU's records were written with this description, so a change here makes every record
+incomparable.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ NAMED_CONSTANTS = (torch.device, torch.dtype, torch.layout, torch.memory_format)
 
 
 def type_name(cls: type) -> str:
-    """Built-in types and those a snippet defines go by their bare name, all others with their module."""
+    """Built-in types and those a snippet defines go by their bare name, all others with their
+    module.
+    """
     if cls.__module__ in ("builtins", "__snippet__"):
         return cls.__qualname__
     return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,4 +1,6 @@
-"""Runs one snippet on the device of this process: its result or exception, its synchronisations, its bytes."""
+"""Runs one snippet on the device of this process: its result or exception, its synchronisations,
+its bytes.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,9 @@ class _Warnings:
 
 
 def _memory(cuda: bool, before: int | None, module: types.ModuleType) -> Record:
-    """Bytes more than before: with the snippet's names alive, at the peak, and with only its result left."""
+    """Bytes more than before: with the snippet's names alive, at the peak, and with only its result
+    left.
+    """
     named = _allocated(cuda)
     peak = _try(torch.cuda.max_memory_allocated) if cuda else None
     vars(module).clear()
@@ -200,7 +204,9 @@ def _line_in(file: str, error: BaseException) -> int | None:
 
 
 def _reset(cuda: bool) -> None:
-    """Torch's global switches back to their defaults, so that measuring is not done under the snippet's."""
+    """Torch's global switches back to their defaults, so that measuring is not done under the
+    snippet's.
+    """
     steps: list[Callable[[], object]] = [
         lambda: torch.set_default_device(None),
         lambda: torch.set_default_dtype(torch.float32),
@@ -229,7 +235,9 @@ def _allocated(cuda: bool) -> int | None:
 
 
 def _try(question: Callable[[], T]) -> T | None:
-    """The answer, or None where this device has none: a gap there must not hide what the snippet itself did."""
+    """The answer, or None where this device has none: a gap there must not hide what the snippet
+    itself did.
+    """
     try:
         return question()
     except Exception:

@@ -1,4 +1,6 @@
-"""The agreement reached, and the reasons for the differences that remain: agreement.json and differences.toml."""
+"""The agreement reached, and the reasons for the differences that remain: agreement.json and
+differences.toml.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def write(corpus: str, tallies: dict[str, Tally], path: Path = AGREEMENT) -> Non
 
 
 def changed(pinned: dict[str, Tally], found: dict[str, Tally]) -> list[str]:
-    """One sentence for each aspect whose count is not the pinned one; better counts too, lest they be lost again."""
+    """One sentence for each aspect whose count is not the pinned one.
+
+    Better counts too, lest they be lost again.
+    """
     sentences = []
     for aspect in ASPECTS:
         was = pinned.get(aspect)

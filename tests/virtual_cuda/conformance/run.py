@@ -1,7 +1,9 @@
-"""Runs every snippet of a corpus on the virtual device: ``python -m tests.virtual_cuda.conformance.run OUT.json``.
+"""Runs every snippet of a corpus on the virtual device: ``python -m
+tests.virtual_cuda.conformance.run OUT.json``.
 
-Importing torch takes seconds and a fork takes milliseconds, so one warm parent imports everything, and each snippet
-runs on a device of its own in a forked child, which may die without taking the others along.
+Importing torch takes seconds and a fork takes milliseconds, so one warm parent imports everything,
+and each snippet runs on a device of its own in a forked child, which may die without taking the
+others along.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ Device = Callable[[], AbstractContextManager[Any]]
 
 
 def run(*corpora: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
-    """Run the corpora in one process of their own, since loading torch takes long, and return their records.
+    """Run the corpora in one process of their own, since loading torch takes long, and return their
+    records.
 
-    A fresh interpreter, because forking needs a parent with one thread and hashing with a fixed seed, and pytest's
-    process promises neither.
+    A fresh interpreter, because forking needs a parent with one thread and hashing with a fixed
+    seed, and pytest's process promises neither.
     """
     environment = os.environ | {
         "PYTHONHASHSEED": "0",
@@ -101,10 +104,12 @@ def warm_up(device: Device) -> None:
 
 
 def run_forked(snippets: Iterable[Snippet], device: Device) -> dict[str, Record]:
-    """Run the snippets in children of this process, a batch each; one that dies leaves a ``crash`` record.
+    """Run the snippets in children of this process, a batch each.
 
-    What a batch costs is mostly the fork's page faults, so a batch is many snippets; each still opens a device of its
-    own. When a child dies, what is left of its batch goes on in another.
+    One that dies leaves a ``crash`` record.
+
+    What a batch costs is mostly the fork's page faults, so a batch is many snippets; each still
+    opens a device of its own. When a child dies, what is left of its batch goes on in another.
     """
     every = list(snippets)
     waiting = [every[i : i + BATCH] for i in range(0, len(every), BATCH)][::-1]
@@ -184,7 +189,10 @@ def _ended(child: _Child) -> int | None:
 
 
 def _collect(child: _Child, status: int, records: dict[str, Record]) -> list[Snippet]:
-    """Take the records the child left; the first one missing died with it, the rest are returned."""
+    """Take the records the child left.
+
+    The first one missing died with it, the rest are returned.
+    """
     for position, snippet in enumerate(child.batch):
         file = _file(child.folder, snippet)
         if file.exists():

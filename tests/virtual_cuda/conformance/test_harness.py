@@ -1,4 +1,6 @@
-"""The conformance test can fail: the comparison, the pins and the runner, each given something wrong."""
+"""The conformance test can fail: the comparison, the pins and the runner, each given something
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_each_disagreement_is_seen_in_its_own_aspect(
 
 
 def test_a_perfect_run_agrees_and_a_spoiled_one_does_not() -> None:
-    """Over the real corpus: nothing is different from itself, and one spoiled field is one difference."""
+    """Over the real corpus: nothing is different from itself, and one spoiled field is one
+    difference.
+    """
     golden = corpora.load("public").golden
     assert all(tally.agree == tally.of for tally in tallies(golden, golden).values())
     assert set(tallies(golden, golden)) == set(ASPECTS)
@@ -129,7 +133,8 @@ def test_pins_move_in_neither_direction_unnoticed() -> None:
 def test_written_pins_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "agreement.json"
     path.write_text(
-        '{"torch": "0", "at_least_percent": {"outcome": 99}, "reached": {"other": {"syncs": [1, 2]}}}'
+        '{"torch": "0", "at_least_percent": {"outcome": 99}, "reached": {"other": {"syncs": [1, '
+        "2]}}}"
     )
     pins.write("public", {"outcome": Tally(9, 10)}, path)
     assert pins.reached("public", path) == {"outcome": Tally(9, 10)}
@@ -199,8 +204,14 @@ def test_a_snippet_may_leave_a_mess_or_die_and_the_next_one_runs() -> None:
     records = forked(
         {
             "returns": "result = [1, torch.get_default_dtype() == torch.float32]",
-            "leaks": "torch.set_default_dtype(torch.float64); torch.set_grad_enabled(False); leaked = 1; result = 1",
-            "clean": "result = [torch.get_default_dtype(), torch.is_grad_enabled(), 'leaked' in globals()]",
+            "leaks": (
+                "torch.set_default_dtype(torch.float64); torch.set_grad_enabled(False); leaked = "
+                "1; result = 1"
+            ),
+            "clean": (
+                "result = [torch.get_default_dtype(), torch.is_grad_enabled(), 'leaked' in "
+                "globals()]"
+            ),
             "raises": "\nraise ValueError('no')",
             "silent": "pass",
             "exits": "import os\nprint('last words', flush=True)\nos._exit(7)",

@@ -1,4 +1,6 @@
-"""Every attribute that device tensors and graphs have for themselves is on the list of hidden names."""
+"""Every attribute that device tensors and graphs have for themselves is on the list of hidden
+names.
+"""
 
 from __future__ import annotations
 

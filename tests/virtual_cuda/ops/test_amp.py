@@ -285,7 +285,9 @@ def test_autocast_of_the_cpu_casts_nothing_on_the_device() -> None:
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_recurrent_layers_cast_what_is_mixed(kind: str, dtype: torch.dtype) -> None:
-    """cuDNN computes in half, whatever autocast was asked for, and whatever the dtypes of data, state and weights."""
+    """cuDNN computes in half, whatever autocast was asked for, and whatever the dtypes of data,
+    state and weights.
+    """
     layer = getattr(nn, kind)(4, 3).cuda()
     data = torch.randn(5, 2, 4, device="cuda", dtype=torch.float16)
     state = torch.randn(1, 2, 3, device="cuda")
@@ -352,7 +354,9 @@ def test_recurrent_layers_by_any_name(name: str) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # of 2.11, about its own kernels
 def test_rms_norm_runs_in_single_precision_under_autocast(weighted: bool) -> None:
-    """Since torch 2.12: before, autocast does not know it, and the result has the type of the input."""
+    """Since torch 2.12: before, autocast does not know it, and the result has the type of the
+    input.
+    """
     x = torch.randn(2, 4, device="cuda", dtype=torch.float16, requires_grad=True)
     weight = torch.ones(4, device="cuda", requires_grad=True) if weighted else None
     casts = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 12)

@@ -1,4 +1,4 @@
-"""Attention takes the kernel that an H200 takes: its node, its strides, its memory, its refusals."""
+"""Attention takes the kernel that an H200 takes: its node, strides, memory and refusals."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_all_kernels_are_off() -> None:
 
 
 def test_the_layout_is_the_query_s() -> None:
-    """Only the memory-efficient kernel has one of its own, also where a dimension has one element."""
+    """Only the memory-efficient kernel has its own, also where a dimension has one element."""
     inside = heads(2, 8, 3, 16).transpose(1, 2)
     assert F.scaled_dot_product_attention(inside, inside, inside).stride() == INSIDE
     x = heads(2, 3, 8, 16)

@@ -1,4 +1,6 @@
-"""Autograd on the device does what it does on CUDA: modes, checkpoints, hooks, own functions, higher derivatives."""
+"""Autograd on the device does what it does on CUDA: modes, checkpoints, hooks, own functions,
+higher derivatives.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch._meta_registrations  # registers versions in Python, as many programs do without knowing it
+
+# Registers versions in Python, as many programs do without knowing it.
+import torch._meta_registrations
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint

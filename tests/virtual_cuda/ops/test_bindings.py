@@ -1,4 +1,4 @@
-"""Python's bindings, which the device calls for frequent operators, give what the operators give."""
+"""Python's bindings, which the device calls for frequent operators, give what operators give."""
 
 from __future__ import annotations
 
@@ -132,8 +132,9 @@ for _name in sorted(BOUND):
             else UNARY
         )
 
-# Overloads that cannot be compared: named dimensions are gone before a dispatcher is asked, lists are compared in
-# TorchScript only, and products with a dtype of their own have no kernel on the CPU.
+# Overloads that cannot be compared: named dimensions are gone before a dispatcher is asked, lists
+# are compared in TorchScript only, and products with a dtype of their own have no kernel on the
+# CPU.
 NOT_HERE = {"Tensor_list", "dtype"}
 
 

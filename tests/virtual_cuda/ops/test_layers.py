@@ -144,7 +144,8 @@ def test_forward_and_backward_as_on_the_cpu(name: str) -> None:
             layer.eval()
             with torch.no_grad():
                 assert first(layer(*(x.cuda() for x in inputs))).is_cuda
-    # CUDA's kernels for RNNs and attention are one operator where the CPU has several, so that rounding may differ.
+    # CUDA's kernels for RNNs and attention are one operator where the CPU has several, so that
+    # rounding may differ.
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 

@@ -1,4 +1,6 @@
-"""A backward pass is one backward pass in the ledger, also where a layer computes its gradients inside one."""
+"""A backward pass is one backward pass in the ledger, also where a layer computes its gradients
+inside one.
+"""
 
 from __future__ import annotations
 

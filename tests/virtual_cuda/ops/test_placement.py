@@ -1,4 +1,6 @@
-"""Tensors on different devices: CUDA's words where it refuses, CUDA's device where it does not (from an H200)."""
+"""Tensors on different devices: CUDA's words where it refuses, CUDA's device where it does not
+(from an H200).
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "where": (lambda: torch.where(on(2) > 0, torch.ones(2), on(2)), TWO),
     "convolution": (
         lambda: nn.Conv2d(1, 1, 1)(on(1, 1, 2, 2)),
-        "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+        (
+            "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be "
+            "the same"
+        ),
     ),
     "convolution of one image": (
         lambda: nn.Conv2d(1, 1, 3).to("cuda")(torch.ones(1, 1, 4, 4)),
@@ -95,7 +100,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "convolution of a batch": (
         lambda: nn.Conv2d(1, 1, 3).to("cuda")(torch.ones(4, 1, 4, 4)),
-        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same or input should be "
+        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the "
+        "same or input should be "
         "a MKLDNN tensor and weight is a dense tensor",
     ),
     "batch norm": (
@@ -116,7 +122,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "recurrent": (
         lambda: nn.GRU(2, 2).to("cuda")(on(3, 1, 2), torch.zeros(1, 1, 2)),
-        "Input and hidden tensors are not at the same device, found input tensor at cuda:0 and hidden tensor at cpu",
+        (
+            "Input and hidden tensors are not at the same device, found input tensor at cuda:0 "
+            "and hidden tensor at cpu"
+        ),
     ),
     "attention": (
         lambda: functional.scaled_dot_product_attention(

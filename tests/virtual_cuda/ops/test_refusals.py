@@ -1,7 +1,8 @@
 """The virtual device refuses what CUDA refuses, in CUDA's words.
 
-The words are those an H200 used (torch 2.11), but for mixed dtypes in convolution, LayerNorm and BatchNorm and for
-class indices of images, which nobody recorded: those are written after ATen's source, unseen on a GPU.
+The words are those an H200 used (torch 2.11), but for mixed dtypes in convolution, LayerNorm and
+BatchNorm and for class indices of images, which nobody recorded: those are written after ATen's
+source, unseen on a GPU.
 """
 
 from __future__ import annotations
@@ -147,11 +148,17 @@ def test_class_indices_of_an_image() -> None:
         ),
         (
             lambda: F.conv2d(ones(1, 1, 4, 4), ones(1, 1, 3, 3, dtype=HALF)),
-            "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same",
+            (
+                "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) "
+                "should be the same"
+            ),
         ),
         (
             lambda: F.conv2d(ones(1, 1, 4, 4, dtype=torch.bfloat16), ones(1, 1, 3, 3)),
-            "Input type (CUDABFloat16Type) and weight type (torch.cuda.FloatTensor) should be the same",
+            (
+                "Input type (CUDABFloat16Type) and weight type (torch.cuda.FloatTensor) should be "
+                "the same"
+            ),
         ),
         (
             lambda: F.conv2d(ones(1, 1, 4, 4, dtype=LONG), ones(1, 1, 3, 3, dtype=LONG)),
@@ -163,7 +170,8 @@ def test_class_indices_of_an_image() -> None:
         ),
         (
             lambda: F.embedding(ones(2), ones(3, 2)),
-            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: "
+            "Long, Int; "
             "but got torch.cuda.FloatTensor instead (while checking arguments for embedding)",
         ),
         (
@@ -176,7 +184,8 @@ def test_class_indices_of_an_image() -> None:
         ),
         (
             lambda: nn.BatchNorm2d(2, device="cuda")(ones(2, 2, 3, 3, dtype=DOUBLE)),
-            "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; "
+            "Expected tensor for argument #1 'input' to have the same type as tensor for argument "
+            "#2 'weight'; "
             "but type torch.cuda.DoubleTensor does not equal torch.cuda.FloatTensor "
             "(while checking arguments for cudnn_batch_norm)",
         ),

@@ -32,7 +32,8 @@ def test_a_second_declaration_of_an_operator_is_refused() -> None:
     with pytest.raises(DuplicateOperator) as caught:
         operator("index_put_", waits=("boolean index", 1))
     assert str(caught.value) == (
-        f"Operator 'index_put_' is declared twice: in virtual_cuda.ops.elementwise and in {__name__}. "
+        "Operator 'index_put_' is declared twice: in virtual_cuda.ops.elementwise and in "
+        f"{__name__}. "
         "Everything known about an operator stands in one entry."
     )
 
@@ -113,7 +114,9 @@ class Samples:
     inplace_variant = None
 
     def __init__(self, op: Any, *arguments: Any) -> None:
-        """`arguments` are given as they are, but for tensors of floats, which get the dtype that is asked for."""
+        """`arguments` are given as they are, but for tensors of floats, which get the dtype that is
+        asked for.
+        """
         self.op = op
         self.arguments = arguments
 
@@ -137,7 +140,7 @@ PROBED = [
 
 
 def record_of(entries: list[Any]) -> dict[str, Any]:
-    """What the probe records of these entries, here of the virtual device, as make_facts reads it."""
+    """What the probe records of these entries on the virtual device, as make_facts reads it."""
     records = []
     with virtual_cuda():
         for entry in entries:

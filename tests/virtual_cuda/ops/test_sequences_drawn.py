@@ -1,4 +1,6 @@
-"""Drawn sequences of layers, trained and looked at in drawn ways, give on the device what they give on the CPU."""
+"""Drawn sequences of layers, trained and looked at in drawn ways, give on the device what they give
+on the CPU.
+"""
 
 from __future__ import annotations
 

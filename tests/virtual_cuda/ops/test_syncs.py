@@ -159,7 +159,8 @@ def _assign_on_host(index: Any, value: Any) -> None:
     torch.zeros(4)[index] = value
 
 
-# Index and value of an assignment to a tensor on the host, and the bytes of each copy that the host waits for.
+# Index and value of an assignment to a tensor on the host, and the bytes of each copy that the host
+# waits for.
 ON_HOST: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[int]]] = {
     "a value by numbers": (
         lambda: torch.tensor([1, 2]),

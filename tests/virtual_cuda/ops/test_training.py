@@ -94,7 +94,8 @@ VARIANTS = [
 ]
 
 
-# Without a word about `foreach` CUDA runs the foreach algorithm and the CPU does not; these round differently then.
+# Without a word about `foreach` CUDA runs the foreach algorithm and the CPU does not; these round
+# differently then.
 ROUNDED_DIFFERENTLY = {"ASGD", "NAdam", "RAdam"}
 
 
@@ -149,7 +150,9 @@ def test_every_variant(name: str, option: str, value: bool) -> None:
 
 @pytest.mark.parametrize("name", [n for n, cls in OPTIMIZERS.items() if takes(cls, "capturable")])
 def test_capturable_keeps_its_steps_on_the_device(name: str) -> None:
-    """The CPU refuses `capturable`, so the comparison is with the algorithm that reads its step on the host."""
+    """The CPU refuses `capturable`, so the comparison is with the algorithm that reads its step on
+    the host.
+    """
     cls = OPTIMIZERS[name]
     expected = losses(lambda parameters: cls(parameters, lr=0.01, foreach=False), "cpu", epochs=1)
     with virtual_cuda():
@@ -289,7 +292,9 @@ def test_an_optimizers_state_moves_with_a_checkpoint() -> None:
 
 
 def test_an_optimizer_of_a_host_model_fails_on_device_gradients_of_another_model() -> None:
-    """The classic: a model moved by assignment of new parameters leaves the optimizer with the old ones."""
+    """The classic: a model moved by assignment of new parameters leaves the optimizer with the old
+    ones.
+    """
     with virtual_cuda():
         model = nn.Linear(3, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

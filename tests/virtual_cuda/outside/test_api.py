@@ -1,4 +1,7 @@
-"""Functions of torch.cuda, pinning and errors that programs of others rely on; what is expected, an H200 did."""
+"""Functions of torch.cuda, pinning and errors that programs of others rely on.
+
+What is expected, an H200 did.
+"""
 
 from __future__ import annotations
 

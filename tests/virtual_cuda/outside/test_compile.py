@@ -1,4 +1,4 @@
-"""`torch.compile`, `torch.export`, flex_attention and operators of `torch.library` on the device."""
+"""torch.compile, torch.export, flex_attention and operators of torch.library on the device."""
 
 from __future__ import annotations
 
@@ -97,9 +97,7 @@ def test_the_first_compiled_call_says_that_it_is_eager(model: nn.Module, x: torc
     assert only.filename == __file__
 
 
-def test_a_function_compiled_before_the_device_is_opened_runs_there_and_compiles_again_afterwards() -> (
-    None
-):
+def test_a_function_compiled_before_runs_on_the_device_and_compiles_again_afterwards() -> None:
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -122,7 +120,7 @@ def test_what_torch_compile_does_not_know_is_refused_as_elsewhere(
         torch.compile(model, **{name: "nope"})
 
 
-# ---- torch.export and tracing ----------------------------------------------------------------------------------------
+# ---- torch.export and tracing --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -280,7 +278,7 @@ def test_kernels_of_triton_are_refused(x: torch.Tensor) -> None:
         by_triton(x)
 
 
-# ---- functions of higher order ---------------------------------------------------------------------------------------
+# ---- functions of higher order -------------------------------------------------------------------
 
 
 def attention(device: str, attend: Callable[..., Any] | None) -> list[torch.Tensor]:
@@ -327,7 +325,7 @@ def test_cond_takes_a_branch_and_has_gradients(x: torch.Tensor) -> None:
         assert gradient.eq(4 - sign).all()
 
 
-# ---- torch.library ---------------------------------------------------------------------------------------------------
+# ---- torch.library -------------------------------------------------------------------------------
 
 library = torch.library.Library("outside", "FRAGMENT")
 

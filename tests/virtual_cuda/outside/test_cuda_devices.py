@@ -1,4 +1,6 @@
-"""Copies among several devices (`torch.cuda.comm`), typed storages, and modules imported while the device is open."""
+"""Copies among several devices (`torch.cuda.comm`), typed storages, and modules imported while the
+device is open.
+"""
 
 from __future__ import annotations
 
@@ -119,11 +121,16 @@ def test_modules_of_torch_imported_meanwhile_see_the_device(
     """A module that asks while it is imported, and one that keeps a function that asks."""
     asking = (
         "import sys, types, importlib.abc, importlib.util, torch",
-        "CODE = 'import torch\\nfrom torch.cuda import is_available\\nfrom torch.cuda import Stream\\n"
-        "HERE = torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda is not None\\n'",
+        "CODE = 'import torch\\nfrom torch.cuda import is_available\\nfrom torch.cuda import "
+        "Stream\\n"
+        "HERE = torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda is not "
+        "None\\n'",
         "class Made(importlib.abc.MetaPathFinder, importlib.abc.Loader):",
         "    def find_spec(self, name, path, target=None):",
-        "        return importlib.util.spec_from_loader(name, self) if name == 'torch.late' else None",
+        (
+            "        return importlib.util.spec_from_loader(name, self) if name == 'torch.late' "
+            "else None"
+        ),
         "    def exec_module(self, module): exec(CODE, vars(module))",
         "sys.meta_path.append(Made())",
         "from virtual_cuda import virtual_cuda",

@@ -31,7 +31,7 @@ def made_here(*shape: int) -> torch.Tensor:
     return torch.rand(shape, device="cuda")
 
 
-# ---- addresses -------------------------------------------------------------------------------------------------------
+# ---- addresses -----------------------------------------------------------------------------------
 
 
 def test_freed_memory_is_used_again() -> None:
@@ -51,7 +51,7 @@ def test_blocks_do_not_overlap() -> None:
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
-# ---- history and snapshots -------------------------------------------------------------------------------------------
+# ---- history and snapshots -----------------------------------------------------------------------
 
 
 def test_a_snapshot_adds_up() -> None:
@@ -146,7 +146,7 @@ def test_what_did_not_fit_is_in_the_history() -> None:
     assert (event["action"], event["size"]) == ("oom", 1 << 42)
 
 
-# ---- pools and memory without tensors --------------------------------------------------------------------------------
+# ---- pools and memory without tensors ------------------------------------------------------------
 
 
 def test_a_pool_has_segments_of_its_own() -> None:
@@ -173,7 +173,7 @@ def test_memory_without_a_tensor() -> None:
         cuda.caching_allocator_alloc(-1)
 
 
-# ---- the host's ------------------------------------------------------------------------------------------------------
+# ---- the host's ----------------------------------------------------------------------------------
 
 
 def test_pinned_memory_is_counted_in_powers_of_two() -> None:

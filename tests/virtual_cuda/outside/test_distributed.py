@@ -24,7 +24,8 @@ from virtual_cuda import virtual_cuda
 opened = virtual_cuda(2)
 gpu = opened.__enter__()
 torch.cuda.set_device(rank)
-dist.init_process_group("nccl", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=2)
+store = "file://" + os.path.abspath("store")
+dist.init_process_group("nccl", init_method=store, rank=rank, world_size=2)
 mine = lambda *values: torch.tensor(values, device="cuda") * (rank + 1)
 
 def raised(call, *args):
@@ -157,7 +158,8 @@ assert len(gpu.ledger.collectives("broadcast")) >= 1
 before = len(gpu.ledger)
 ours = list(losses(model, "cuda"))
 during = gpu.ledger[before:]
-copied = [r for r in during if type(r).__name__ == "Transfer" and r.direction == "to_device" and r.bytes > 128]
+transfers = [record for record in during if type(record).__name__ == "Transfer"]
+copied = [each for each in transfers if each.direction == "to_device" and each.bytes > 128]
 assert not copied, copied  # the gradients stay on the device
 sizes = [each.bytes for each in gpu.ledger.collectives("allreduce")][-4:]
 assert sizes == [4 * sum(p.numel() for p in model.parameters())] * 4
@@ -213,7 +215,8 @@ for ours, expected in zip(list(losses(model, "cuda")), list(losses(whole, "cuda"
     assert abs(ours - expected) < 1e-5
 full = model.state_dict()["0.weight"].full_tensor()
 torch.testing.assert_close(full, whole.module[0].weight.detach(), rtol=1e-4, atol=1e-5)
-assert {"all_gather_into_tensor", "reduce_scatter_tensor"} <= {each.name for each in gpu.ledger.collectives()}
+names = {each.name for each in gpu.ledger.collectives()}
+assert {"all_gather_into_tensor", "reduce_scatter_tensor"} <= names
 mesh = init_device_mesh("cuda", (2,))
 table = torch.arange(8.0, device="cuda").view(4, 2)
 cut = distribute_tensor(table, mesh, [Shard(0)])
@@ -223,7 +226,7 @@ assert torch.equal(cut.redistribute(mesh, [Replicate()]).to_local(), table)
     )
 
 
-# ---- how ranks get the device ----------------------------------------------------------------------------------------
+# ---- how ranks get the device --------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -296,7 +299,8 @@ rank = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(rank)
 x = torch.ones(2, device="cuda")
 dist.all_reduce(x)
-print(f"rank {rank} of {torch.cuda.device_count()}: {x.sum().item()} on {x.device}\\n", end="", flush=True)
+line = f"rank {rank} of {torch.cuda.device_count()}: {x.sum().item()} on {x.device}\\n"
+print(line, end="", flush=True)
 dist.destroy_process_group()
 """
 LAUNCHED = {

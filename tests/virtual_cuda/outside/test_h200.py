@@ -1,7 +1,9 @@
-"""Operators that answer otherwise on CUDA than on the CPU: the virtual device answers as an H200 did.
+"""Operators that answer otherwise on CUDA than on the CPU: the virtual device answers as an H200
+did.
 
-`h200_answers.json` has, for each operator and dtype that a comparison with the CPU calls different, what the GPU made
-of the samples of PyTorch's `op_db`. With a GPU, `python -m tests.virtual_cuda.outside.test_h200` asks it again.
+`h200_answers.json` has, for each operator and dtype that a comparison with the CPU calls different,
+what the GPU made of the samples of PyTorch's `op_db`. With a GPU, `python -m
+tests.virtual_cuda.outside.test_h200` asks it again.
 """
 
 from __future__ import annotations
@@ -26,20 +28,24 @@ VALUES = 16
 DTYPES = ("float32", "int64", "complex64")
 EACH = " ".join(DTYPES)
 ASKED = {
-    "arange": "float32 int64", "argwhere": EACH, "as_strided.partial_views": EACH, "kthvalue": "int64",
-    "linalg.eig": "float32 complex64", "linalg.ldl_solve": "complex64", "linalg.lstsq": "float32 complex64",
-    "linalg.lstsq.grad_oriented": "float32 complex64", "linalg.svd": "float32 complex64", "median": "int64",
-    "nanmedian": "int64", "_native_batch_norm_legit": "float32", "native_batch_norm": "float32",
+    "arange": "float32 int64", "argwhere": EACH, "as_strided.partial_views": EACH,
+    "kthvalue": "int64", "linalg.eig": "float32 complex64", "linalg.ldl_solve": "complex64",
+    "linalg.lstsq": "float32 complex64", "linalg.lstsq.grad_oriented": "float32 complex64",
+    "linalg.svd": "float32 complex64", "median": "int64", "nanmedian": "int64",
+    "_native_batch_norm_legit": "float32", "native_batch_norm": "float32",
     "nn.functional.max_unpool2d": "float32", "nn.functional.max_unpool2d.grad": "float32",
-    "nn.functional.scaled_dot_product_attention": "float32", "nonzero": EACH, "nonzero_static": EACH,
-    "pca_lowrank": "complex64", "sparse.mm.reduce": "float32", "svd": "float32 complex64",
-    "svd_lowrank": "float32 complex64", "tensor_split": EACH, "to": EACH,
+    "nn.functional.scaled_dot_product_attention": "float32", "nonzero": EACH,
+    "nonzero_static": EACH, "pca_lowrank": "complex64", "sparse.mm.reduce": "float32",
+    "svd": "float32 complex64", "svd_lowrank": "float32 complex64", "tensor_split": EACH,
+    "to": EACH,
 }  # fmt: skip
-# Of these the values tell something: which of equal ones is taken, and what lies beyond a view that was copied.
+# Of these the values tell something: which of equal ones is taken, and what lies beyond a view that
+# was copied.
 EXACT = ("as_strided.partial_views", "kthvalue", "median", "nanmedian")
 # Where the device still differs from the GPU.
 KNOWN = {
-    # The same operator stands for cuDNN's in `F.batch_norm`, which keeps no statistics in eval mode.
+    # The same operator stands for cuDNN's in `F.batch_norm`, which keeps no statistics in eval
+    # mode.
     ("native_batch_norm", "float32", 1), ("native_batch_norm", "float32", 4),
 }  # fmt: skip
 
@@ -61,7 +67,9 @@ def numbers(tensor: torch.Tensor) -> list[float]:
 
 
 def answers(name: str, dtype: str) -> list[Any]:
-    """For each sample the exception's first line, or the forms of the results, and for some operators their values."""
+    """For each sample the exception's first line, or the forms of the results, and for some
+    operators their values.
+    """
     op = operators()[name]
     kind = getattr(torch, dtype)
     found = []

@@ -167,7 +167,7 @@ def test_a_reducing_product_is_refused_as_on_cuda(reduce: Any) -> None:
         torch.sparse.mm(s, X.cuda(), reduce)
 
 
-# ---- nested tensors --------------------------------------------------------------------------------------------------
+# ---- nested tensors ------------------------------------------------------------------------------
 
 PIECES = [torch.arange(8.0).view(2, 4), torch.arange(12.0).view(3, 4) / 7]
 Function = Callable[[torch.Tensor], Any]

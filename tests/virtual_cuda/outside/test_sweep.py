@@ -1,7 +1,9 @@
-"""Every operator that PyTorch describes for its own tests (`op_db`): the virtual device gives what the CPU gives.
+"""Every operator that PyTorch describes for its own tests (`op_db`): the virtual device gives what
+the CPU gives.
 
-Compared are values, gradients, dtypes, shapes, layouts, strides and devices. Where CUDA itself differs from the CPU,
-`left_out.toml` says so, with the reason; an entry that no longer differs fails.
+Compared are values, gradients, dtypes, shapes, layouts, strides and devices. Where CUDA itself
+differs from the CPU, `left_out.toml` says so, with the reason; an entry that no longer differs
+fails.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from virtual_cuda import virtual_cuda
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "bool", "complex64")
 PARTS = 4
 SAMPLES = 60  # of one operator; more are of the same kind
-# Of dtypes that only CUDA has, the CPU computes the wider one; and of half precision, which CUDA sums up in single.
+# Of dtypes that only CUDA has, the CPU computes the wider one; and of half precision, which CUDA
+# sums up in single.
 WIDER = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
@@ -39,17 +42,21 @@ TOLERANCES = {
     torch.complex32: 5e-3,
     torch.bfloat16: 3e-2,
 }
-# A few of each kind: arithmetic, views, reductions, indexing, linear algebra, layers, random numbers.
+# A few of each kind: arithmetic, views, reductions, indexing, linear algebra, layers, random
+# numbers.
 FEW = """
-    add div.trunc_rounding pow where cat as_strided permute sum var cumsum index_put gather scatter_add masked_select
-    einsum matmul linalg.solve fft.rfft nn.functional.conv2d nn.functional.layer_norm nn.functional.embedding_bag
+    add div.trunc_rounding pow where cat as_strided permute sum var cumsum index_put gather
+    scatter_add masked_select einsum matmul linalg.solve fft.rfft nn.functional.conv2d
+    nn.functional.layer_norm nn.functional.embedding_bag
     nn.functional.silu nn.functional.cross_entropy bernoulli vdot to
 """.split()
 
 
 @functools.cache
 def operators() -> dict[str, Any]:
-    """The operators by name. torch's helpers derive test cases of `expecttest`, which nobody uses here."""
+    """The operators by name. torch's helpers derive test cases of `expecttest`, which nobody uses
+    here.
+    """
     stand_in = types.ModuleType("expecttest")
     stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
     try:
@@ -76,13 +83,18 @@ def operators() -> dict[str, Any]:
 
 
 def function_of(op: Any) -> Any:
-    """What a program calls now: `op_db` holds the functions of torch from before the device was opened."""
+    """What a program calls now: `op_db` holds the functions of torch from before the device was
+    opened.
+    """
     return attrgetter(op.name)(torch) if op.follows else op
 
 
 @functools.cache
 def left_out(key: str = "differ") -> dict[tuple[str, str], set[str]]:
-    """{(operator, dtype): what differs}; with the key "may_differ", what differs on some machines."""
+    """{(operator, dtype): what differs}.
+
+    With the key "may_differ", what differs on some machines.
+    """
     listed: dict[tuple[str, str], set[str]] = {}
     for entry in tomllib.loads((Path(__file__).parent / "left_out.toml").read_text())["operators"]:
         assert entry["reason"]

@@ -1,4 +1,6 @@
-"""Operators that differ from the CPU's: kernels that only CUDA has, strides, names of nodes, words of refusals."""
+"""Operators that differ from the CPU's: kernels that only CUDA has, strides, names of nodes, words
+of refusals.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_transforms_in_half_precision() -> None:
             refused()
 
 
-# Recorded on an H200: the input's shape, the order of its dimensions in memory, the transform, the result's strides.
+# Recorded on an H200: the input's shape, the order of its dimensions in memory, the transform, the
+# result's strides.
 TRANSFORMED: list[
     tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], tuple[int, ...]]
 ] = [
@@ -200,7 +203,7 @@ def test_a_conjugate_result_knows_that_it_is_one() -> None:
     torch.testing.assert_close(made.cpu(), a.conj() @ b.conj())
 
 
-# ---- what an H200 gave for inputs that lie in another order in memory, and for mistakes ------------------------------
+# ---- what an H200 gave for inputs that lie in another order in memory, and for mistakes ----------
 
 CONTIGUOUS: dict[str, Callable[[Any], Any]] = {
     "pixel_shuffle": lambda t: F.pixel_shuffle(t, 2),
@@ -265,7 +268,10 @@ def test_names_of_fused_nodes() -> None:
     ]
 
 
-MIXED = "Expected all tensors to be on the same device, but got {} is on {}, different from other tensors on {} "
+MIXED = (
+    "Expected all tensors to be on the same device, but got {} is on {}, different from other "
+    "tensors on {} "
+)
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (
         lambda: EYE.cuda().masked_scatter(EYE.cuda(), EYE.cuda()),
@@ -285,7 +291,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "bags of floats": (
         lambda: F.embedding_bag(EYE.cuda(), EYE.cuda()),
-        r"but got torch.cuda.FloatTensor instead \(while checking arguments for embedding_bag_cuda\)$",
+        (
+            r"but got torch.cuda.FloatTensor instead \(while checking arguments for "
+            r"embedding_bag_cuda\)$"
+        ),
     ),
     "weights of bags": (
         lambda: F.embedding_bag(
@@ -327,7 +336,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.nn.GRU(2, 2).cuda()(
             EYE.cuda()[None], torch.ones(1, 2, 2, device="cuda").half()
         ),
-        "^Input and hidden tensors are not the same dtype, found input tensor with Float and hidden tensor with Half$",
+        (
+            "^Input and hidden tensors are not the same dtype, found input tensor with Float and "
+            "hidden tensor with Half$"
+        ),
     ),
     "jiterator": (
         lambda: torch.cuda.jiterator._create_jit_fn(

@@ -1,4 +1,4 @@
-"""Values, gradients, strides and dtypes that programs of others rely on, compared with the CPU's."""
+"""Values, gradients, strides and dtypes that others' programs rely on, compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -571,7 +571,7 @@ def test_singular_values_by_every_driver_of_cuda(driver: str) -> None:
     ("cell", "name", "kept"), [("LSTMCell", "Lstm", 30720), ("GRUCell", "Gru", 26624)]
 )
 def test_a_recurrent_cell_is_the_node_of_its_kernel(cell: str, name: str, kept: int) -> None:
-    """What an H200 keeps for the backward pass: the new state of an LSTM's cell, too, used or not."""
+    """What an H200 keeps for the backward pass: also an LSTM's new cell state, used or not."""
     layer = getattr(torch.nn, cell)(64, 32).cuda()
     x = torch.ones(16, 64, device="cuda")
     before = torch.cuda.memory_allocated()

@@ -1,4 +1,6 @@
-"""Backward passes and optimizer steps on the device: values, gradients, errors, hooks and the ledger."""
+"""Backward passes and optimizer steps on the device: values, gradients, errors, hooks and the
+ledger.
+"""
 
 from __future__ import annotations
 

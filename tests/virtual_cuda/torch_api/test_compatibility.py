@@ -32,7 +32,8 @@ def refused(part: str) -> None:
     with pytest.raises(TorchUnsupported) as caught, virtual_cuda():
         pytest.fail("entered")
     assert str(caught.value) == (
-        f"this torch ({torch.__version__}) has changed {part}, which the virtual CUDA device is built on; "
+        f"this torch ({torch.__version__}) has changed {part}, which the virtual CUDA device is "
+        "built on; "
         "install the torch that constraints.txt names, or a newer gpudojo"
     )
     assert before == (
@@ -138,7 +139,8 @@ def test_a_torch_that_the_modules_cannot_even_be_loaded_with(
     script.write_text("\n".join(lines), encoding="utf-8")
     done = warm_python.run(str(script), cwd=tmp_path, env=os.environ)
     assert done.stdout.startswith(
-        f"this torch ({torch.__version__}) has changed torch._C._disabled_torch_function_impl, which"
+        f"this torch ({torch.__version__}) has changed torch._C._disabled_torch_function_impl, "
+        "which"
     ), done
 
 

@@ -1,4 +1,6 @@
-"""The machine looks as if it had GPUs: selection, streams, events, synchronisation, two devices, threads."""
+"""The machine looks as if it had GPUs: selection, streams, events, synchronisation, two devices,
+threads.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ DRAWS: dict[str, Any] = {
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_generator_belongs_where_the_values_go(name: str) -> None:
-    """Nobody names the device: it is that of the tensor written into or drawn around, as on hardware."""
+    """Nobody names the device: it is that of the tensor written into or drawn around, as on
+    hardware.
+    """
     there = torch.ones(2, 2, device="cuda")
     assert DRAWS[name](torch.Generator(device="cuda").manual_seed(3), there).is_cuda
     with pytest.raises(

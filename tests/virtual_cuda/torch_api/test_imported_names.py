@@ -1,4 +1,4 @@
-"""A file sees the device through names it imported before the device was opened, while it is open."""
+"""A file sees an open device through names that it imported before the device was opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from virtual_cuda.patching import patches_in_force
 FILE = """
 from torch import Generator, as_tensor, tensor
 from torch.accelerator import empty_cache as give_back
-from torch.cuda import current_device, is_available, max_memory_allocated, reset_peak_memory_stats, synchronize
+from torch.cuda import current_device, is_available, max_memory_allocated
+from torch.cuda import reset_peak_memory_stats, synchronize
 from torch.cuda.memory import empty_cache, memory_stats
 
 nothing = None
@@ -68,7 +69,11 @@ def test_without_an_accelerator_there_is_none(names: dict[str, Any]) -> None:
 def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
     names: dict[str, Any] = {}
     exec(
-        "import torch\nWAITS = {'cuda': [torch.cuda.synchronize], 'cpu': []}\nwaits = [torch.cuda.is_available]",
+        (
+            "import torch\n"
+            "WAITS = {'cuda': [torch.cuda.synchronize], 'cpu': []}\n"
+            "waits = [torch.cuda.is_available]"
+        ),
         names,
     )
     before = names["WAITS"]["cuda"][0]

@@ -155,7 +155,9 @@ def test_losses_do_not_depend_on_workers() -> None:
 def test_batches_are_pinned_while_another_thread_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patches are put aside for an import of torch's, and the thread that pins must not go on without them."""
+    """The patches are put aside for an import of torch's, and the thread that pins must not go on
+    without them.
+    """
     (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.3)\n")
     monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
     with virtual_cuda():

@@ -1,4 +1,4 @@
-"""Modules move whole, with parameters, buffers, ties, hooks and copies, and stay the same objects."""
+"""Modules move whole, with parameters, buffers, ties, hooks and copies, and stay themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 
 class Tied(nn.Module):
-    """A language model in miniature: one table for both ends, a mask that is not saved, a count that is."""
+    """A language model in miniature: one table for both ends, a mask that is not saved, a count
+    that is.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +225,7 @@ def test_moving_a_model_is_written_down_tensor_by_tensor(gpu: VirtualGpu) -> Non
 
 @pytest.mark.parametrize("way", ["to_empty", "to meta"])
 def test_parameters_that_leave_or_enter_meta_are_new_ones(way: str) -> None:
-    """So an optimizer that was made before holds the old ones, and tied weights are tied no more."""
+    """An optimizer that was made before holds the old ones, and tied weights are tied no more."""
     model = Tied()
     if way == "to_empty":
         model = model.to("meta")

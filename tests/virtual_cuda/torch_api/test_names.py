@@ -1,4 +1,4 @@
-"""The functions that replace torch's are called what torch's are called, and take what they take."""
+"""Functions that replace torch's are called what torch's are called, and take what they take."""
 
 from __future__ import annotations
 
@@ -143,8 +143,9 @@ def test_no_function_of_ours_is_given_other_code_or_defaults() -> None:
     code = """
         import os, sys, torch, virtual_cuda
         ours, changed = os.path.dirname(virtual_cuda.__file__), []
+        names = ("__code__", "__defaults__", "__kwdefaults__")
         def hook(event, args):
-            if event == "object.__setattr__" and args[1] in ("__code__", "__defaults__", "__kwdefaults__"):
+            if event == "object.__setattr__" and args[1] in names:
                 changed.append(args[0])
         sys.addaudithook(hook)
         with virtual_cuda.virtual_cuda(): ...

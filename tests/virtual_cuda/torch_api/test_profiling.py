@@ -1,4 +1,4 @@
-"""What torch.profiler shows: every operator once, device time where the work was, nothing of ours."""
+"""torch.profiler shows every operator once, device time where the work was, nothing of ours."""
 
 from __future__ import annotations
 

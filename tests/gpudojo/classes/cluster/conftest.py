@@ -23,7 +23,10 @@ else:
 
     @pytest.fixture(autouse=True)
     def sockets_collected() -> Iterator[None]:
-        """Dask leaves sockets of lost connections to the garbage collector; its warning belongs to no other test."""
+        """Dask leaves sockets of lost connections to the garbage collector.
+
+        Its warning belongs to no other test.
+        """
         yield
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)

@@ -27,8 +27,8 @@ FIRST = "01_checking_device.py"
 SECOND = "02_moving_model_to_device.py"
 # Without these a worker listens to the whole network, and runs what it is sent from there.
 LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
-# A worker that replies with the records of an earlier run, for tests of what travels and not of what runs: without a
-# fork server, which takes seconds to start.
+# A worker that replies with the records of an earlier run, for tests of what travels and not of
+# what runs: without a fork server, which takes seconds to start.
 RECALLING = """
 import pathlib, time
 from gpudojo.classes.records import decode_record
@@ -38,7 +38,8 @@ records = {{decode_record(data).digest: data for data in kept}}
 def recalled(message, wanted):
     order = dask_worker.unpack_message(message, dask_worker.Order)
     time.sleep(0.3)
-    return dask_worker.pack_message(dask_worker.Reply(message[:dask_worker.HASH], records[order.digest]))
+    reply = dask_worker.Reply(message[:dask_worker.HASH], records[order.digest])
+    return dask_worker.pack_message(reply)
 dask_worker.run_order = dask_worker.whole = recalled
 """
 MEASURED = ("seconds", "peak_bytes", "graded_at")
@@ -126,7 +127,9 @@ class Machines:
         until(lambda: "Registered to:" in self.log(worker), worker)
 
     def away(self, *workers: subprocess.Popen[bytes]) -> None:
-        """Only when the scheduler, the first of all, knows that they are gone may the next test begin."""
+        """Only when the scheduler, the first of all, knows that they are gone may the next test
+        begin.
+        """
         before = self.log(self.processes[0]).count("Remove worker")
         for worker in workers:
             worker.kill()
@@ -151,7 +154,9 @@ def until(
 
 
 def below(pid: int, after: int = 0) -> set[int]:
-    """Every descendant of a process, without its children, grandchildren and so on where layers are left out."""
+    """Every descendant of a process, without its children, grandchildren and so on where layers are
+    left out.
+    """
     parents: dict[int, int] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -242,7 +247,9 @@ def write_class(folder: Path, slow: int = 0) -> Path:
         "solved": {FIRST: first, SECOND: second},
         "twin": {FIRST: first, SECOND: second},
         "wrong": {
-            FIRST: 'import torch\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n'
+            FIRST: (
+                'import torch\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n'
+            )
         },
         "crash": {
             FIRST: "import ctypes\n\ndef select_device(prefer=None):\n    ctypes.string_at(0)\n",

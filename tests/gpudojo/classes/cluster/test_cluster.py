@@ -20,11 +20,13 @@ from tests.gpudojo.classes.cluster.machines import (
     until,
 )
 
-# A worker that ends as soon as it gets a certain submission, as a machine might that runs out of memory.
+# A worker that ends as soon as it gets a certain submission, as a machine might that runs out of
+# memory.
 FRAGILE = """
 import os
 from gpudojo.classes import dask_worker
-whole = dask_worker.__dict__.setdefault("whole", dask_worker.run_order)  # Dask imports this file more than once
+# Dask imports this file more than once.
+whole = dask_worker.__dict__.setdefault("whole", dask_worker.run_order)
 def graded(message, wanted):
     if b"# 3" in message:
         os._exit(9)
@@ -43,16 +45,21 @@ def graded(message, wanted):
     return bytes(reply)
 dask_worker.run_order = graded
 """
-# A worker that writes down what it has begun, and is held at the third of them for as long as a file is there.
+# A worker that writes down what it has begun, and is held at the third of them for as long as a
+# file is there.
 COUNTING = """
 import os, time
 from gpudojo.classes import dask_worker
-whole = dask_worker.__dict__.setdefault("whole", dask_worker.run_order)  # Dask imports this file more than once
+# Dask imports this file more than once.
+whole = dask_worker.__dict__.setdefault("whole", dask_worker.run_order)
 def graded(message, wanted):
     order = dask_worker.unpack_message(message, dask_worker.Order)
     with open({path!r}, "a") as file:
         file.write(order.digest + "\\n")
-    while os.path.exists({held!r}) and sum(each != "reference" for each in open({path!r}).read().split()) > 2:
+    while os.path.exists({held!r}):
+        begun = open({path!r}).read().split()
+        if len(begun) - begun.count("reference") <= 2:
+            break
         time.sleep(0.02)
     return whole(message, wanted)
 dask_worker.run_order = graded
@@ -173,7 +180,9 @@ def test_the_scheduler_is_killed_and_comes_back(
 def test_what_was_run_twice_counts_once(
     slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
 ) -> None:
-    """A worker falls silent, its submission is run by another one, and then it wakes up and ends what it had."""
+    """A worker falls silent, its submission is run by another one, and then it wakes up and ends
+    what it had.
+    """
     begun = tmp_path / "begun"
     held = tmp_path / "held"
     held.touch()

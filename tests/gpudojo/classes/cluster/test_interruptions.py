@@ -1,4 +1,6 @@
-"""A scheduler that is lost before anything is sent is waited for, and a grader that stops leaves nothing running."""
+"""A scheduler that is lost before anything is sent is waited for, and a grader that stops leaves
+nothing running.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,8 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
     class Stopping(Watching):
         def report_running(self, tasks: list[GradingTask]) -> None:
             if [task.name for task in tasks] == ["long"]:
-                # a fork server is two processes, one below the other; the second worker is itself below its nanny
+                # a fork server is two processes, one below the other; the second worker is itself
+                # below its nanny
                 running.update(below(plain.pid, after=2) | below(with_nanny.pid, after=3))
             if running:
                 raise Enough

@@ -1,4 +1,7 @@
-"""No task is taken too early, or forgotten; one that no worker can run is a result that needs review."""
+"""No task is taken too early, or forgotten.
+
+One that no worker can run is a result that needs review.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ OLDER = """
 from gpudojo.classes import dask_messages
 dask_messages.__version__ = "0.0.9"
 """
-# What a machine without Landlock and seccomp would be like: for the process that tries them, and for the fork server.
+# What a machine without Landlock and seccomp would be like: for the process that tries them, and
+# for the fork server.
 BARE = """
 from gpudojo.sandbox import fork_client
 if "py_landlock" not in fork_client._START:
@@ -142,7 +143,9 @@ def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
     known: Path,
     tmp_path: Path,
 ) -> None:
-    """Another version joins on the way, then the only good worker goes: what is graded is kept, and others go on."""
+    """Another version joins on the way, then the only good worker goes: what is graded is kept, and
+    others go on.
+    """
     held = tmp_path / "held"
     good = lonely.worker(preload=HELD.format(path=str(held)), recalls=known)
     bad: list[subprocess.Popen[bytes]] = []
@@ -158,7 +161,10 @@ def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
                 lonely.away(good)
 
     watcher = Looking(after_1=join)
-    kept = r"has had no workers for 2 s; one that is there cannot be used: it has gpudojo 0.0.9, .*same command again"
+    kept = (
+        r"has had no workers for 2 s; one that is there cannot be used: it has gpudojo 0.0.9, "
+        r".*same command again"
+    )
     try:
         with pytest.raises(NoCluster, match=kept):
             grade(slow, tmp_path / "out", lonely.address, watcher, wait=2)

@@ -21,7 +21,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
-    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=dojo -keyout key.pem -out cert.pem"
+    words = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=dojo -keyout key.pem -out "
+        "cert.pem"
+    )
     subprocess.run(words.split(), cwd=folder, check=True, capture_output=True)
     return folder
 

@@ -1,4 +1,7 @@
-"""A release, an environment with its grader, and checkouts graded in it as a workflow does; each is made once."""
+"""A release, an environment with its grader, and checkouts graded in it as a workflow does.
+
+Each is made once.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,8 @@ def classroom(released: Path, python: Path, tmp_path_factory: pytest.TempPathFac
                 str(out),
                 *options,
             ]
-            # from inside the checkout, which a workflow does not do: nothing that lies there may have a say
+            # from inside the checkout, which a workflow does not do: nothing that lies there may
+            # have a say
             done = subprocess.run(
                 command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
             )

@@ -22,7 +22,9 @@ class Heard:
 
 
 def runner(log: str) -> Heard:
-    """Line by line, as the runner reads: `::name k=v,k=v::message`, `##[name]` anywhere, and a token that stops it."""
+    """Line by line, as the runner reads: `::name k=v,k=v::message`, `##[name]` anywhere, and a
+    token that stops it.
+    """
     heard = Heard()
     token = None
     for line in re.split(r"\r\n|\n|\r", log):
@@ -67,7 +69,9 @@ def outputs(text: str) -> dict[str, str]:
 
 
 def reporter(given: dict[str, str]) -> tuple[float, float, float, list[str]]:
-    """autograding-grading-reporter: points it records, points its table shows, the maximum, each runner's status."""
+    """autograding-grading-reporter: points it records, points its table shows, the maximum, each
+    runner's status.
+    """
     recorded = 0.0
     shown = 0.0
     most = 0.0

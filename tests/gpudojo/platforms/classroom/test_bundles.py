@@ -1,4 +1,6 @@
-"""Bundles for PrairieLearn and Autolab, unpacked and run as there, with what each platform requires of them."""
+"""Bundles for PrairieLearn and Autolab, unpacked and run as there, with what each platform requires
+of them.
+"""
 
 from __future__ import annotations
 
@@ -182,14 +184,22 @@ def test_autolab_grades_a_submission(lab: Path, tmp_path: Path, home: Path) -> N
     problems = [exercise.stem for exercise in exercises_of("day8")]
 
     def graded(name: str, handin: bytes, torn: bool = False) -> tuple[dict[str, float | None], str]:
-        """As Autolab does: three files in an empty folder, and `make`; the last line has the scores."""
+        """As Autolab does: three files in an empty folder, and `make`.
+
+        The last line has the scores.
+        """
         work = tmp_path / name
         work.mkdir()
         (work / settings["general"]["handin_filename"]).write_bytes(handin)
         (work / "Makefile").write_bytes((lab / "autograde-Makefile").read_bytes())
         (work / "autograde.tar").write_bytes((lab / "autograde.tar").read_bytes())
         if torn:
-            script = "all:\n\t@tar xf autograde.tar\n\t@echo no evidence > evidence/day8.mp\n\t@bash run.sh\n"
+            script = (
+                "all:\n"
+                "\t@tar xf autograde.tar\n"
+                "\t@echo no evidence > evidence/day8.mp\n"
+                "\t@bash run.sh\n"
+            )
             (work / "Makefile").write_text(script)
         *said, last = run(["make"], work, home).rstrip().splitlines()
         # Autolab quotes every word before a colon once more.

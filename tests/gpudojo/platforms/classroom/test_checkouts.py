@@ -1,4 +1,6 @@
-"""Whatever a student pushes, every program reads the same points, and no text of a student acts as a command."""
+"""Whatever a student pushes, every program reads the same points, and no text of a student acts as
+a command.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tests.gpudojo.platforms.classroom.checkouts import FIRST, FOURTH, KINDS, ST
 from tests.gpudojo.platforms.classroom.conftest import IDENTITY, Grade
 
 LIMITS = ("--time-limit", "3")
-# What such submissions come to is tested with classes, too; here it is about who reads it, as with the other kinds.
+# What such submissions come to is tested with classes, too; here it is about who reads it, as with
+# the other kinds.
 SLOW = ("nothing", "stubs", "half", "broken", "unreadable", "endless", "crashing")
 EVERY_KIND = [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
 POINTS = {

@@ -1,4 +1,6 @@
-"""The zip for Gradescope, unpacked and run as there: whatever is handed in, results.json is valid and says why."""
+"""The zip for Gradescope, unpacked and run as there: whatever is handed in, results.json is valid
+and says why.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ class Autograder:
         return valid(self.root / "results" / "results.json"), done.stdout + done.stderr
 
     def fails(self) -> str:
-        """What the instructor reads where the grader itself fails; Gradescope gets no result and records no score."""
+        """What the instructor reads where the grader itself fails.
+
+        Gradescope gets no result and records no score.
+        """
         command = [str(self.root / "run_autograder")]
         (self.root / "results" / "results.json").write_text('{"score": 100}')
         environment = bare(GPUDOJO_ROOT=str(self.root))
@@ -145,7 +150,8 @@ def select_device(prefer=None):
     result, said = autograder.run(solutions() | {FIRST: endless.encode()}, GPUDOJO_SECONDS="3")
     assert result["score"] == 92, said
     assert "day8.mp" not in json.dumps(result)
-    # ENOENT where the submission has a file system of its own, EACCES where the container allows none
+    # ENOENT where the submission has a file system of its own, EACCES where the container allows
+    # none
     assert "refused 2" in result["output"] or "refused 13" in result["output"]
     assert any("3 seconds" in test["output"] for test in result["tests"])
 
@@ -204,8 +210,10 @@ def test_the_assignment_s_points_are_gradescope_s(
     if metadata is not None:
         path.write_text(metadata)
     assert harness.assignment_points(path) == points
-    checks = [CheckRow(f"01_x::f::c{n}", "f", outcome, worth, 30.0) for n, (outcome, worth) in enumerate(
-        [(Outcome.PASSED, 30.0), (Outcome.FAILED, 0.0)])]  # fmt: skip
+    checks = [
+        CheckRow("01_x::f::c0", "f", Outcome.PASSED, 30.0, 30.0),
+        CheckRow("01_x::f::c1", "f", Outcome.FAILED, 0.0, 30.0),
+    ]
     row = SubmissionRow(
         "ada", SubmissionStatus.GRADED, 30.0, 60.0, [ExerciseRow("01_x", "X", 30.0, 60.0, checks)]
     )

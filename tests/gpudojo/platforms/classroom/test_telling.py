@@ -1,4 +1,4 @@
-"""Texts that a student controls, one by one: in commands, in Markdown, in the files of a workflow."""
+"""Texts that a student controls, one by one: in commands, in Markdown, in a workflow's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The workflow is valid, installs nothing but the pinned grader, and is known by the grader that it installs."""
+"""The workflow is valid, installs nothing but the pinned grader, and is known by the grader that it
+installs.
+"""
 
 from __future__ import annotations
 
@@ -170,8 +172,9 @@ NAMED = ["-c", "user.name=student", "-c", "user.email=student@example.org"]
 
 
 def grader_in(temp: Path) -> str:
-    done = subprocess.run([str(temp / "dojo" / "bin" / "python"), "-I", "-m", "gpudojo", "--version"], text=True,
-                          capture_output=True)  # fmt: skip
+    python = str(temp / "dojo" / "bin" / "python")
+    command = [python, "-I", "-m", "gpudojo", "--version"]
+    done = subprocess.run(command, text=True, capture_output=True)
     return done.stdout.strip().rpartition(" ")[2]
 
 

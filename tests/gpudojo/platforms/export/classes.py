@@ -95,20 +95,45 @@ CLASS = ClassResults(
     reference="r" * 40,
     submissions=[
         submission(
-            "ada", one(P, P, F), two(P, F, B, P), student="Lovelace, Ada", naming="canvas", identifier="101",
-            seconds=1.25, output="loss 0.5\n\x1b[31mred", digest="abc", layers=["landlock"],
+            "ada",
+            one(P, P, F),
+            two(P, F, B, P),
+            student="Lovelace, Ada",
+            naming="canvas",
+            identifier="101",
+            seconds=1.25,
+            output="loss 0.5\n\x1b[31mred",
+            digest="abc",
+            layers=["landlock"],
         ),
-        submission("Bob Ray", one(P, P, P), two(P, P, E, P), student="Bob Ray", naming="moodle", identifier="2000102"),
-        submission("CON", one(T, B, B), two(T, T, T, T), needs_human=["two files have the same function"]),
         submission(
-            "../late", one(P, F, P), status=SubmissionStatus.TIMED_OUT, reason="it ran for more than 60 s in `g`.",
-            naming="classroom", identifier="late-account",
+            "Bob Ray",
+            one(P, P, P),
+            two(P, P, E, P),
+            student="Bob Ray",
+            naming="moodle",
+            identifier="2000102",
         ),
-        submission(ODD, status=SubmissionStatus.UNREADABLE, reason="=the file is <b>no</b> Python: line 3",
-            student=ODD),
+        submission(
+            "CON", one(T, B, B), two(T, T, T, T), needs_human=["two files have the same function"]
+        ),
+        submission(
+            "../late",
+            one(P, F, P),
+            status=SubmissionStatus.TIMED_OUT,
+            reason="it ran for more than 60 s in `g`.",
+            naming="classroom",
+            identifier="late-account",
+        ),
+        submission(
+            ODD,
+            status=SubmissionStatus.UNREADABLE,
+            reason="=the file is <b>no</b> Python: line 3",
+            student=ODD,
+        ),
         submission("=cmd|' /C calc'!A0", one(P, P, P), two(P, P, P, P)),
     ],
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -152,7 +177,8 @@ def classes(draw: st.DrawFn, naming: str = "plain") -> ClassResults:
                 output=draw(st.text(max_size=600)),
             )
         )
-    # At least 1, and for all the same: what a class can reach does not depend on what was found in a submission.
+    # At least 1, and for all the same: what a class can reach does not depend on what was found in
+    # a submission.
     most = (
         sum_points(
             [

@@ -36,7 +36,10 @@ def reads(format_: str) -> Callable[[Reader], Reader]:
 
 
 def recorded(runners: list[dict[str, Any]]) -> Total:
-    """What GitHub's reporter records: scores added up, whatever they are; a runner without a maximum is skipped."""
+    """What GitHub's reporter records: scores added up, whatever they are.
+
+    A runner without a maximum is skipped.
+    """
     score = 0.0
     largest = 0.0
     for runner in runners:

@@ -1,4 +1,4 @@
-"""Each format is what its reader expects, whatever happened to a submission and whatever its name."""
+"""Each format is what its reader expects, whatever a submission is called and whatever happened."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_every_format_is_one_function_of_one_signature() -> None:
         ]
         assert public == ["export"]
         assert str(inspect.signature(module.export)) == (
-            "(header: 'ClassResults', rows: 'Iterable[SubmissionRow]', target: 'Path', options: 'Options')"
+            "(header: 'ClassResults', rows: 'Iterable[SubmissionRow]', target: 'Path', options: "
+            "'Options')"
             " -> 'list[Path]'"
         )
         assert describe_format(name).endswith(".")
@@ -106,7 +107,8 @@ def test_a_submission_that_was_not_graded_says_why_everywhere(
     assert (runner["status"], runner["max_score"]) == ("fail", 3)
     assert readers.recorded([runner]) == readers.shown([runner]) == (0.0, 3.0)
     ids = {path.name for path in (tmp_path / "github_classroom").glob("*.base64")}
-    # A workflow names its runners beforehand: they have to be there for a submission that never ran, too.
+    # A workflow names its runners beforehand: they have to be there for a submission that never
+    # ran, too.
     assert ids == {
         "eve.base64",
         *({"exercise01.base64", "exercise02.base64"} if known else {"submission.base64"}),
@@ -344,7 +346,9 @@ def test_a_new_gradebook_has_no_formulas(tmp_path: Path) -> None:
 
 
 def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
-    """Overrides, hand items, extra credit, a scale and a penalty: every program reads the published points."""
+    """Overrides, hand items, extra credit, a scale and a penalty: every program reads the published
+    points.
+    """
     by_hand = ExerciseRow(
         "essay", "The essay", 1.0, 2.0, by_hand=True, override=Override(1.0, comment="short")
     )

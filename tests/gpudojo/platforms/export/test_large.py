@@ -1,4 +1,6 @@
-"""An export holds one submission at a time, whatever the size of the class, and reads each only a few times."""
+"""An export holds one submission at a time, whatever the size of the class, and reads each only a
+few times.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_twenty_times_the_class_takes_little_more_memory(tmp_path: Path, format_
     peak(results(tmp_path / "warm.json", 2), format_, tmp_path / "warm")
     few = peak(results(tmp_path / "few.json", FEW), format_, tmp_path / "few")
     many = results(tmp_path / "many.json", MANY)
-    # A second time only if need be: once in a while Python enlarges its table of names, by megabytes at a stroke.
+    # A second time only if need be: once in a while Python enlarges its table of names, by
+    # megabytes at a stroke.
     more = (peak(many, format_, tmp_path / "many") - few for _ in range(2))
     assert any(each < (MANY - FEW) * len(LONG) / 4 for each in more)
 

@@ -1,4 +1,6 @@
-"""Tables from learning platforms are filled in for the right people, and refused when they do not fit."""
+"""Tables from learning platforms are filled in for the right people, and refused when they do not
+fit.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,10 @@ def test_canvas_says_what_fits_nobody_or_several(tmp_path: Path) -> None:
 
 
 def test_two_of_one_name_are_told_apart_by_the_id_on_the_roster(tmp_path: Path) -> None:
-    """The roster is often the same table; what was handed in has no id of Canvas, as from GitHub."""
+    """The roster is often the same table.
+
+    What was handed in has no id of Canvas, as from GitHub.
+    """
     said: list[str] = []
     twins = GRADEBOOK + '"Ray, Bob",105,s105,bob2,GPU 1,,,\n'
     bob = msgspec.structs.replace(

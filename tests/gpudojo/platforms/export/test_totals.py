@@ -33,7 +33,7 @@ def worksheet(results: ClassResults, path: Path) -> Path:
 
 
 def check_all(results: ClassResults, folder: Path) -> None:
-    """Export a class in every format that has a reader, and compare what is read with the points."""
+    """Export a class in every format that has a reader, and compare what is read to the points."""
     said: list[str] = []
     options = dataclasses.replace(OPTIONS, say=said.append)
     points = [(row.score, row.max_score) for row in results.submissions]
