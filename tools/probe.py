@@ -24,8 +24,8 @@ import tempfile
 import types
 import unittest
 import warnings
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,262 +43,353 @@ CHUNK: Final = 12
 Table = dict[str, Any]
 
 
+class Call(NamedTuple):
+    """A function or an operator, and what it is called with."""
+
+    function: Any
+    args: Any
+    kwargs: Any
+
+    def run(self) -> Any:
+        return self.function(*self.args, **self.kwargs)
+
+    def copy(self) -> Call:
+        """The call with copies of its tensors, for operators that change them."""
+        args, kwargs = tree_map(copy_if_tensor, (self.args, self.kwargs))
+        return Call(self.function, args, kwargs)
+
+    def copy_on_device(self, device: torch.device, on_cpu: int = -1) -> Call:
+        """The call with its tensors on a device, but for the one at position `on_cpu`."""
+        position = itertools.count()
+
+        def move(value: Any) -> Any:
+            if isinstance(value, torch.device):
+                return device
+            if not isinstance(value, torch.Tensor):
+                return value
+            target = torch.device("cpu") if next(position) == on_cpu else device
+            return copy_if_tensor(value).to(target)
+
+        args, kwargs = tree_map(move, (self.args, self.kwargs))
+        return Call(self.function, args, kwargs)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors among the arguments, also in lists."""
+        return tensors_in(self.args, self.kwargs)
+
+    def named_tensors(self) -> list[NamedTensor]:
+        """The tensors of an operator's call in order, with the names of its schema."""
+        found = []
+        parameters = self.function._schema.arguments
+        named = [(each.name, value) for each, value in zip(parameters, self.args, strict=False)]
+        named += self.kwargs.items()
+        for name, value in named:
+            if isinstance(value, torch.Tensor):
+                found.append(NamedTensor(name, value))
+            elif isinstance(value, (list, tuple)):
+                for index, element in enumerate(value):
+                    if isinstance(element, torch.Tensor):
+                        found.append(NamedTensor(f"{name}[{index}]", element))
+        return found
+
+
+class NamedTensor(NamedTuple):
+    """An argument that is a tensor: "self", or "tensors[0]" in a list."""
+
+    name: str
+    tensor: torch.Tensor
+
+    @property
+    def is_later_in_list(self) -> bool:
+        return self.name.endswith("]") and not self.name.endswith("[0]")
+
+
+class Difference(NamedTuple):
+    """What one overload raised on the device and on the CPU; "" where it raised nothing."""
+
+    overload: str
+    dtype: str
+    on_device: str
+    on_cpu: str
+    cpu_overload: str
+
+
+class MixedCall(NamedTuple):
+    """An overload, the argument that was on the CPU, and what the device said to that."""
+
+    overload: str
+    argument: str
+    message: str
+
+
 class GpuProbe:
     """What has been recorded so far."""
 
     def __init__(self, device: str = "cuda") -> None:
         self.device = torch.device(device)
-        self.differing: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
+        self.differing: collections.Counter[Difference] = collections.Counter()
+        # How often a call worked, by overload and dtypes.
         self.worked: collections.Counter[tuple[str, str]] = collections.Counter()
         self.raised_on_device: dict[str, str] = {}
-        self.elsewhere: dict[tuple[str, str, str], list[str]] = collections.defaultdict(list)
+        # Examples of calls that were refused with an argument on the CPU.
+        self.refused_mixed: dict[MixedCall, list[str]] = collections.defaultdict(list)
         self.tried: set[tuple[Any, ...]] = set()
 
     def record(self) -> Table:
-        """The record as JSON data, for `tables`."""
-        counted: dict[str, dict[Any, Any]] = {
-            "differing": self.differing,
-            "worked": self.worked,
-            "elsewhere": self.elsewhere,
-        }
-        return {"raised": self.raised_on_device} | {
-            name: sorted(rows.items()) for name, rows in counted.items()
+        """The record as JSON data, for `merge_records`."""
+        return {
+            "raised": self.raised_on_device,
+            "differing": sorted(self.differing.items()),
+            "worked": sorted(self.worked.items()),
+            "elsewhere": sorted(self.refused_mixed.items()),
         }
 
-    def operator(self, info: Any) -> None:
-        """Probe one entry of torch's operator database."""
+    def probe_operator(self, info: Any) -> None:
+        """Add to the record what one entry of torch's operator database does in every dtype."""
         for name in SHORT:
-            for function, args, kwargs in _calls(info, getattr(torch, name)):
-                self.call(function, args, kwargs)
+            for call in sample_calls(info, getattr(torch, name)):
+                self.compare_call(call)
 
-    def call(self, function: Any, args: Any, kwargs: Any) -> None:
+    def compare_call(self, call: Call) -> None:
         """Run one call on the CPU and on the device, and compare what was raised.
 
         Then the operators that it reached are tried with arguments elsewhere. Adds to the record.
         """
-        cpu = _Watch().run(function, *_copied((args, kwargs)))
-        dev = _Watch().run(function, *_moved(_copied((args, kwargs)), self.device))
-        # What worked on the device, and what it says to arguments elsewhere.
-        for func, given, named in dev.done:
-            if all(
-                t.numel() for t in _tensors(given, named)
-            ):  # for empty tensors no kernel is launched
-                first = [
-                    t
-                    for name, t in _named(func, given, named)
-                    if not name.endswith("]") or name.endswith("[0]")
-                ]
-                self.worked[
-                    str(func), ",".join(SHORT.get(_dtype(t), _dtype(t)) for t in first)
-                ] += 1
-            self.moved(func, given, named)
-        # What the two did differently.
-        if dev.error != cpu.error or dev.overload != cpu.overload:
-            dtype = dev.first if dev.error else cpu.first
-            overload = dev.overload or cpu.overload
-            if overload and dtype in SHORT:
-                self.differing[overload, dtype, dev.error, cpu.error, cpu.overload] += 1
-            if dev.overload and cpu.overload != dev.overload:
-                self.raised_on_device.setdefault(dev.overload, dev.error)
+        cpu = CallWatch()
+        cpu.run(call.copy())
+        device = CallWatch()
+        device.run(call.copy_on_device(self.device))
+        for reached in device.done:
+            self._record_success(reached)
+            self.try_arguments_on_cpu(reached)
+        self._record_difference(cpu, device)
 
-    def moved(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Run one operator with each of its tensors alone on the CPU."""
-        named = _named(func, args, kwargs)
-        shapes = tuple((name, t.shape) for name, t in named)
-        if len(named) < 2 or (func, shapes) in self.tried or "_foreach_" in str(func):
-            return  # lists that mix devices are taken element by element
-        self.tried.add((func, shapes))
-        sides = (
-            f"{SHORT.get(_dtype(t), _dtype(t))}[{','.join(map(str, t.shape))}]" for _, t in named
-        )
-        example = " ".join(f"{name}={side}" for (name, _), side in zip(named, sides, strict=True))
+    def _record_success(self, call: Call) -> None:
+        """Count a call of an operator that worked, unless it launched no kernel."""
+        if not all(tensor.numel() for tensor in call.tensors()):
+            return  # for empty tensors no kernel is launched
+        dtypes = []
+        for each in call.named_tensors():
+            if not each.is_later_in_list:
+                dtypes.append(short_dtype(each.tensor))
+        self.worked[str(call.function), ",".join(dtypes)] += 1
+
+    def _record_difference(self, cpu: CallWatch, device: CallWatch) -> None:
+        """Note what the two raised, if that differs."""
+        if device.error == cpu.error and device.overload == cpu.overload:
+            return
+        dtype = device.first_dtype if device.error else cpu.first_dtype
+        overload = device.overload or cpu.overload
+        if overload and dtype in SHORT:
+            found = Difference(overload, dtype, device.error, cpu.error, cpu.overload)
+            self.differing[found] += 1
+        if device.overload and cpu.overload != device.overload:
+            self.raised_on_device.setdefault(device.overload, device.error)
+
+    def try_arguments_on_cpu(self, call: Call) -> None:
+        """Run one operator with each of its tensors alone on the CPU, and note what is refused.
+
+        Arguments of the same shapes are tried once.
+        """
+        named = call.named_tensors()
+        overload = str(call.function)
+        # Operators on lists that mix devices take them element by element.
+        if len(named) < 2 or "_foreach_" in overload:
+            return
+        key = (call.function, tuple((name, tensor.shape) for name, tensor in named))
+        if key in self.tried:
+            return
+        self.tried.add(key)
+        example = " ".join(f"{name}={short_description(tensor)}" for name, tensor in named)
         for position, (name, tensor) in enumerate(named):
-            outcome = _Watch().run(
-                func, *_moved(_copied((args, kwargs)), self.device, alone=position)
-            )
-            if outcome.error:
-                examples = self.elsewhere[str(func), name, outcome.error]
-                if len(examples) < (
-                    EXAMPLES if tensor.dim() else 2 * EXAMPLES
-                ):  # a refused number says most
-                    examples.append(example)
+            watch = CallWatch()
+            watch.run(call.copy_on_device(self.device, on_cpu=position))
+            if not watch.error:
+                continue
+            examples = self.refused_mixed[MixedCall(overload, name, watch.error)]
+            # A refused number, which has no dimensions, says most.
+            limit = EXAMPLES if tensor.dim() else 2 * EXAMPLES
+            if len(examples) < limit:
+                examples.append(example)
 
 
-class _Watch(TorchDispatchMode):
+class CallWatch(TorchDispatchMode):
     """Notes the operators that a call reaches, and the one that raises."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.done: list[tuple[Any, Any, Any]] = []
-        self.overload = self.error = self.first = ""
+        self.done: list[Call] = []
+        self.error = ""
+        self.overload = ""  # the one that raised
+        self.first_dtype = ""  # of its first tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator, and note it with what it was given, or that it raised."""
-        kwargs = kwargs or {}
-        before = _copied((args, kwargs)) if func._schema.is_mutable else (args, kwargs)
+        """Run one operator, and note it with its arguments, or that it raised."""
+        call = Call(func, args, kwargs or {})
+        before = call.copy() if func._schema.is_mutable else call
         try:
-            out = func(*args, **kwargs)
-        except Exception:
-            found = _tensors(args, kwargs)
-            self.overload, self.first = str(func), _dtype(found[0]) if found else ""
+            result = call.run()
+        except Exception:  # whatever it is: it is noted, and goes on
+            self.overload = str(func)
+            tensors = call.tensors()
+            self.first_dtype = dtype_name(tensors[0]) if tensors else ""
             raise
-        self.done.append((func, *before))
-        return out
+        self.done.append(before)
+        return result
 
-    def run(self, function: Any, args: Any, kwargs: Any) -> _Watch:
-        """Call the function; what it raises is kept as "RuntimeError: text"."""
+    def run(self, call: Call) -> None:
+        """Run the call; what it raises is kept as "RuntimeError: text"."""
         try:
             with torch.no_grad(), self, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                function(*args, **kwargs)
-        except Exception as error:
+                call.run()
+        except Exception as error:  # whatever it is: what is raised is what is recorded
             self.error = f"{type(error).__name__}: {error}"
-            self.overload = self.overload or (
-                str(function) if isinstance(function, torch._ops.OpOverload) else ""
-            )
-        return self
+            if not self.overload and isinstance(call.function, torch._ops.OpOverload):
+                self.overload = str(call.function)
 
 
-def _dtype(tensor: torch.Tensor) -> str:
+def copy_if_tensor(value: Any) -> Any:
+    """A copy of a tensor, without its graph; any other value itself."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _tensors(*values: Any) -> list[torch.Tensor]:
+def short_dtype(tensor: torch.Tensor) -> str:
+    """The abbreviation of a tensor's dtype, such as "f32"."""
+    name = dtype_name(tensor)
+    return SHORT.get(name, name)
+
+
+def short_description(tensor: torch.Tensor) -> str:
+    """The dtype and the shape of a tensor, such as "f32[2,3]"."""
+    shape = ",".join(map(str, tensor.shape))
+    return f"{short_dtype(tensor)}[{shape}]"
+
+
+def tensors_in(*values: Any) -> list[torch.Tensor]:
+    """All tensors in nested values."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def _copied(values: Any) -> Any:
-    return tree_map(lambda v: v.detach().clone() if isinstance(v, torch.Tensor) else v, values)
-
-
-def _moved(values: Any, device: torch.device, alone: int = -1) -> Any:
-    """Every tensor on the device, but for the one at position `alone`, which is on the CPU."""
-    position = itertools.count()
-
-    def move(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to("cpu" if next(position) == alone else device)
-        return device if isinstance(value, torch.device) else value
-
-    return tree_map(move, values)
-
-
-def _named(func: Any, args: Any, kwargs: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of a call in order, by argument: "self", or "tensors[0]" in a list."""
-    found: list[tuple[str, torch.Tensor]] = []
-    pairs = [(a.name, v) for a, v in zip(func._schema.arguments, args, strict=False)] + list(
-        kwargs.items()
-    )
-    for name, value in pairs:
-        if isinstance(value, torch.Tensor):
-            found.append((name, value))
-        elif isinstance(value, (list, tuple)):
-            found += [
-                (f"{name}[{i}]", v) for i, v in enumerate(value) if isinstance(v, torch.Tensor)
-            ]
-    return found
 
 
 # ---- torch's own samples -------------------------------------------------------------------------
 
 
-def database() -> dict[str, Any]:
-    """The operators of torch's test suite, by name and variant."""
+def operator_database() -> dict[str, Any]:
+    """The operators of torch's test suite, by name and variant.
+
+    Imports torch's test helpers, and a stand-in for `expecttest` where that is not installed.
+    """
     if "expecttest" not in sys.modules:  # the suite imports it for its own base class only
         stub = types.ModuleType("expecttest")
         stub.TestCase = unittest.TestCase  # type: ignore[attr-defined]
         sys.modules["expecttest"] = stub
     from torch.testing._internal import common_methods_invocations as samples
 
-    lists = [
-        value
-        for key, value in vars(samples).items()
-        if key == "op_db" or key.startswith("foreach_")
-    ]
-    entries = [
-        entry
-        for found in lists
-        if isinstance(found, list)
-        for entry in found
-        if hasattr(entry, "op")
-    ]
-    return {f"{entry.name}.{entry.variant_test_name}".rstrip("."): entry for entry in entries}
+    entries = {}
+    for title, value in vars(samples).items():
+        if title != "op_db" and not title.startswith("foreach_"):
+            continue
+        if not isinstance(value, list):
+            continue
+        for entry in value:
+            if hasattr(entry, "op"):
+                name = f"{entry.name}.{entry.variant_test_name}"
+                entries[name.rstrip(".")] = entry
+    return entries
 
 
-def _calls(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, Any, Any]]:
-    """The sample calls of one operator, and the same in place."""
+def sample_calls(info: Any, dtype: torch.dtype) -> Iterator[Call]:
+    """The sample calls of one operator, each followed by the same in place."""
     torch.manual_seed(0)
     try:
-        samples = list(
-            itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES)
-        )
-    except Exception:
-        return  # samples that the CPU cannot make in this dtype
-    functions = [f for f in (info.op, info.inplace_variant) if callable(f)]
+        inputs = info.sample_inputs("cpu", dtype, requires_grad=False)
+        samples = list(itertools.islice(inputs, SAMPLES))
+    except Exception:  # of any kind: the CPU cannot make samples in this dtype
+        return
+    functions = [each for each in (info.op, info.inplace_variant) if callable(each)]
     for sample in samples:
-        if any(
-            t.layout is not torch.strided or t.is_quantized
-            for t in _tensors(sample.input, sample.args)
-        ):
+        if not all(map(is_plain_tensor, tensors_in(sample.input, sample.args))):
             continue
         for function in functions:
-            yield function, (sample.input, *sample.args), dict(sample.kwargs)
+            yield Call(function, (sample.input, *sample.args), dict(sample.kwargs))
+
+
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    """True if a tensor is neither sparse nor quantized."""
+    return tensor.layout is torch.strided and not tensor.is_quantized
 
 
 # ---- workers -------------------------------------------------------------------------------------
 
 
-def _work(names: list[str], out: pathlib.Path, device: str) -> None:
+class ChunkRecords(NamedTuple):
+    """The records of some operators, and the names of those that ended their process."""
+
+    records: list[Table]
+    lost: list[str]
+
+
+def probe_and_write(names: Sequence[str], out: pathlib.Path, device: str) -> None:
     """Probe these operators, and append their records to the file `out`.
 
     A name is written before its operator is probed, and the record after it, in case one of them
     ends the process.
     """
-    entries = database()
+    entries = operator_database()
     with out.open("a") as file:
         for name in names:
             print(json.dumps({"began": name}), file=file, flush=True)
             probe = GpuProbe(device)
-            probe.operator(entries[name])
+            probe.probe_operator(entries[name])
             # Raises if a kernel has failed: this record is worth nothing then.
             torch.cuda.synchronize()
             print(json.dumps({"name": name, "record": probe.record()}), file=file, flush=True)
 
 
-def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
-    """The records of these operators from child processes, and the operators that ended one."""
-    records: list[Table] = []
-    lost: list[str] = []
+def probe_in_children(names: list[str], device: str) -> ChunkRecords:
+    """The records of these operators, made in child processes.
+
+    When an operator ends its process, another process goes on with the rest.
+    """
+    found = ChunkRecords([], [])
     while names:
-        # A new process for what is left.
-        with tempfile.TemporaryDirectory() as folder:
-            out = pathlib.Path(folder, "records")
-            command = [
-                sys.executable,
-                "-P",
-                __file__,
-                str(out),
-                "--device",
-                device,
-                "--worker",
-                *names,
-            ]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(command, timeout=TIMEOUT_S, check=False, stderr=subprocess.DEVNULL)
-            lines = (
-                [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-            )
+        lines = _lines_of_worker(names, device)
+        done = []
+        began = names[0]  # where the worker did not even start
+        for line in lines:
+            if "began" in line:
+                began = line["began"]
+            else:
+                done.append(line["name"])
+                found.records.append(line["record"])
         # The operator that began last and is not done has ended the process.
-        done = [line["name"] for line in lines if "name" in line]
-        records += [line["record"] for line in lines if "name" in line]
-        began = [line["began"] for line in lines if "began" in line] or names[:1]
-        if began[-1] not in done:
-            lost.append(began[-1])
-        names = [name for name in names if name not in done and name not in lost]
-    return records, lost
+        if began not in done:
+            found.lost.append(began)
+        names = [name for name in names if name not in done and name not in found.lost]
+    return found
 
 
-def tables(records: list[Table]) -> Table:
+def _lines_of_worker(names: Sequence[str], device: str) -> list[Table]:
+    """What `probe_and_write` writes in a child process until it ends, or its time is over."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder, "records")
+        command = [sys.executable, "-P", __file__, str(out)]
+        command += ["--device", device, "--worker", *names]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, timeout=TIMEOUT_S, check=False, stderr=subprocess.DEVNULL)
+        if not out.exists():
+            return []
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+# ---- the result ----------------------------------------------------------------------------------
+
+
+def merge_records(records: Sequence[Table]) -> Table:
     """What all records say, in the shape that `make_facts.py` reads.
 
     dtype_diff: {overload: {dtype: [{dev, cpu: messages or "",
@@ -307,37 +398,58 @@ def tables(records: list[Table]) -> Table:
     cmp_raised_only_dev: {overload: {msg}}
     mixed: {overload: {argument: {"one_cpu": {message: [example, …]}}}}
     """
-    differing: dict[tuple[str, ...], Table] = {}
-    whole: Table = {"torch": torch.__version__, "dtype_diff": {}, "ok_dtypes": {}, "mixed": {}}
-    # Rows with the same key are added up.
+    raised: dict[str, str] = {}
     for record in records:
-        for key, n in record["differing"]:
-            overload, dtype, dev, cpu, cpu_ov = key
-            if tuple(key) not in differing:
-                row = differing[tuple(key)] = {"dev": dev, "cpu": cpu, "cpu_ov": cpu_ov, "n": 0}
-                whole["dtype_diff"].setdefault(overload, {}).setdefault(dtype, []).append(row)
-            differing[tuple(key)]["n"] += n
-        for (overload, key), n in record["worked"]:
-            counts = whole["ok_dtypes"].setdefault(overload, collections.Counter())
-            counts[key] += n
-        for (overload, argument, text), examples in record["elsewhere"]:
-            texts = (
-                whole["mixed"]
-                .setdefault(overload, {})
-                .setdefault(argument, {"one_cpu": {}})["one_cpu"]
-            )
-            texts[text] = (texts.get(text, []) + examples)[: 4 * EXAMPLES]
-    # Of an overload's messages, that of the first record counts.
-    raised = {
-        overload: text
-        for record in reversed(records)
-        for overload, text in record["raised"].items()
+        # Of an overload's messages, that of the first record counts.
+        raised = record["raised"] | raised
+    return {
+        "torch": torch.__version__,
+        "dtype_diff": _merge_differences(records),
+        "ok_dtypes": _merge_successes(records),
+        "mixed": _merge_mixed_calls(records),
+        "cmp_raised_only_dev": {name: {"msg": raised[name]} for name in sorted(raised)},
     }
-    return whole | {
-        "cmp_raised_only_dev": {
-            overload: {"msg": text} for overload, text in sorted(raised.items())
+
+
+def _merge_differences(records: Sequence[Table]) -> Table:
+    """The table dtype_diff."""
+    counts: collections.Counter[Difference] = collections.Counter()
+    for record in records:
+        for key, count in record["differing"]:
+            counts[Difference(*key)] += count
+    merged: Table = {}
+    for found, count in counts.items():
+        row = {
+            "dev": found.on_device,
+            "cpu": found.on_cpu,
+            "cpu_ov": found.cpu_overload,
+            "n": count,
         }
-    }
+        by_dtype = merged.setdefault(found.overload, {})
+        by_dtype.setdefault(found.dtype, []).append(row)
+    return merged
+
+
+def _merge_successes(records: Sequence[Table]) -> Table:
+    """The table ok_dtypes."""
+    merged: Table = {}
+    for record in records:
+        for (overload, dtypes), count in record["worked"]:
+            counts = merged.setdefault(overload, collections.Counter())
+            counts[dtypes] += count
+    return merged
+
+
+def _merge_mixed_calls(records: Sequence[Table]) -> Table:
+    """The table mixed, with some examples of each message."""
+    merged: Table = {}
+    for record in records:
+        for (overload, argument, message), examples in record["elsewhere"]:
+            by_argument = merged.setdefault(overload, {})
+            messages = by_argument.setdefault(argument, {"one_cpu": {}})["one_cpu"]
+            together = messages.get(message, []) + examples
+            messages[message] = together[: 4 * EXAMPLES]
+    return merged
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -351,24 +463,22 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    # A child process of `_chunk`.
+    # A child process of `probe_in_children`.
     if options.worker is not None:
-        _work(options.worker, options.out, options.device)
+        probe_and_write(options.worker, options.out, options.device)
         return
-    names = sorted(options.only or database())
+    names = sorted(options.only or operator_database())
     # Several child processes at a time.
-    chunks = [names[i : i + CHUNK] for i in range(0, len(names), CHUNK)]
+    chunks = [names[start : start + CHUNK] for start in range(0, len(names), CHUNK)]
     records: list[Table] = []
     lost: list[str] = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for found, ended in pool.map(_chunk, chunks, itertools.repeat(options.device)):
-            records += found
-            lost += ended
-    options.out.write_text(json.dumps(tables(records), indent=1))
-    print(
-        f"{len(records)} operators probed; {len(lost)} ended their process: "
-        f"{' '.join(lost) or 'none'}"
-    )
+        for found in pool.map(probe_in_children, chunks, itertools.repeat(options.device)):
+            records += found.records
+            lost += found.lost
+    options.out.write_text(json.dumps(merge_records(records), indent=1))
+    ended = " ".join(lost) or "none"
+    print(f"{len(records)} operators probed; {len(lost)} ended their process: {ended}")
 
 
 if __name__ == "__main__":

@@ -145,9 +145,9 @@ def record_of(entries: list[Any]) -> dict[str, Any]:
     with virtual_cuda():
         for entry in entries:
             recorded = probe.GpuProbe()
-            recorded.operator(entry)
+            recorded.probe_operator(entry)
             records.append(json.loads(json.dumps(recorded.record())))
-    tables: dict[str, Any] = json.loads(json.dumps(probe.tables(records)))
+    tables: dict[str, Any] = json.loads(json.dumps(probe.merge_records(records)))
     return tables
 
 
@@ -160,7 +160,7 @@ def record() -> dict[str, Any]:
 # torch makes some of its samples with what newer NumPys deprecate
 @pytest.mark.filterwarnings("ignore:The 'generic' unit for NumPy timedelta:DeprecationWarning")
 def test_torchs_own_samples_can_be_probed() -> None:
-    entries = probe.database()
+    entries = probe.operator_database()
     record = record_of(
         [entries[name] for name in ("addmm", "angle", "index_fill", "nn.functional.embedding")]
     )
@@ -210,7 +210,7 @@ def test_an_operator_that_ends_its_process_is_left_out(monkeypatch: pytest.Monke
                 print(json.dumps({"name": name, "record": {"of": name}}), file=file)
 
     monkeypatch.setattr(probe.subprocess, "run", worker)
-    assert probe._chunk(["a", "b", "c"], "cuda") == ([{"of": "a"}, {"of": "c"}], ["b"])
+    assert probe.probe_in_children(["a", "b", "c"], "cuda") == ([{"of": "a"}, {"of": "c"}], ["b"])
     assert started == [["a", "b", "c"], ["c"]]
 
 
@@ -218,4 +218,4 @@ def test_a_worker_that_does_not_even_start_is_not_tried_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe.subprocess, "run", lambda *args, **options: None)
-    assert probe._chunk(["a", "b"], "cuda") == ([], ["a", "b"])
+    assert probe.probe_in_children(["a", "b"], "cuda") == ([], ["a", "b"])
