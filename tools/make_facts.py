@@ -11,7 +11,8 @@ import collections
 import json
 import pathlib
 import re
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import torch
 from virtual_cuda.device.cuda_errors import DTYPE_NAMES as SPELLINGS
@@ -33,172 +34,238 @@ BY_HAND: Final = frozenset(
 NOT_DTYPE: Final = ("same device", "indices should be either", "Could not run")
 # The CPU got as far as this only because it computes an integer product before.
 LATER: Final = "expected m1 and m2"
+# A message with sizes is one call's, not the operator's.
+SIZES: Final = re.compile(r"\[\d|\{\[")
 
 
-def _rows(probe: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Triples of overload, dtype and row of the probe where CUDA refused a dtype."""
-    return [
-        (overload, dtype, row)
-        for overload, dtypes in probe["dtype_diff"].items()
-        if overload.startswith("aten.") and overload not in BY_HAND
-        for dtype, rows in dtypes.items()
-        for row in rows
-        if row["dev"] and not any(text in row["dev"] for text in NOT_DTYPE)
-    ]
+# ---- refusals.json -------------------------------------------------------------------------------
 
 
-def forbidden(probe: dict[str, Any]) -> dict[str, dict[str, str]]:
+class Refusal(NamedTuple):
+    """A dtype that CUDA refused to an overload, and what the two devices said."""
+
+    overload: str
+    dtype: str
+    cuda: str  # the message
+    cpu: str  # the message, "" where the CPU did not refuse
+    cpu_overload: str  # the overload that raised on the CPU
+    times: int
+
+    @property
+    def spelled(self) -> str:
+        """The dtype as C++ spells it in messages."""
+        return SPELLED[self.dtype]
+
+    @property
+    def is_by_both(self) -> bool:
+        """True if the CPU's kernel of the same overload refuses as well."""
+        return bool(self.cpu) and self.cpu_overload == self.overload
+
+
+class Wording(NamedTuple):
+    """How CUDA says what the CPU says."""
+
+    kernels: dict[str, str]  # the names of CUDA's kernels, by CPU name
+    spoken: dict[str, dict[str, str]]  # other messages, by operator and CPU message
+
+
+def dtype_refusals(probe: Table) -> Iterator[Refusal]:
+    """Where CUDA refused a dtype, of all operators but those that are declared by hand."""
+    for overload, dtypes in probe["dtype_diff"].items():
+        if not overload.startswith("aten.") or overload in BY_HAND:
+            continue
+        for dtype, rows in dtypes.items():
+            for row in rows:
+                message = row["dev"]
+                if message and not any(text in message for text in NOT_DTYPE):
+                    yield Refusal(overload, dtype, message, row["cpu"], row["cpu_ov"], row["n"])
+
+
+def forbidden_dtypes(probe: Table) -> dict[str, dict[str, str]]:
     """The messages of CUDA for dtypes that it alone refuses, whatever the other arguments.
 
     They are found by overload, then by the dtype's name or "integer".
     """
     found: dict[str, dict[str, str]] = collections.defaultdict(dict)
-    for overload, dtype, row in _rows(probe):
-        if row["cpu"] and row["cpu_ov"] == overload:
-            continue  # the CPU refuses as well: a matter of words
-        worked = [
-            key for key in probe["ok_dtypes"].get(overload, {}) if key.split(",")[0] == SHORT[dtype]
-        ]
-        spelled = SPELLED[dtype]
-        if worked or spelled not in row["dev"].replace("HalfTensor", "Half"):
+    for refusal in dtype_refusals(probe):
+        if refusal.is_by_both:
+            continue  # a matter of words
+        if _worked_with(probe, refusal.overload, refusal.dtype):
             continue
-        found[overload][spelled] = re.sub(rf"'{spelled}'$", "'{T}'", row["dev"])
-    # Integers that are all refused alike become one entry.
+        spelled = refusal.spelled
+        if spelled in refusal.cuda.replace("HalfTensor", "Half"):
+            found[refusal.overload][spelled] = re.sub(rf"'{spelled}'$", "'{T}'", refusal.cuda)
     for messages in found.values():
-        if len({messages.get(name) for name in INTEGERS}) == 1 and "Long" in messages:
-            messages["integer"] = messages["Long"]
-            for name in INTEGERS:
-                del messages[name]
+        _join_integers(messages)
     # What is changed in place was probed with fewer dtypes, and runs the same kernel.
-    return {
-        overload: messages
-        for overload, messages in found.items()
-        if overload.replace("_.", ".") not in found.keys() - {overload}
-    }
+    kept = {}
+    for overload, messages in found.items():
+        original = overload.replace("_.", ".")
+        if original == overload or original not in found:
+            kept[overload] = messages
+    return kept
 
 
-def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """The names of CUDA's kernels by CPU name, and other messages by operator and CPU message.
+def _worked_with(probe: Table, overload: str, dtype: str) -> bool:
+    """True if any call worked on CUDA with a first tensor of this dtype."""
+    for dtypes in probe["ok_dtypes"].get(overload, {}):
+        if dtypes.split(",")[0] == SHORT[dtype]:
+            return True
+    return False
+
+
+def _join_integers(messages: dict[str, str]) -> None:
+    """Change the messages of an overload: integers that are all refused alike become one entry."""
+    message = messages.get("Long")
+    if message is None or any(messages.get(name) != message for name in INTEGERS):
+        return
+    messages["integer"] = message
+    for name in INTEGERS:
+        del messages[name]
+
+
+def wording_of(probe: Table) -> Wording:
+    """The names of CUDA's kernels, and what they do not explain of CUDA's messages.
 
     A kernel is there if every operator agrees on its name, and the name is not the usual one.
     """
-    named: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    rest: dict[str, dict[str, collections.Counter[str]]] = collections.defaultdict(
-        lambda: collections.defaultdict(collections.Counter)
-    )
-    # Count how CUDA said what the CPU said, with the dtype as {T}.
-    for overload, dtype, row in _rows(probe):
-        if (
-            not row["cpu"]
-            or row["cpu_ov"] != overload
-            or row["cpu"].startswith("NotImplementedError: Could not run")
-        ):
+    names: dict[str, set[str]] = collections.defaultdict(set)
+    # How often CUDA said what, by overload and by what the CPU said, with the dtype as {T}.
+    messages: dict[tuple[str, str], collections.Counter[str]]
+    messages = collections.defaultdict(collections.Counter)
+    for refusal in dtype_refusals(probe):
+        if not refusal.is_by_both or LATER in refusal.cpu:
             continue
-        spelled = SPELLED[dtype]
-        if LATER in row["cpu"]:
+        if refusal.cpu.startswith("NotImplementedError: Could not run"):
             continue
-        dev, cpu = (re.sub(rf"\b{spelled}\b", "{T}", row[side]) for side in ("dev", "cpu"))
-        if "{T}" not in dev:
-            cpu = row["cpu"]  # words that do not name the dtype are the words for this one
-        ours = KERNEL.match(row["cpu"])
-        theirs = KERNEL.match(row["dev"])
-        if ours and theirs and ours[2] == theirs[2]:
-            named[ours[1]][theirs[1]] += row["n"]
-        rest[overload][cpu][dev] += row["n"]
-    # What the kernels' names do not explain is kept by operator.
-    kernels = {cpu: next(iter(cuda)) for cpu, cuda in named.items() if len(cuda) == 1}
+        of_cpu = KERNEL.match(refusal.cpu)
+        of_cuda = KERNEL.match(refusal.cuda)
+        if of_cpu and of_cuda and of_cpu[2] == of_cuda[2]:
+            names[of_cpu[1]].add(of_cuda[1])
+        cuda, cpu = _without_dtype(refusal)
+        messages[refusal.overload, cpu][cuda] += refusal.times
+    kernels = {cpu: next(iter(cuda)) for cpu, cuda in names.items() if len(cuda) == 1}
     spoken: dict[str, dict[str, str]] = {}
-    for overload, pairs in rest.items():
-        for cpu, devs in pairs.items():
-            dev = devs.most_common(1)[0][0]
-            kernel = KERNEL.match(cpu.replace("'{T}'", "'T'"))
-            if kernel and dev == cpu.replace(
-                f'"{kernel[1]}"', f'"{kernels.get(kernel[1]) or usual_cuda_name(kernel[1])}"'
-            ):
-                continue
-            if not re.search(
-                r"\[\d|\{\[", cpu + dev
-            ):  # a message with sizes is one call's, not the operator's
-                spoken.setdefault(overload, {})[cpu] = dev
-    return {cpu: cuda for cpu, cuda in kernels.items() if cuda != usual_cuda_name(cpu)}, spoken
+    for (overload, cpu), counts in messages.items():
+        cuda = counts.most_common(1)[0][0]
+        if cuda != _with_kernel_of_cuda(cpu, kernels) and not SIZES.search(cpu + cuda):
+            spoken.setdefault(overload, {})[cpu] = cuda
+    unusual = {cpu: cuda for cpu, cuda in kernels.items() if cuda != usual_cuda_name(cpu)}
+    return Wording(unusual, spoken)
 
 
-def refusals(probe: Table) -> Table:
+def _without_dtype(refusal: Refusal) -> tuple[str, str]:
+    """The messages of CUDA and the CPU with the dtype as {T}.
+
+    Where CUDA does not name the dtype, the CPU's message keeps it: these are the words for this
+    dtype.
+    """
+    dtype = re.compile(rf"\b{refusal.spelled}\b")
+    cuda = dtype.sub("{T}", refusal.cuda)
+    if "{T}" not in cuda:
+        return cuda, refusal.cpu
+    return cuda, dtype.sub("{T}", refusal.cpu)
+
+
+def _with_kernel_of_cuda(message: str, kernels: Mapping[str, str]) -> str | None:
+    """A message of the CPU with CUDA's name of the kernel; None if it names no kernel."""
+    match = KERNEL.match(message.replace("'{T}'", "'T'"))
+    if match is None:
+        return None
+    name = match[1]
+    of_cuda = kernels.get(name) or usual_cuda_name(name)
+    return message.replace(f'"{name}"', f'"{of_cuda}"')
+
+
+def refusal_tables(probe: Table) -> Table:
     """The tables of refusals.json; "absent" are operators for which CUDA has no kernel at all."""
-    kernels, spoken = words(probe)
-    raised = {overload: row["msg"] for overload, row in probe["cmp_raised_only_dev"].items()}
-    absent = sorted(
-        name
-        for name, said in raised.items()
-        if "Could not run" in said and "'CUDA' backend" in said
-    )
-    return {"forbidden": forbidden(probe), "kernels": kernels, "spoken": spoken, "absent": absent}
+    wording = wording_of(probe)
+    absent = []
+    for overload, row in sorted(probe["cmp_raised_only_dev"].items()):
+        if "Could not run" in row["msg"] and "'CUDA' backend" in row["msg"]:
+            absent.append(overload)
+    return {
+        "forbidden": forbidden_dtypes(probe),
+        "kernels": wording.kernels,
+        "spoken": wording.spoken,
+        "absent": absent,
+    }
 
 
 # ---- placement.json ------------------------------------------------------------------------------
 
-WRAPPER = re.compile(r"but got (\w+) is on (\S+), different from .* in method (wrapper_CUDA_\w+)\)")
-ARGUMENT = re.compile(r"(\w+)=\w+\[([\d,]*)\]")
+# What a device check of CUDA says: an argument, its device, and the method that complains.
+WRAPPER: Final = re.compile(
+    r"but got (\w+) is on (\S+), different from .* in method (wrapper_CUDA_\w+)\)"
+)
+# An argument in an example of the probe: its name and its shape.
+ARGUMENT: Final = re.compile(r"(\w+)=\w+\[([\d,]*)\]")
 
 
-def delegation(moved: dict[str, Any]) -> list[Any] | None:
+def delegated_check(moved: Table) -> list[Any] | None:
     """The method that complains, and pairs of an argument and its name in the message.
 
     Made from what was said when each argument alone was on the CPU. None if another check
     complained, or several methods did.
     """
     methods: set[str] = set()
-    said: dict[str, str] = {}
+    names: dict[str, str] = {}  # in messages, by argument
     first = ""
     # Each message names the method, and one argument with its device.
     for argument, kinds in moved.items():
-        for text in kinds.get("one_cpu", {}):
-            found = WRAPPER.search(text)
+        own_name = argument.partition("[")[0]
+        for message in kinds.get("one_cpu", {}):
+            found = WRAPPER.search(message)
             if found is None:
                 return None
-            name, where, method = found.groups()
+            name, device, method = found.groups()
             methods.add(method)
-            own = argument.partition("[")[0]
-            if where != "cpu" and own == argument:
-                first = own  # the others differ from this one
-                said.setdefault(own, own)
+            if device != "cpu" and own_name == argument:
+                first = own_name  # the others differ from this one
+                names.setdefault(own_name, own_name)
             else:
-                said[own] = name
-    # The argument that the others are compared with comes first.
+                names[own_name] = name
     if len(methods) != 1:
         return None
-    order = [first] if first else []
-    order += sorted(
-        (name for name in said if name != first),
-        key=list(moved).index if len(moved) == len(said) else str,
-    )
-    return [methods.pop(), [[own, said[own]] for own in order]]
+    # The argument that the others are compared with comes first.
+    others = [name for name in names if name != first]
+    if len(moved) == len(names):
+        others.sort(key=list(moved).index)
+    else:
+        others.sort()
+    order = [first, *others] if first else others
+    return [methods.pop(), [[own_name, names[own_name]] for own_name in order]]
 
 
-def strict_arguments(moved: dict[str, Any]) -> list[str]:
+def strict_arguments(moved: Table) -> list[str]:
     """Arguments refused on the CPU even where they had no dimension."""
-    return sorted(
-        argument
-        for argument, kinds in moved.items()
-        if any(
-            "at least two devices" in text and dict(ARGUMENT.findall(example)).get(argument) == ""
-            for text, examples in kinds.get("one_cpu", {}).items()
-            for example in examples
-        )
-    )
+    strict = []
+    for argument, kinds in moved.items():
+        examples = []
+        for message, of_message in kinds.get("one_cpu", {}).items():
+            if "at least two devices" in message:
+                examples += of_message
+        shapes = [dict(ARGUMENT.findall(example)).get(argument) for example in examples]
+        if "" in shapes:
+            strict.append(argument)
+    return sorted(strict)
 
 
-def placement(probe: Table, checked: Table) -> Table:
+def placement_tables(probe: Table, checked: Table) -> Table:
     """The tables of placement.json: what is not in `checked`, which torch's own tables give."""
     delegated = {}
     strict = {}
     for overload, moved in probe["mixed"].items():
         if overload in checked or "_foreach_" in overload:
             continue
-        if (found := delegation(moved)) is not None:
-            delegated[overload] = found
-        elif not overload.rpartition(".")[0].endswith("_") and (names := strict_arguments(moved)):
-            strict[overload] = names
+        check = delegated_check(moved)
+        if check is not None:
+            delegated[overload] = check
+            continue
+        changes_in_place = overload.rpartition(".")[0].endswith("_")
+        arguments = strict_arguments(moved)
+        if arguments and not changes_in_place:
+            strict[overload] = arguments
     return {"delegated": delegated, "strict": strict}
 
 
@@ -226,30 +293,47 @@ def device_checks() -> dict[str, Any]:
     native = pathlib.Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     parsed = parse_native_yaml(str(native / "native_functions.yaml"), str(native / "tags.yaml"))
     cuda = parsed.backend_indices[DispatchKey.CUDA]
-    by_name = {f.func.name: f for f in parsed.native_functions}
+    by_name = {each.func.name: each for each in parsed.native_functions}
     checks: dict[str, Any] = {}
-    # Only operators with a kernel for CUDA, and with two tensors or a list of them.
-    for f in parsed.native_functions:
-        structured = f.structured or f.structured_delegate is not None
-        kernel = cuda.get_kernel(f) or (
-            f.structured_delegate and cuda.get_kernel(by_name[f.structured_delegate])
-        )
-        if not kernel or f.device_check is DeviceCheckType.NoCheck:
+    for native_function in parsed.native_functions:
+        if native_function.device_check is DeviceCheckType.NoCheck:
             continue
-        func = f.func
-        ordered = [*func.arguments.out, *func.arguments.flat_positional]
-        tensors = [a.name for a in ordered if a.type.is_tensor_like()]
-        if len(tensors) < 2 and not any(
-            "[]" in str(a.type) for a in ordered if a.type.is_tensor_like()
-        ):
+        # Only operators with a kernel for CUDA, of their own or of another form of theirs.
+        delegate = native_function.structured_delegate
+        has_kernel = bool(cuda.get_kernel(native_function))
+        if not has_kernel and delegate is not None:
+            has_kernel = bool(cuda.get_kernel(by_name[delegate]))
+        if not has_kernel:
             continue
-        base = str(func.name.name) + ("_out" if func.is_out_fn() else "")
-        overload = func.name.overload_name
-        # torchgen names a structured kernel's wrapper `mm_out_out`, any other's `out_nonzero_out`.
-        suffixed = f"{base}_{overload}" if overload else base
-        method = f"wrapper_CUDA_{suffixed}" if structured else f"wrapper_CUDA_{overload}_{base}"
-        checks[f"aten.{func.name.name}.{overload or 'default'}"] = [method, tensors]
+        # Only operators with two tensors, or with a list of them.
+        signature = native_function.func
+        ordered = [*signature.arguments.out, *signature.arguments.flat_positional]
+        tensors = [each for each in ordered if each.type.is_tensor_like()]
+        has_list = any("[]" in str(each.type) for each in tensors)
+        if len(tensors) < 2 and not has_list:
+            continue
+        overload = signature.name.overload_name or "default"
+        method = _name_of_wrapper(native_function)
+        key = f"aten.{signature.name.name}.{overload}"
+        checks[key] = [method, [each.name for each in tensors]]
     return checks
+
+
+def _name_of_wrapper(native_function: Any) -> str:
+    """The name of the C++ function in which torchgen puts an operator's device check.
+
+    A structured kernel's is `mm_out_out`, any other's `out_nonzero_out`.
+    """
+    signature = native_function.func
+    base = str(signature.name.name)
+    if signature.is_out_fn():
+        base += "_out"
+    overload = signature.name.overload_name
+    if not native_function.structured and native_function.structured_delegate is None:
+        return f"wrapper_CUDA_{overload}_{base}"
+    if overload:
+        return f"wrapper_CUDA_{base}_{overload}"
+    return f"wrapper_CUDA_{base}"
 
 
 def autocast_policies() -> dict[str, list[str]]:
@@ -259,15 +343,15 @@ def autocast_policies() -> dict[str, list[str]]:
     for policy, macro in POLICIES.items():
         body = re.search(rf"#define {macro}\(_\)(.*?)\n\n", text, re.S)
         assert body is not None, f"{macro} is gone from autocast_mode.h"
-        names = re.findall(r"_\(\s*(\w+)(?:,\s*(\w+))?\)", body.group(1))
+        names = []
+        for name, overload in re.findall(r"_\(\s*(\w+)(?:,\s*(\w+))?\)", body.group(1)):
+            names.append(f"{name}.{overload}" if overload else name)
         quoted = re.findall(r'"([\w.]+)"', body.group(1))
-        policies[policy] = [
-            f"{name}.{overload}" if overload else name for name, overload in names
-        ] + quoted
+        policies[policy] = names + quoted
     return policies
 
 
-def operators() -> Table:
+def operator_tables() -> Table:
     """The tables of operators.json."""
     return {
         "torch": torch.__version__.split("+")[0],
@@ -276,27 +360,29 @@ def operators() -> Table:
     }
 
 
-def _text(tables: Table) -> str:
+# ---- the files -----------------------------------------------------------------------------------
+
+
+def json_of_tables(tables: Table) -> str:
     """JSON with one operator a line, so that a change is seen as one."""
     parts = []
     for title, table in tables.items():
-        if isinstance(table, dict):
-            lines = (
-                f"  {json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}"
-                for key in sorted(table)
-            )
-            parts.append(f" {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n }")
-        else:
+        if not isinstance(table, dict):
             parts.append(f" {json.dumps(title)}: {json.dumps(table)}")
+            continue
+        lines = []
+        for key in sorted(table):
+            lines.append(f"  {json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}")
+        parts.append(f" {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n }")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def added(known: Table, new: Table) -> Table:
+def merge_facts(known: Table, new: Table) -> Table:
     """The facts of both; where they differ, the new ones."""
     both: Table = dict(new)
     for key, fact in known.items():
         if isinstance(fact, dict):
-            both[key] = added(fact, both.get(key, {}))
+            both[key] = merge_facts(fact, both.get(key, {}))
         elif isinstance(fact, list) and key == "absent":
             both[key] = sorted({*fact, *both.get(key, ())})
         else:
@@ -321,18 +407,17 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     # torch's own tables, and what the probe adds to them.
-    tables = {"operators": operators()}
+    tables = {"operators": operator_tables()}
     if options.probe is not None:
         probe = json.loads(options.probe.read_text())
-        found = {
-            "refusals": refusals(probe),
-            "placement": placement(probe, tables["operators"]["checks"]),
-        }
-        for name, table in found.items():
-            known = {} if options.fresh else json.loads((FACTS / f"{name}.json").read_text())
-            tables[name] = added(known, table)
+        tables["refusals"] = refusal_tables(probe)
+        tables["placement"] = placement_tables(probe, tables["operators"]["checks"])
+        if not options.fresh:
+            for name in ("refusals", "placement"):
+                known = json.loads((FACTS / f"{name}.json").read_text())
+                tables[name] = merge_facts(known, tables[name])
     for name, table in tables.items():
-        (options.out / f"{name}.json").write_text(_text(table))
+        (options.out / f"{name}.json").write_text(json_of_tables(table))
 
 
 if __name__ == "__main__":
