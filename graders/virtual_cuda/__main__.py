@@ -42,7 +42,7 @@ from virtual_cuda.ledger import (
     questions,
     timeline_of,
 )
-from virtual_cuda.ledger.line_table import LineRow, columns_of, totals
+from virtual_cuda.ledger.line_table import LineRow, Spent, columns_of, totals
 from virtual_cuda.ledger.texts import duration, with_similar_signs
 from virtual_cuda.patching import around, patch
 from virtual_cuda.sizes import format_size, parse_size
@@ -324,7 +324,7 @@ class _Run:
         self.has_children = False
 
     @property
-    def spent(self) -> dict[int, tuple[float, float]] | None:
+    def spent(self) -> Spent | None:
         """Modelled seconds of host and GPU, by the index of the record."""
         return None if self.times is None else self.times.by_record(self.ledger)
 

@@ -34,7 +34,7 @@ from gpudojo.model.exercise import Exercise, Function, Probe
 
 if TYPE_CHECKING:
     from virtual_cuda import Times
-    from virtual_cuda.ledger import Ledger, Record
+    from virtual_cuda.ledger import Ledger, ModelledSeconds, Record
 
 
 KEPT: Final = "gpudojo.kept"  # the audit event of `state_of`
@@ -293,7 +293,7 @@ class Busiest(_Watching):
         times = self.modelled_times()
         return None if times is None else lanes_to_scale(times)
 
-    def seconds_by_record(self) -> dict[int, tuple[float, float]] | None:
+    def seconds_by_record(self) -> dict[int, ModelledSeconds] | None:
         """Modelled seconds of host and GPU, by the index of the record.
 
         Returns None where the call used no device.

@@ -19,6 +19,7 @@ from virtual_cuda.clock.host_costs import (
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
 from virtual_cuda.ledger.ledger import Ledger
+from virtual_cuda.ledger.line_table import ModelledSeconds
 from virtual_cuda.ledger.rows import (
     EndRow,
     ForwardRow,
@@ -75,7 +76,8 @@ class Times(NamedTuple):
 
         The profiler counts a step of an optimizer as one more.
         """
-        return sum(interval.kernels for interval in self.intervals) + len(self.steps)
+        kernels = sum(interval.kernels for interval in self.intervals)
+        return kernels + len(self.steps)
 
     @property
     def kernel_seconds(self) -> float:
@@ -94,25 +96,26 @@ class Times(NamedTuple):
         busy = 0.0
         busy_until = 0.0
         # In the order of their starts, so that what several streams do at a time counts once.
-        for interval in sorted(self.on_device, key=lambda interval: (interval.start, interval.end)):
-            if interval.end > busy_until:
-                busy += interval.end - max(interval.start, busy_until)
-                busy_until = interval.end
+        stretches = sorted((interval.start, interval.end) for interval in self.on_device)
+        for start, end in stretches:
+            if end > busy_until:
+                busy += end - max(start, busy_until)
+                busy_until = end
         return 1 - busy / self.end
 
-    def by_row(self) -> dict[int, tuple[float, float]]:
+    def by_row(self) -> dict[int, ModelledSeconds]:
         """Seconds of the host and of the devices for each row that took any."""
-        found: dict[int, tuple[float, float]] = {}
+        found: dict[int, ModelledSeconds] = {}
         for interval in self.intervals:
-            host, device = found.get(interval.row, (0.0, 0.0))
+            spent = found.get(interval.row, ModelledSeconds())
             if interval.lane == HOST:
-                host += interval.seconds
+                spent = spent._replace(host=spent.host + interval.seconds)
             else:
-                device += interval.seconds
-            found[interval.row] = (host, device)
+                spent = spent._replace(device=spent.device + interval.seconds)
+            found[interval.row] = spent
         return found
 
-    def by_record(self, ledger: Ledger) -> dict[int, tuple[float, float]]:
+    def by_record(self, ledger: Ledger) -> dict[int, ModelledSeconds]:
         """Seconds of the host and of the devices for each record of the ledger, by its index."""
         seconds = self.by_row()
         found = {}
@@ -181,9 +184,12 @@ class Clock:
 
     def advance(self, until: int | None = None) -> float:
         """Read the rows written since, or those before `until`; returns the time of the host."""
-        end = len(self._rows) if until is None else min(until, len(self._rows))
+        end = len(self._rows)
+        if until is not None:
+            end = min(until, end)
         while self._next < end:
-            self._read_row(self._next, self._rows[self._next])
+            row = self._rows[self._next]
+            self._read_row(self._next, row)
             self._next += 1
         return self.now
 
@@ -208,7 +214,8 @@ class Clock:
     def is_idle(self, device: str, stream: int) -> bool:
         """True if a stream is done with what was issued. Reads the new rows first."""
         self.advance()
-        return self._stream_free[StreamKey(device, stream)] <= self.now
+        key = StreamKey(device, stream)
+        return self._stream_free[key] <= self.now
 
     def idle_at(self) -> float:
         """The time at which the host and all streams are done with what was issued."""
@@ -224,7 +231,8 @@ class Clock:
             if not is_transfer(self._rows, number):
                 kernels = self._kernels_of(call)
         # First what the host needs to issue the row, then what it sets off.
-        for cost, times in self._host.of_row(number, row, call, len(kernels)):
+        costs = self._host.of_row(number, row, call, len(kernels))
+        for cost, times in costs:
             self.now += self.gpu.host[cost] * times
         match row:
             case OperationRow():
@@ -244,6 +252,7 @@ class Clock:
             self._add_host_interval(number, row, before)
 
     def _kernels_of(self, call: KernelCall) -> list[Kernel]:
+        """The kernels of a call; equal calls are looked up once."""
         if call not in self._kernels:
             self._kernels[call] = kernels_of(call, self._chip)
         return self._kernels[call]
@@ -286,7 +295,8 @@ class Clock:
 
         Notes that so much is cached from then on.
         """
-        if row.bytes <= 0 or row.live <= self._reserved.get(row.device, 0):
+        reserved = self._reserved.get(row.device, 0)
+        if row.bytes <= 0 or row.live <= reserved:
             return False
         more = _SEGMENT if row.bytes < _SEGMENT else 0
         self._reserved[row.device] = row.live + more
@@ -343,10 +353,12 @@ class Clock:
         is for the stream that was given work last.
         """
         if not row.explicit:
-            self._idle_until(self._stream_free[self._last] + self.gpu.host["wait"])
+            done = self._stream_free[self._last]
+            self._idle_until(done + self.gpu.host["wait"])
             return
-        done = self._awaited
-        if done is None:
+        if self._awaited is not None:
+            done = self._awaited
+        else:
             device = row.device if row.what == "synchronize" else ""
             done = self._device_free_at(device)
         self._awaited = None

@@ -24,7 +24,9 @@ def lanes_to_scale(times: Times) -> Scaled:
         if interval.lane not in lanes:
             lanes[interval.lane] = _LaneParts(parts_per_second)
         lanes[interval.lane].add_interval(interval)
-    drawn = [Lane(name, parts.finish()) for name, parts in lanes.items()]
+    drawn = []
+    for name, parts in lanes.items():
+        drawn.append(Lane(name, parts.finish()))
     return Scaled(
         gpu=times.gpu,
         end=round(times.end * 1e9),
@@ -43,7 +45,8 @@ class _LaneParts:
 
     def __init__(self, parts_per_second: float) -> None:
         self.parts_per_second = parts_per_second
-        self.done: list[_Part] = [("issue", 0)] * PARTS
+        nothing: _Part = ("issue", 0)
+        self.done = [nothing] * PARTS
         # Of the parts that are not filled by one interval: the share of each kind.
         self.shares: dict[int, dict[LaneKind, float]] = {}
 
@@ -53,16 +56,17 @@ class _LaneParts:
         end = interval.end * self.parts_per_second
         first = int(start)
         last = min(int(end), PARTS - 1)
+        kind = interval.kind
         if first > last:  # nothing, at the very end
             return
         if first == last:
-            self._add_share(first, interval.kind, end - start)
+            self._add_share(first, kind, end - start)
             return
-        self._add_share(first, interval.kind, first + 1 - start)
-        self._add_share(last, interval.kind, end - last)
+        self._add_share(first, kind, first + 1 - start)
+        self._add_share(last, kind, end - last)
         # No lane does two things at a time: the parts between are filled.
-        between = last - first - 1
-        self.done[first + 1 : last] = [(interval.kind, 100)] * between
+        for part in range(first + 1, last):
+            self.done[part] = (kind, 100)
 
     def _add_share(self, part: int, kind: LaneKind, share: float) -> None:
         """Add what an interval of this kind took of a part of the time."""
@@ -73,7 +77,8 @@ class _LaneParts:
         """For each part what took most of it, and the percentage in which the lane did anything."""
         for part, shares in self.shares.items():
             most = max(shares, key=shares.__getitem__)
-            percentage = math.ceil(sum(shares.values()) * 100 - 1e-6)
+            share = sum(shares.values())
+            percentage = math.ceil(share * 100 - 1e-6)
             self.done[part] = (most, min(percentage, 100))
         return self.done
 
@@ -87,8 +92,10 @@ def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
     tracks = {HOST: 1}
     events: list[TraceEvent] = []
     for interval in times.intervals:
-        track = tracks.setdefault(interval.lane, len(tracks) + 1)
-        events.append(_trace_event(interval, records.get(interval.row), track))
+        next_track = len(tracks) + 1
+        track = tracks.setdefault(interval.lane, next_track)
+        record = records.get(interval.row)
+        events.append(_trace_event(interval, record, track))
     names = {}
     for lane, track in tracks.items():
         names[track] = f"{lane}, modelled on {times.gpu}"

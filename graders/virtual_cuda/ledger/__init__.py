@@ -11,6 +11,7 @@ from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.line_table import (
     COLUMNS,
     LineRow,
+    ModelledSeconds,
     columns_of,
     draw_table,
     file_rows,
@@ -62,6 +63,7 @@ __all__ = [
     "Lane",
     "Ledger",
     "LineRow",
+    "ModelledSeconds",
     "Operation",
     "OptimizerStep",
     "Record",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -42,12 +43,19 @@ COLUMNS: Final = {
     "allocated": _Figure(questions.allocated_bytes, short_size),
     "peak": _Figure(questions.peak_bytes, short_size),
 }
-NO_LINE: Final = (
-    "(in libraries)",
-    0,
-)  # instead of file and line: what no line of the user's caused
+# Instead of file and line: what no line of the user's caused.
+NO_LINE: Final = ("(in libraries)", 0)
 TIMES: Final = ("host", "GPU")  # the columns of modelled times
-Spent = Mapping[int, tuple[float, float]]  # by the index of a record: seconds for each of TIMES
+
+
+class ModelledSeconds(NamedTuple):
+    """How long the host and the devices work on something, by the modelled clock."""
+
+    host: float = 0.0
+    device: float = 0.0
+
+
+Spent = Mapping[int, ModelledSeconds]  # by the index of a record
 Cells = tuple[str, ...]  # a text for each column
 
 
@@ -77,34 +85,37 @@ def line_rows(
     records_of_lines = _records_by_line(records)
     rows = []
     for number, text in enumerate(code, first):
-        of_line = records_of_lines.get((file, number), [])
+        of_line = records_of_lines[file, number]
         cells = totals(of_line, spent)
         rows.append(LineRow(number, text.rstrip(), cells))
     return rows
 
 
-def _records_by_line(records: Records) -> dict[SourceLine, list[Record]]:
-    """The records that each line caused; those without a line under NO_LINE."""
-    found: dict[SourceLine, list[Record]] = {}
+def _records_by_line(records: Records) -> defaultdict[SourceLine, list[Record]]:
+    """The records that each line caused; those without a line under NO_LINE.
+
+    A line that caused none has an empty list.
+    """
+    found = defaultdict(list)
     for record in records:
         line = NO_LINE
         if record.site is not None:
             line = (record.site.file, record.site.line)
-        found.setdefault(line, []).append(record)
+        found[line].append(record)
     return found
 
 
 def totals(records: Records, spent: Spent | None = None) -> Cells:
     """A text for each column of `columns_of(spent)`, over all of the records."""
-    cells = tuple(figure.cell(records) for figure in COLUMNS.values())
+    cells = [figure.cell(records) for figure in COLUMNS.values()]
     if spent is None:
-        return cells
+        return tuple(cells)
     host = 0.0
     device = 0.0
     for record in records:
-        host_seconds, device_seconds = spent.get(record.index, (0.0, 0.0))
-        host += host_seconds
-        device += device_seconds
+        seconds = spent.get(record.index, ModelledSeconds())
+        host += seconds.host
+        device += seconds.device
     return (_time_cell(host), _time_cell(device), *cells)
 
 
@@ -122,11 +133,12 @@ def file_rows(records: Records, spent: Spent | None = None) -> dict[str, list[Li
     found: dict[str, list[LineRow]] = {}
     records_of_lines = _records_by_line(records)
     for file, number in sorted(records_of_lines):
-        code = printable(linecache.getline(file, number).strip())
-        of_line = records_of_lines[file, number]
-        row = LineRow(number, code, totals(of_line, spent))
-        if any(row.cells):
-            found.setdefault(file, []).append(row)
+        cells = totals(records_of_lines[file, number], spent)
+        if not any(cells):
+            continue
+        code = linecache.getline(file, number).strip()
+        row = LineRow(number, printable(code), cells)
+        found.setdefault(file, []).append(row)
     return found
 
 
@@ -161,21 +173,21 @@ class _Table:
         rows: list[LineRow] = []
         for rows_of_file in files.values():
             rows += rows_of_file
-        self.number_width = 2 + max([len(str(row.number)) for row in rows], default=1)
+        last_number = max([row.number for row in rows], default=0)
+        self.number_width = 2 + len(str(last_number))
         # The columns with a figure are shown.
         self.column_widths: list[int] = []
         self.shown: list[int] = []
         for column, heading in enumerate(headings):
             cells = [row.cells[column] for row in rows]
             cells.append(sums[column])
-            widest = max(len(cell) for cell in cells)
-            self.column_widths.append(max(widest, len(heading)))
+            self.column_widths.append(_longest([heading, *cells]))
             if any(cells):
                 self.shown.append(column)
         # The longest code, or the name of a file beside it.
-        lengths = [len(row.code) for row in rows]
-        lengths += [len(file) - self.number_width - 2 for file in files]
-        self.longest = max(lengths, default=0)
+        longest_code = _longest([row.code for row in rows])
+        longest_file = _longest(files)
+        self.longest = max(longest_code, longest_file - self.number_width - 2)
 
     def draw(self) -> list[str]:
         """The lines of the table.
@@ -183,9 +195,10 @@ class _Table:
         Figures stand beside the code, or below it where the code would have too little room. Drops
         the columns of DISPENSABLE from `shown` where the code needs their room.
         """
+        wanted_room = min(CODE, self.longest)
         for name in DISPENSABLE:
             column = self.headings.index(name)
-            if self._code_room() < min(CODE, self.longest) and column in self.shown:
+            if column in self.shown and self._code_room() < wanted_room:
                 self.shown.remove(column)
         code_width = min(self._code_room(), self.longest)
         if code_width < min(NARROW, self.longest):
@@ -194,14 +207,18 @@ class _Table:
 
     def _code_room(self) -> int:
         """Characters that the columns which are shown leave for code."""
-        columns = sum(self.column_widths[column] + 2 for column in self.shown)
-        return self.width - self.number_width - 2 - columns
+        room = self.width - self.number_width - 2
+        for column in self.shown:
+            room -= self.column_widths[column] + 2
+        return room
 
     def _code_line(self, row: LineRow) -> str:
-        return f"{row.number or '':>{self.number_width}}  {row.code}"
+        """The number and the code of a row; the number 0 is not written."""
+        number = str(row.number or "")
+        return f"{number.rjust(self.number_width)}  {row.code}"
 
     def _draw_wide(self, first_width: int) -> list[str]:
-        """The lines with the figures beside the code."""
+        """The lines with the figures beside the code, which is `first_width` characters wide."""
         lines = []
         for file, rows in self.files.items():
             lines.append(self._wide_line(file, self.headings, first_width))
@@ -212,9 +229,11 @@ class _Table:
         return lines
 
     def _wide_line(self, text: str, cells: Sequence[str], first_width: int) -> str:
+        """A text, and beside it the cells of the columns that are shown."""
         line = cut(text, first_width).ljust(first_width)
         for column in self.shown:
-            line += f"  {cells[column]:>{self.column_widths[column]}}"
+            width = self.column_widths[column]
+            line += f"  {cells[column]:>{width}}"
         return line.rstrip()
 
     def _draw_narrow(self) -> list[str]:
@@ -238,7 +257,8 @@ class _Table:
         """
         figures = []
         for column, heading in enumerate(self.headings):
-            if cells[column] and (all_columns or column in self.shown):
+            is_shown = all_columns or column in self.shown
+            if is_shown and cells[column]:
                 figure = f"{heading} {cells[column]}"
                 figures.append(figure.replace(" ", "\xa0"))
         indent = self.number_width + 4
@@ -246,3 +266,8 @@ class _Table:
         text = ", ".join(figures)
         lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
         return [" " * indent + line.replace("\xa0", " ") for line in lines]
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """The length of the longest text; 0 where there is none."""
+    return max([len(text) for text in texts], default=0)

@@ -12,7 +12,14 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from virtual_cuda.ledger.texts import count_phrase, cut, duration, printable, short_size
-from virtual_cuda.ledger.timeline import Lane, LaneKind, Scaled, Timeline, TimelineEvent
+from virtual_cuda.ledger.timeline import (
+    EventKind,
+    Lane,
+    LaneKind,
+    Scaled,
+    Timeline,
+    TimelineEvent,
+)
 
 # Of the columns, at most, for events that have one each; the rest is for operations.
 SHARE: Final = 0.75
@@ -109,7 +116,8 @@ Columns = Sequence[Column]
 def split_into_columns(timeline: Timeline, room: int) -> list[Column]:
     """At most `room` columns. Copies and waits have one each as long as there are enough."""
     drawn = [event for event in timeline.events if mark_of(event) is not None]
-    places = _column_numbers(drawn, max(room, 1))
+    room = max(room, 1)
+    places = _column_numbers(drawn, room)
     by_place: dict[int, Column] = {}
     for event, place in zip(drawn, places, strict=True):
         column = by_place.setdefault(place, Column([]))
@@ -124,8 +132,8 @@ def _note_memory(columns: Columns, events: Sequence[TimelineEvent]) -> None:
     """Note the most memory in each column, from its first event to the next column's."""
     starts = [column.events[0].at for column in columns]
     for event in events:
-        place = max(bisect_right(starts, event.at) - 1, 0)
-        column = columns[place]
+        begun = bisect_right(starts, event.at)
+        column = columns[max(begun - 1, 0)]
         column.live = max(column.live, event.live)
 
 
@@ -134,12 +142,13 @@ def _column_numbers(events: Sequence[TimelineEvent], room: int) -> list[int]:
 
     Operations share the columns that other events leave.
     """
-    if len(events) <= room:
-        return list(range(len(events)))
-    others = sum(event.kind != "op" for event in events)
-    operations = len(events) - others
+    count = len(events)
+    if count <= room:
+        return list(range(count))
+    operations = sum(event.kind == "op" for event in events)
+    others = count - operations
     if others > room * SHARE or not operations:
-        return [place * room // len(events) for place in range(len(events))]
+        return [place * room // count for place in range(count)]
     room_left = room - others
     places = []
     others_before = 0
@@ -164,12 +173,11 @@ def draw_timeline(
     `theirs` is the reference's timeline of the same call, which the last line compares with.
     """
     width = min(max(width, NARROWEST), WIDEST)
-    lines = [_plain_line(cut(_heading(timeline), width))]
+    heading = cut(_heading(timeline), width)
+    lines = [_plain_line(heading)]
     columns = split_into_columns(timeline, width - LABEL)
     lines += _draw_columns(timeline, columns)
-    for text in _describe_copies(timeline):
-        lines.append(_plain_line(cut(text, width)))
-    for text in _describe_waits(timeline):
+    for text in (*_describe_copies(timeline), *_describe_waits(timeline)):
         lines.append(_plain_line(cut(text, width)))
     if timeline.scaled is not None:
         lines += draw_to_scale(timeline.scaled, width)
@@ -190,14 +198,17 @@ def _plain_line(text: str) -> DrawnLine:
 
 def _heading(timeline: Timeline) -> str:
     """The first line: the function, its waits and events, and the scenario it ran in."""
+    function = printable(timeline.function)
     waits = count_phrase(timeline.wait_count, "wait")
-    events = count_phrase(sum(timeline.counts.values()), "event")
-    heading = f"{printable(timeline.function)}: {waits}, {events}"
+    count = sum(timeline.counts.values())
+    events = count_phrase(count, "event")
+    heading = f"{function}: {waits}, {events}"
     if timeline.left_out:
         heading += f" ({timeline.left_out:,} of them not drawn)"
     if timeline.scenario:
         scenario = printable(timeline.scenario)
-        heading += f" in its busiest call (scenario “{scenario}”, on {printable(timeline.device)})"
+        device = printable(timeline.device)
+        heading += f" in its busiest call (scenario “{scenario}”, on {device})"
     return heading
 
 
@@ -213,7 +224,8 @@ def _draw_columns(timeline: Timeline, columns: Columns) -> list[DrawnLine]:
     bars = ""
     for column in columns:
         height = len(BARS) * column.live // highest
-        bars += BARS[min(height, len(BARS) - 1)]
+        height = min(height, len(BARS) - 1)
+        bars += BARS[height]
     return [
         _draw_lane("host", columns, _sign_on_host, "pass"),
         _draw_lane("", columns, _sign_of_copies, "copy"),
@@ -239,16 +251,16 @@ def _draw_lane(
             pieces.append((_sign_of_waits(column), "wait"))
             continue
         sign = sign_of(column)
-        if sign in (LANE, " "):
-            pieces.append((sign, ""))
-        else:
-            pieces.append((sign, MEANINGS.get(sign, meaning)))
+        is_empty = sign in (LANE, " ")
+        meaning_of_sign = "" if is_empty else MEANINGS.get(sign, meaning)
+        pieces.append((sign, meaning_of_sign))
     if not label:
         pieces = _with_sizes(pieces, columns)
     return tuple(_join_neighbours(pieces))
 
 
 def _sign_of_waits(column: Column) -> str:
+    """The sign of a column in which the host waited."""
     implicit = column.count("sync")
     if implicit > 1:
         return WAITS
@@ -256,6 +268,7 @@ def _sign_of_waits(column: Column) -> str:
 
 
 def _sign_on_host(column: Column) -> str:
+    """The letter of what the host began in a column; the empty lane where it began nothing."""
     for kind in ("forward", "backward", "step", "scaler"):
         if column.count(kind):
             return MARKS[kind].sign
@@ -289,21 +302,20 @@ def _sign_on_device(column: Column) -> str:
 
 def _with_sizes(pieces: list[Fragment], columns: Columns) -> list[Fragment]:
     """Arrows with their bytes beside them, where nothing else stands."""
-    cells = [text for text, _ in pieces]
+    labelled = list(pieces)
     for place, column in enumerate(columns, 1):
-        kind = ARROWS.get(cells[place])
+        arrow, _ = labelled[place]
+        kind = ARROWS.get(arrow)
         copied = 0 if kind is None else column.bytes(kind)
         if not copied:
             continue
         size = short_size(copied)
         first = place + 1
         end = first + len(size)
-        after = cells[first : end + 1]  # and one more, so that two sizes do not touch
-        if len(after) >= len(size) and set(after) == {" "}:
-            cells[first:end] = list(size)
-    labelled = [pieces[0]]
-    for cell, (_, meaning) in zip(cells[1:], pieces[1:], strict=True):
-        labelled.append((cell, meaning or ("copy" if cell.strip() else "")))
+        after = labelled[first : end + 1]  # and one more, so that two sizes do not touch
+        is_free = all(text == " " for text, _ in after)
+        if is_free and len(after) >= len(size):
+            labelled[first:end] = [(digit, "copy") for digit in size]
     return labelled
 
 
@@ -320,25 +332,29 @@ def _describe_copies(timeline: Timeline) -> Iterator[str]:
     parts = []
     if timeline.peak_bytes:
         parts.append(f"peak {short_size(timeline.peak_bytes)}")
-    to_device = timeline.counts.get("to device", 0)
-    if to_device:
-        copies = count_phrase(to_device, "copy", "copies")
-        parts.append(f"↓ {copies}, {short_size(timeline.to_device)}")
-    to_host = timeline.counts.get("to host", 0)
-    if to_host:
-        copies = count_phrase(to_host, "copy", "copies")
-        parts.append(f"↑ {copies}, {short_size(timeline.to_host)}")
+    copied: dict[EventKind, tuple[str, int]] = {
+        "to device": ("↓", timeline.to_device),
+        "to host": ("↑", timeline.to_host),
+    }
+    for kind, (arrow, size) in copied.items():
+        count = timeline.counts.get(kind, 0)
+        if count:
+            copies = count_phrase(count, "copy", "copies")
+            parts.append(f"{arrow} {copies}, {short_size(size)}")
     if parts:
-        yield f"{INDENT}{'   '.join(parts)}"
+        yield INDENT + "   ".join(parts)
 
 
 def _describe_waits(timeline: Timeline) -> Iterator[str]:
     """A line for each of the lines that made the host wait most often."""
-    worst = sorted(timeline.waits.items(), key=lambda wait: (-wait[1], wait[0]))
-    for line, count in worst[:LINES]:
-        text = printable(timeline.lines.get(line, "").strip())
-        code = f": {text}" if text else ""
-        yield f"{INDENT}{count:,} × │ line {line}{code}"
+    worst = sorted(timeline.waits)
+    worst.sort(key=lambda line: -timeline.waits[line])
+    for line in worst[:LINES]:
+        code = printable(timeline.lines.get(line, "").strip())
+        text = f"{INDENT}{timeline.waits[line]:,} × │ line {line}"
+        if code:
+            text += f": {code}"
+        yield text
     if len(worst) > LINES:
         more = count_phrase(len(worst) - LINES, "line")
         yield f"{INDENT}… and {more} more that made the host wait"
@@ -353,24 +369,26 @@ def compare_with_reference(yours: Timeline, theirs: Timeline) -> str:
         "to the host": (yours.to_host, theirs.to_host),
         "peak": (yours.peak_bytes, theirs.peak_bytes),
     }
-    for what, (size, of_reference) in sizes.items():
-        if size != of_reference:
-            parts.append(f"{what} {short_size(size)} (reference: {short_size(of_reference)})")
+    for what, (your_size, their_size) in sizes.items():
+        if your_size != their_size:
+            reference = short_size(their_size)
+            parts.append(f"{what} {short_size(your_size)} (reference: {reference})")
     return f"Your code: {', '.join(parts)}"
 
 
 def timeline_legend(width: int) -> list[str]:
     """The meaning of the signs, in lines of at most `width` characters."""
-    entries = [f"{WAITS} several waits"]
-    entries += [f"{mark.sign} {mark.meaning}" for mark in MARKS.values()]
-    lines = [""]
-    for entry in entries:
-        longer = f"{lines[-1]}   {entry}".strip()
-        if len(longer) <= width or not lines[-1]:
-            lines[-1] = longer
+    lines = []
+    line = f"{WAITS} several waits"
+    for mark in MARKS.values():
+        entry = f"{mark.sign} {mark.meaning}"
+        longer = f"{line}   {entry}"
+        if len(longer) <= width:
+            line = longer
         else:
-            lines.append(entry)
-    return lines
+            lines.append(line)
+            line = entry
+    return [*lines, line]
 
 
 def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
@@ -403,10 +421,16 @@ def draw_to_scale(scaled: Scaled, width: int) -> list[DrawnLine]:
     for lane in scaled.lanes:
         name = re.sub(r"^cuda:(\d+) stream ", r"GPU \1 s", printable(lane.name))
         name = name.removesuffix(" s0")
-        pieces = [_label(cut(name, LABEL - 1)), *_fill_lane(lane, room)]
+        label = _label(cut(name, LABEL - 1))
+        pieces = [label, *_fill_lane(lane, room)]
         lines.append(tuple(_join_neighbours(pieces)))
-    below = [f"{INDENT}0{end:>{room - 1}}", f"{INDENT}{cut(FILLINGS, room)}"]
-    below += textwrap.wrap(printable(scaled.limit), width)
+    axis = "0" + end.rjust(room - 1)
+    limit = printable(scaled.limit)
+    below = [
+        INDENT + axis,
+        INDENT + cut(FILLINGS, room),
+        *textwrap.wrap(limit, width),
+    ]
     lines += [_plain_line(text) for text in below]
     return lines
 
@@ -418,13 +442,16 @@ def _fill_lane(lane: Lane, room: int) -> Iterator[Fragment]:
         return
     for column in range(room):
         first = column * count // room
-        until = max((column + 1) * count // room, first + 1)
+        until = (column + 1) * count // room
+        until = max(until, first + 1)
         parts = lane.parts[first:until]
-        share = sum(percent for _, percent in parts) / len(parts)
-        if not share:
+        total = sum(percent for _, percent in parts)
+        if not total:
             yield LANE, ""
             continue
+        share = total / len(parts)
         kind, _ = max(parts, key=itemgetter(1))
         signs = FILLED[kind]
         shade = int(share * len(signs) / 100)
-        yield signs[min(shade, len(signs) - 1)], SHADES[kind]
+        shade = min(shade, len(signs) - 1)
+        yield signs[shade], SHADES[kind]

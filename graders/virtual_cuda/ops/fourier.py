@@ -14,7 +14,11 @@ from virtual_cuda.ops.registry import operator
 
 _Ints = Sequence[int]
 
-_WIDER: Final = {torch.float16: torch.float32, torch.complex32: torch.complex64}
+# The dtype in which half precision is computed.
+_WIDER: Final = {
+    torch.float16: torch.float32,
+    torch.complex32: torch.complex64,
+}
 _KINDS: Final = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 TRANSFORMS: Final = [f"{kind}{dims}" for kind in _KINDS for dims in ("", "2", "n")]
 # These give half of a complex result: the other half would mirror it.
@@ -32,20 +36,34 @@ def transform_half_precision(
     The CPU has no Fourier transforms in half precision. All other input goes to `original`, torch's
     function called `name`. Raises RuntimeError for sizes that are no powers of two, as cuFFT does.
     """
-    if type(input) not in VIRTUAL or input.dtype not in _WIDER:
+    if type(input) not in VIRTUAL or torch.is_autocast_enabled("cuda"):
         return original(input, *args, **kwargs)
-    if torch.is_autocast_enabled("cuda"):
+    wider = _WIDER.get(input.dtype)
+    if wider is None:
         return original(input, *args, **kwargs)
-    wide = input.to(_WIDER[input.dtype])
-    result = original(wide, *args, **kwargs)
+    result = original(input.to(wider), *args, **kwargs)
     sizes = _transformed_sizes(name, input, result, args, kwargs)
-    if any(size & (size - 1) for size in sizes):
-        raise RuntimeError(
-            "cuFFT only supports dimensions whose sizes are powers of two "
-            f"when computing in half precision, but got a signal size of{sizes}"
-        )
+    for size in sizes:
+        is_power_of_two = size & (size - 1) == 0
+        if not is_power_of_two:
+            raise RuntimeError(
+                "cuFFT only supports dimensions whose sizes are powers of two "
+                f"when computing in half precision, but got a signal size of{sizes}"
+            )
     narrow = torch.complex32 if result.is_complex() else torch.float16
     return result.to(narrow)
+
+
+def _lengths_and_dims(
+    n: Any = None, dim: Any = None, norm: Any = None, *, s: Any = None, **others: Any
+) -> tuple[list[int] | None, list[int] | None]:
+    """The lengths and the dimensions in a call of a transform; None where it does not say.
+
+    The parameters are those of torch's functions after `input`. Lengths are called `n` where there
+    is one dimension, and `s` where there are several.
+    """
+    lengths = s if n is None else n
+    return _list_or_none(lengths), _list_or_none(dim)
 
 
 def _transformed_sizes(name: str, input: Any, result: Any, args: Any, kwargs: Any) -> list[int]:
@@ -53,8 +71,7 @@ def _transformed_sizes(name: str, input: Any, result: Any, args: Any, kwargs: An
 
     `args` and `kwargs` are those of the function after its input.
     """
-    lengths = _list_or_none(args[0] if args else kwargs.get("n", kwargs.get("s")))
-    dims = _list_or_none(args[1] if len(args) > 1 else kwargs.get("dim"))
+    lengths, dims = _lengths_and_dims(*args, **kwargs)
     if dims is None:
         count = _count_of_last_dims(name, input, lengths)
         dims = list(range(-count, 0))
@@ -62,11 +79,11 @@ def _transformed_sizes(name: str, input: Any, result: Any, args: Any, kwargs: An
     is_halved = name.startswith(_HALVING) and result.is_complex()
     if not sizes or not is_halved:
         return sizes
-    # The last size of a halved result is that of the input, or what was asked for.
-    if lengths is None or lengths[-1] == -1:
-        sizes[-1] = input.size(dims[-1])
-    else:
-        sizes[-1] = lengths[-1]
+    # The last size of a halved result is what was asked for, or that of the input.
+    last = -1 if lengths is None else lengths[-1]
+    if last == -1:
+        last = input.size(dims[-1])
+    sizes[-1] = last
     return sizes
 
 
@@ -103,8 +120,12 @@ def _strides_after_one_call(sizes: _Ints, strides: _Ints, dims: _Ints) -> list[i
     `sizes` are those of the result, `strides` those of the input. Dimensions that are not
     transformed come first, in the input's order, then the transformed ones, `dims`.
     """
-    others = [dim for dim in range(len(sizes)) if dim not in dims]
-    order = [*_dims_by_stride(strides, others), *dims]
+    order = []
+    for dim in _dims_by_stride(strides, range(len(sizes))):
+        if dim not in dims:
+            order.append(dim)
+    order += dims
+    # The last dimension lies closest together.
     new_strides = [0] * len(sizes)
     step = 1
     for dim in reversed(order):
@@ -118,7 +139,8 @@ def _strides_of_complex_transform(sizes: _Ints, strides: _Ints, dims: _Ints) -> 
     remaining = list(dims)
     while remaining:
         remaining = _dims_by_stride(strides, remaining)
-        strides = _strides_after_one_call(sizes, strides, remaining[-3:])
+        last_three = remaining[-3:]
+        strides = _strides_after_one_call(sizes, strides, last_three)
         del remaining[-3:]
     return strides
 
@@ -140,11 +162,13 @@ def _cufft_strides(kind: str, input: Any, dims: _Ints, result: Any) -> _Ints:
     if len(dims) <= 3 and dims[:2] != [0, 1]:
         return _strides_after_one_call(sizes, first_strides, dims)
     # Several calls: one for the last dimension, where numbers become real or complex.
+    last = dims[-1:]
+    others = dims[:-1]
     if kind == "_fft_c2r":
-        complex_strides = _strides_of_complex_transform(input.shape, strides, dims[:-1])
-        return _strides_after_one_call(sizes, complex_strides, dims[-1:])
-    first_strides = _strides_after_one_call(sizes, strides, dims[-1:])
-    return _strides_of_complex_transform(sizes, first_strides, dims[:-1])
+        complex_strides = _strides_of_complex_transform(input.shape, strides, others)
+        return _strides_after_one_call(sizes, complex_strides, last)
+    first_strides = _strides_after_one_call(sizes, strides, last)
+    return _strides_of_complex_transform(sizes, first_strides, others)
 
 
 def _lay_out_as_cufft(kind: str, inner: Any, kwargs: Any, result: Any) -> Any:

@@ -10,6 +10,9 @@ from virtual_cuda.torch_api.profiler_marks import MARK, is_mark, is_ours, modell
 
 _DEFAULT_STREAM: Final = 7  # the number that CUDA's own traces give it
 
+# One event of a trace, as JSON has it: "ts" and "dur" are its start and duration in microseconds.
+_Event = dict[str, Any]
+
 
 class TracedResults:
     """What the profiler recorded; the trace that it writes has a timeline of the device."""
@@ -26,15 +29,21 @@ class TracedResults:
         self._results.save(path)
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
-        content["traceEvents"] = _trace_as_on_gpu(content["traceEvents"], self._with_device)
+        events = content["traceEvents"]
+        content["traceEvents"] = _trace_as_on_gpu(events, self._with_device)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(content, file)
 
 
-def _trace_as_on_gpu(events: list[Any], with_device: bool) -> list[Any]:
+def _trace_as_on_gpu(events: list[_Event], with_device: bool) -> list[_Event]:
     """The events of a trace without marks; `with_device`, the device's work is among them."""
-    timed = [event for event in events if _has_duration(event)]
-    others = [event for event in events if not _has_duration(event)]
+    timed = []
+    others = []
+    for event in events:
+        if event.get("ph") == "X" and "dur" in event:
+            timed.append(event)
+        else:
+            others.append(event)
     timed.sort(key=_outer_first)
     trace = _Trace(with_device)
     for event in timed:
@@ -42,19 +51,11 @@ def _trace_as_on_gpu(events: list[Any], with_device: bool) -> list[Any]:
     return others + trace.events
 
 
-def _has_duration(event: dict[str, Any]) -> bool:
-    return event.get("ph") == "X" and "dur" in event
-
-
-def _outer_first(event: dict[str, Any]) -> tuple[float, float]:
+def _outer_first(event: _Event) -> tuple[float, float]:
     """The key that sorts events by their start, the longer one first."""
     start = float(event["ts"])
     duration = float(event["dur"])
     return start, -duration
-
-
-def _end_of(event: dict[str, Any]) -> float:
-    return float(event["ts"]) + float(event["dur"])
 
 
 class _InsideMark(NamedTuple):
@@ -68,17 +69,17 @@ class _Trace:
     """The events of a trace as they would be on a GPU."""
 
     def __init__(self, with_device: bool) -> None:
-        self.events: list[Any] = []
+        self.events: list[_Event] = []
         self._with_device = with_device
         self._clock_start: float | None = None  # 0 of the modelled clock, on the profiler's
         # By process and thread: the mark that is open, and what is open inside it.
         self._open: dict[tuple[Any, Any], list[_InsideMark]] = {}
 
-    def add(self, event: dict[str, Any]) -> None:
+    def add(self, event: _Event) -> None:
         """Add the next event. They come by their start, the longer one first."""
         thread = event.get("pid"), event.get("tid")
         open_here = self._open.setdefault(thread, [])
-        end = _end_of(event)
+        end = float(event["ts"]) + float(event["dur"])
         while open_here and open_here[-1].end < end:
             open_here.pop()
         if is_mark(event["name"]):
@@ -94,7 +95,7 @@ class _Trace:
         elif not is_ours(event["name"]):
             self.events.append(event)
 
-    def _add_mark(self, mark: dict[str, Any]) -> bool:
+    def _add_mark(self, mark: _Event) -> bool:
         """Add the modelled work of a mark; returns whether its work is measured instead."""
         modelled = modelled_work_of(mark["name"])
         if modelled is None:
@@ -108,13 +109,13 @@ class _Trace:
         return False
 
 
-def _as_kernel(event: dict[str, Any]) -> dict[str, Any]:
+def _as_kernel(event: _Event) -> _Event:
     """An operator of the host, as a kernel of the device."""
     arguments = {"device": 0, "stream": _DEFAULT_STREAM}
     return {**event, "cat": "kernel", "pid": 0, "tid": _DEFAULT_STREAM, "args": arguments}
 
 
-def _modelled_kernel(interval: Interval, clock_start: float) -> dict[str, Any]:
+def _modelled_kernel(interval: Interval, clock_start: float) -> _Event:
     """An event of a trace for a stretch of modelled time.
 
     `clock_start` is when the modelled clock was 0, in microseconds of the profiler's clock.

@@ -34,10 +34,16 @@ class MatrixSizes(NamedTuple):
     batch: int = 1
 
     @property
+    def result_elements(self) -> int:
+        """Elements of the results of all products."""
+        return self.batch * self.m * self.n
+
+    @property
     def elements(self) -> int:
         """Elements of both matrices and the result, of all products."""
-        m, n, k, batch = self
-        return batch * (m * k + k * n + m * n)
+        left = self.batch * self.m * self.k
+        right = self.batch * self.k * self.n
+        return left + right + self.result_elements
 
 
 class _Tile(NamedTuple):
@@ -78,23 +84,26 @@ def product_unit(dtype: str, chip: Chip, tf32: bool) -> str:
 def product_kernels(sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool = False) -> list[Kernel]:
     """The kernels of matrix products; the first one multiplies.
 
-    Tiles of the result are made in waves over the multiprocessors; few rows are read like vectors.
+    Tiles of the result are made in waves over the multiprocessors. Where the result has one row or
+    one column, the other matrix is only read.
     """
-    moved = sizes.elements * item_size_of(dtype)
+    item_size = item_size_of(dtype)
+    moved = sizes.elements * item_size
     if min(sizes.m, sizes.n) == 1:
         return [Kernel("vector product", moved)]
     unit = product_unit(dtype, chip, tf32)
     tiling = _fastest_tiling(sizes, unit, chip)
     # The memory may be slower than the arithmetic.
     rate = chip.flops.get(unit, chip.flops["float32"])
-    flops = max(tiling.flops, moved * rate / chip.bandwidth)
+    flops_meanwhile = moved * rate / chip.bandwidth
+    flops = max(tiling.flops, flops_meanwhile)
     kind = "half product" if unit == "float16" else "product"
-    kernels = [Kernel(kind, 0.0, flops, unit)]
-    if unit == "float32" and (tiling.splits > 1 or _is_small(sizes, chip)):
-        results = sizes.m * sizes.n * sizes.batch
-        added_up = results * item_size_of(dtype) * tiling.splits
-        kernels.append(Kernel("split product", added_up))
-    return kernels
+    multiplication = Kernel(kind, 0.0, flops, unit)
+    is_split = tiling.splits > 1 or _is_small(sizes, chip)
+    if unit != "float32" or not is_split:
+        return [multiplication]
+    addition = Kernel("split product", sizes.result_elements * item_size * tiling.splits)
+    return [multiplication, addition]
 
 
 def _is_small(sizes: MatrixSizes, chip: Chip) -> bool:
@@ -102,10 +111,14 @@ def _is_small(sizes: MatrixSizes, chip: Chip) -> bool:
 
     It does so in single precision, unless there are few rows.
     """
-    tiles = ceil_div(sizes.m, 64) * ceil_div(sizes.n, 64)
-    if sizes.batch != 1 or tiles * 2 > chip.sms:
+    if sizes.batch != 1:
         return False
-    return min(sizes.m, sizes.k) > 16 and max(sizes.n, sizes.k) < 4096
+    tiles = ceil_div(sizes.m, 64) * ceil_div(sizes.n, 64)
+    if tiles * 2 > chip.sms:
+        return False
+    has_few_rows = min(sizes.m, sizes.k) <= 16
+    is_wide = max(sizes.n, sizes.k) >= 4096
+    return not has_few_rows and not is_wide
 
 
 def _fastest_tiling(sizes: MatrixSizes, unit: str, chip: Chip) -> _Tiling:
@@ -120,10 +133,7 @@ def _tiling_by(tile: _Tile, sizes: MatrixSizes, chip: Chip) -> _Tiling:
     tile_rows = ceil_div(sizes.m, tile.rows)
     tile_columns = ceil_div(sizes.n, tile.columns)
     tiles = sizes.batch * tile_rows * tile_columns
-    # Few tiles are split along the depth, so that more multiprocessors have work.
-    splits = 1
-    while tiles * splits * _FREE <= chip.sms and sizes.k // (splits * 2) >= _SHORTEST:
-        splits *= 2
+    splits = _splits_of_depth(tiles, sizes.k, chip)
     depth = ceil_div(sizes.k, splits)
     waves = ceil_div(tiles * splits, chip.sms)
     flops_of_a_tile = tile.rows * tile.columns * depth * 2
@@ -131,6 +141,16 @@ def _tiling_by(tile: _Tile, sizes: MatrixSizes, chip: Chip) -> _Tiling:
     if waves < 3:  # too few tiles to hide that they wait for memory
         flops *= 1.2
     return _Tiling(splits, flops)
+
+
+def _splits_of_depth(tiles: int, depth: int, chip: Chip) -> int:
+    """Into how many parts the depth is split: few tiles are, so that more multiprocessors work."""
+    splits = 1
+    while tiles * splits * _FREE <= chip.sms:
+        if depth // (splits * 2) < _SHORTEST:
+            break
+        splits *= 2
+    return splits
 
 
 @kernel_rule(
@@ -145,7 +165,9 @@ def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
         return
     kernels = product_kernels(sizes, call.dtype, chip, chip.tf32)
     # Only `addmm`, with its bias, may have other kernels than a plain product.
-    if call.name != "addmm" or len(kernels) == 1 or max(sizes.m, sizes.n // 8) < 64:
+    is_plain = call.name != "addmm" or len(kernels) == 1
+    is_tiny = sizes.m < 64 and sizes.n // 8 < 64
+    if is_plain or is_tiny:
         yield from kernels
     elif sizes.k * _DEEP < sizes.m * sizes.n:
         yield kernels[0]
@@ -155,22 +177,28 @@ def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
 
 def _sizes_of_product(left: Shape, right: Shape) -> MatrixSizes:
     """The sizes of the product of two tensors; a vector is a matrix with one row or column."""
-    m = left[-2] if len(left) > 1 else 1
-    n = right[-1] if len(right) > 1 else 1
-    k = left[-1] if left else 1
+    m = n = k = 1
+    if left:
+        k = left[-1]
+    if len(left) > 1:
+        m = left[-2]
+    if len(right) > 1:
+        n = right[-1]
     return MatrixSizes(m, n, k, math.prod(left[:-2]))
 
 
 def _linear_layer_kernels(sizes: MatrixSizes, item_size: int, chip: Chip) -> Kernels:
     """A deep product with a bias: the depth is not split."""
-    product = Kernel("linear product", 0.0, chip.sms * 32 * 64 * sizes.k * 2.0)
+    flops = chip.sms * 32 * 64 * sizes.k * 2.0
+    product = Kernel("linear product", 0.0, flops)
     if sizes.m < 64:
         yield product
         return
     # The result is cleared before, and the bias added behind.
     yield Kernel("pointwise")
     yield product
-    yield Kernel("pointwise", 2 * sizes.m * sizes.n * item_size)
+    result_size = sizes.m * sizes.n * item_size
+    yield Kernel("pointwise", 2 * result_size)
 
 
 @kernel_rule("_cdist_forward", "_euclidean_dist")
