@@ -387,8 +387,7 @@ def _reviews_of_files(record: Record) -> list[str]:
         if broken and broken.type in SYNTAX_ERRORS:
             invalid.append(f"{name} is not valid Python: {broken.type}: {broken.message}")
     reviews = invalid[:MOST_INVALID_FILES]
-    nothing_found = all(place.line is None for place in record.places)
-    if record.places and nothing_found and not invalid and not record.incidents:
+    if not invalid and not record.incidents and _has_no_functions(record):
         reviews.append(NO_FUNCTIONS)
     # Several functions may be in one file: it is named once.
     versions = {}
@@ -400,6 +399,23 @@ def _reviews_of_files(record: Record) -> list[str]:
             f"there are several versions of a file: {graded} was graded, and not {others}"
         )
     return reviews
+
+
+def _has_no_functions(record: Record) -> bool:
+    """True if the submission has files, and none of the functions was found in them.
+
+    A function can be there without a known line: in a file that is too long to be parsed, or under
+    a name that is only set while the file runs. Raises BadEvidence where the record is damaged.
+    """
+    if not record.places:
+        return False
+    if any(place.line is not None for place in record.places):
+        return False
+    for function in record.functions.values():
+        for observation in function.evidence.observations.values():
+            if observation.status not in (CallStatus.MISSING, CallStatus.BROKEN):
+                return False
+    return True
 
 
 def _reviews_of_results(results: Iterable[CheckResult]) -> list[str]:

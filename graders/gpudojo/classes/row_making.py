@@ -89,7 +89,7 @@ class RowMaker:
         # Reasons for a person to look at it.
         review = _explain_missing_functions(verdict.needs_human, submission)
         review += participant.review
-        if twins and submission is not None and not submission.problem and _shows_work(verdict):
+        if twins and submission is not None and self._shows_own_work(submission, verdict):
             review.append(f"the same files as {_first_names(twins)}")
         if submission is not None and self.course.late.penalty:
             review += _doubts_about_lateness(participant, submission, timing)
@@ -111,6 +111,24 @@ class RowMaker:
         if submission is not None:
             row = replace(row, **self._fields_of_submission(submission, verdict))
         return self.course.with_published_points(row, timing)
+
+    def _shows_own_work(self, submission: StoredSubmission, verdict: SubmissionRow) -> bool:
+        """True if a function was written, so that two who hand in the same files are a surprise.
+
+        Answers to questions, such as the letters of exercise 12, are the same for everybody who
+        is right, and for everybody who has not answered yet.
+        """
+        if submission.problem:
+            return False
+        written = set()
+        for exercise in exercises_of(self.state.day):
+            written.update(each.name for each in exercise.functions if not each.is_value)
+        for row in verdict.exercises:
+            for check in row.checks:
+                judged = check.outcome in (Outcome.PASSED, Outcome.FAILED)
+                if judged and check.function in written:
+                    return True
+        return False
 
     def _fields_of_submission(
         self, submission: StoredSubmission, verdict: SubmissionRow
@@ -338,15 +356,6 @@ def _first_names(names: Sequence[str]) -> str:
     if len(names) > 3:
         text += f" and {len(names) - 3} more"
     return text
-
-
-def _shows_work(verdict: SubmissionRow) -> bool:
-    """True if a check of a function that was written passed or failed."""
-    for exercise in verdict.exercises:
-        for check in exercise.checks:
-            if check.outcome in (Outcome.PASSED, Outcome.FAILED):
-                return True
-    return False
 
 
 def _is_gone(origin: Path) -> bool:

@@ -18,12 +18,15 @@ from click.testing import CliRunner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.cli import main
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadFile
 from gpudojo.model.results import ClassResults, Grade, RosterRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import read
+from gpudojo.submissions.choosing import PARSED_CHARACTERS
 
 from tests.gpudojo.classes.test_grading import REFERENCE, Quiet
 
+EXERCISES = REFERENCE.parents[1] / "exercises" / "day8"
 FIRST = "01_checking_device.py"
 RIGHT = (REFERENCE / FIRST).read_text(encoding="utf-8")
 WRONG = "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
@@ -294,6 +297,48 @@ def test_reasons_to_look(term: Path) -> None:
     (term / "roster.csv").write_text("id,name\nada,Ada One\ndee,Dee Example\n", encoding="utf-8")
     _, rows, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
     assert rows["dee"].needs_human == ["the same files as Ada One (ada)"]
+
+
+ANSWERS = "12_self_assessment.py"
+UNANSWERED = (EXERCISES / ANSWERS).read_text(encoding="utf-8")
+
+
+def test_equal_answers_are_no_equal_files(tmp_path: Path) -> None:
+    """Who is right has the same five letters as all others, and a stub is everybody's."""
+    for name in ("ada", "bo", "cy"):
+        hand_in(tmp_path / "class" / name, (REFERENCE / ANSWERS).read_text("utf-8"), ANSWERS)
+    for name in ("dee", "eve"):
+        hand_in(tmp_path / "class" / name, UNANSWERED, ANSWERS)
+    _, rows, _ = grade(tmp_path / "out", tmp_path / "class", only=frozenset({"ANSWERS"}))
+    assert [name for name, row in rows.items() if row.needs_human] == []
+    assert [rows[name].score for name in ("ada", "dee")] == [2.0, 0.0]
+
+
+def test_the_same_stub_is_no_copy(tmp_path: Path) -> None:
+    for exercise in exercises_of("day8"):
+        stub = (EXERCISES / f"{exercise.stem}.py").read_text(encoding="utf-8")
+        hand_in(tmp_path / "class" / f"ada {exercise.stem}", stub, f"{exercise.stem}.py")
+        hand_in(tmp_path / "class" / f"bo {exercise.stem}", stub, f"{exercise.stem}.py")
+    _, rows, _ = grade(tmp_path / "out", tmp_path / "class", only=frozenset())
+    assert len(rows) == 24
+    assert [name for name, row in rows.items() if row.needs_human] == []
+
+
+def test_the_functions_of_a_long_file_are_in_it(tmp_path: Path) -> None:
+    """It is too long to be parsed before it runs, and runs all the same."""
+    notes = "# what I have learned today\n" * (PARSED_CHARACTERS // 20)
+    hand_in(tmp_path / "class" / "ada", RIGHT + notes)
+    hand_in(
+        tmp_path / "class" / "bo", f"globals()['select_device'] = lambda prefer=None: 1\n{notes}"
+    )
+    hand_in(tmp_path / "class" / "cy", notes)
+    _, rows, _ = grade(tmp_path / "out", tmp_path / "class")
+    assert {name: row.needs_human for name, row in rows.items()} == {
+        "ada": [],
+        "bo": [],
+        "cy": ["none of the functions is in it"],
+    }
+    assert rows["ada"].score == rows["ada"].max_score
 
 
 def test_functions_in_a_cell_that_is_written_to_a_file_are_named(term: Path) -> None:
