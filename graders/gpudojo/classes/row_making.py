@@ -120,13 +120,13 @@ class RowMaker:
         """
         if submission.problem:
             return False
-        written = set()
+        written: set[str] = set()
         for exercise in exercises_of(self.state.day):
             written.update(each.name for each in exercise.functions if not each.is_value)
         for row in verdict.exercises:
             for check in row.checks:
                 judged = check.outcome in (Outcome.PASSED, Outcome.FAILED)
-                if judged and check.function in written:
+                if judged and not check.absent and check.function in written:
                     return True
         return False
 
