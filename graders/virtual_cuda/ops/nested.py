@@ -21,6 +21,8 @@ from virtual_cuda.ops.dispatch import allocate, closed_device_error, record_oper
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.trees import leaves_of, map_leaves
 
+_Blocks = dict[int, Block]  # by the address of a storage
+
 # What describes a nested tensor is on the host.
 _HOST_ONLY: Final = (
     "_nested_tensor_size",
@@ -46,7 +48,7 @@ class _ToDevice(torch.autograd.Function):
     """Puts a host tensor into the device's graph; its gradient goes to the host."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
+    def forward(ctx: Any, tensor: Any, device: VirtualDevice, blocks: _Blocks) -> Any:
         return _wrap_dense(tensor.detach(), device, blocks)
 
     @staticmethod
@@ -110,29 +112,27 @@ NestedTensor.__name__ = "Tensor"
 NestedTensor.__module__ = "torch"
 
 
-def _block_of(
-    storage: torch.UntypedStorage, device: VirtualDevice, blocks: dict[int, Block]
-) -> Block:
-    """The block of a storage: the known one, or a new one, which is added to `blocks`."""
-    block = blocks.get(storage._cdata)
-    if block is None:
-        block = blocks[storage._cdata] = allocate(device, storage.nbytes())
-    return block
+def _block_of(tensor: torch.Tensor, device: VirtualDevice, blocks: _Blocks) -> Block:
+    """The block of a tensor's storage: the known one, or a new one, which is added to `blocks`."""
+    storage = tensor.untyped_storage()
+    address = storage._cdata
+    if address not in blocks:
+        blocks[address] = allocate(device, storage.nbytes())
+    return blocks[address]
 
 
-def _wrap_dense(value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]) -> Any:
+def _wrap_dense(value: torch.Tensor, device: VirtualDevice, blocks: _Blocks) -> Any:
     """A device tensor around a strided one; it shares the block of its storage."""
-    return wrap_strided(value, _block_of(value.untyped_storage(), device, blocks))
+    return wrap_strided(value, _block_of(value, device, blocks))
 
 
-def _wrap_nested_tensor(
-    value: torch.Tensor, device: VirtualDevice, blocks: dict[int, Block]
-) -> Any:
+def _wrap_nested_tensor(value: torch.Tensor, device: VirtualDevice, blocks: _Blocks) -> Any:
     """A device tensor around a nested one; it shares the block of its storage."""
     # Its shape is nobody's business in C++, which never looks at it.
-    shell = make_shell(NestedTensor, (value.size(0),), dtype=value.dtype, device=device.lazy)
+    shape = (value.size(0),)
+    shell = make_shell(NestedTensor, shape, dtype=value.dtype, device=device.lazy)
     shell._inner = value
-    shell._block = _block_of(value.values().untyped_storage(), device, blocks)
+    shell._block = _block_of(value.values(), device, blocks)
     return shell
 
 
@@ -166,23 +166,25 @@ class _NestedCall:
         self.keeps_on_host = keeps_on_host
         # Nested arguments by the identity of their inner tensor.
         self.arguments: dict[int, Any] = {}
-        self.blocks: dict[int, Block] = {}  # by the address of a storage
+        self.blocks: _Blocks = {}
 
     def open(self, value: Any) -> Any:
         """The value for the host: an inner tensor, also in the graph; "cpu" for a device.
 
         Raises the error of a closed device.
         """
-        if type(value) not in VIRTUAL and type(value) is not NestedTensor:
-            if isinstance(value, torch.device) and open_device_of(value) is not None:
-                return "cpu"
+        if isinstance(value, torch.device):
+            return value if open_device_of(value) is None else "cpu"
+        is_nested = type(value) is NestedTensor
+        if not is_nested and type(value) not in VIRTUAL:
             return value
         inner = value._inner
-        is_nested = type(value) is NestedTensor
-        buffer = inner.values() if is_nested else inner
+        buffer = inner
         if is_nested:
+            buffer = inner.values()
             self.arguments[id(inner)] = value
-        self.blocks[buffer.untyped_storage()._cdata] = value._block
+        address = buffer.untyped_storage()._cdata
+        self.blocks[address] = value._block
         if self.device is None:
             self.device = value._block.device
         if self.device.closed:
@@ -193,7 +195,9 @@ class _NestedCall:
 
     def close(self, value: Any) -> Any:
         """The value for the device: an argument itself, or a device tensor around a new result."""
-        if not isinstance(value, torch.Tensor) or self.device is None or self.keeps_on_host:
+        if self.device is None or self.keeps_on_host:
+            return value
+        if not isinstance(value, torch.Tensor):
             return value
         if id(value) in self.arguments:
             return self.arguments[id(value)]
@@ -208,8 +212,10 @@ def nested_to_device(
     tensor: torch.Tensor, device: VirtualDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
     """A copy of a nested host tensor on the device; the copy is recorded."""
-    moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
-    record_copy(
-        "to_device", moved.values(), has_pinned_memory(tensor), non_blocking, HOST, device.label
-    )
+    if dtype is None or dtype is tensor.dtype:
+        moved = tensor.clone()
+    else:
+        moved = tensor.to(dtype)
+    pinned = has_pinned_memory(tensor)
+    record_copy("to_device", moved.values(), pinned, non_blocking, HOST, device.label)
     return _wrap_nested_tensor(moved, device, {})

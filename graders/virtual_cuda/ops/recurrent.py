@@ -52,10 +52,14 @@ def _lstm_states(
     input_product: Any, hidden_product: Any, cell: Any, *biases: Any
 ) -> tuple[Any, ...]:
     """The new hidden state and the new cell of an LSTM, from its two products and the old cell."""
-    gates = sum(biases, input_product + hidden_product)
+    gates = input_product + hidden_product
+    for bias in biases:
+        gates = gates + bias
     i, f, g, o = gates.chunk(4, 1)
-    new_cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-    return o.sigmoid() * new_cell.tanh(), new_cell
+    remembered = f.sigmoid() * cell
+    new_cell = remembered + i.sigmoid() * g.tanh()
+    state = o.sigmoid() * new_cell.tanh()
+    return state, new_cell
 
 
 def _gru_states(
@@ -67,8 +71,10 @@ def _gru_states(
         hidden_product = hidden_product + biases[1]
     r, z, n = input_product.chunk(3, 1)
     hr, hz, hn = hidden_product.chunk(3, 1)
-    n = (n + (r + hr).sigmoid() * hn).tanh()
-    return (n + (z + hz).sigmoid() * (state - n),)
+    reset = (r + hr).sigmoid()
+    candidate = (n + reset * hn).tanh()
+    update = (z + hz).sigmoid()
+    return (candidate + update * (state - candidate),)
 
 
 class _CellKind(NamedTuple):
@@ -109,7 +115,9 @@ class FusedCell(torch.autograd.Function):
         ctx.device = conceal(device)
         ctx.tensor_count = len(tensors)
         ctx.save_for_backward(*kept)
-        return results[0] if len(results) == 1 else tuple(results)
+        if len(results) == 1:
+            return results[0]
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -131,11 +139,17 @@ class FusedCell(torch.autograd.Function):
         inner = [inner_leaf_of(tensor) for tensor in tensors]
         with torch.enable_grad():
             states = new_states(*inner)
-        given = [None if gradient is None else gradient._inner for gradient in gradients]
-        results = wrap_each(gradients_by_host(states, given, inner), device)
+        computed = gradients_by_host(states, _inner_or_none(gradients), inner)
+        results = wrap_each(computed, device)
         name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
-        record_operation(name, device, bytes_of_all(results), work_of(None, inner))
+        nbytes = bytes_of_all(results)
+        record_operation(name, device, nbytes, work_of(None, inner))
         return None, *results
+
+
+def _inner_or_none(gradients: Sequence[Any]) -> list[Any]:
+    """The inner tensors of gradients on the device; None stays None."""
+    return [None if gradient is None else gradient._inner for gradient in gradients]
 
 
 class FusedLstmCell(FusedCell):
@@ -183,10 +197,16 @@ def _compare_devices_of_cell(
     CUDA compares those of the two products first, then those of the fused kernel.
     """
     names_of_product = [("self", "self"), ("mat2", "mat2")]
-    for rows, weight in zip((input, states[0]), weights, strict=False):
-        compare_devices("wrapper_CUDA_mm", names_of_product, {"self": rows, "mat2": weight})
-    operands = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
-    operands |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
+    rows = (input, states[0])
+    for row, weight in zip(rows, weights, strict=False):
+        compare_devices("wrapper_CUDA_mm", names_of_product, {"self": row, "mat2": weight})
+    operands = {
+        "input_gates": input,
+        "hidden_gates": states[0],
+        state: states[-1],
+    }
+    bias_names = ("input_bias", "hidden_bias")
+    operands.update(zip(bias_names, weights[2:], strict=False))
     compare_devices_by_name(f"wrapper_CUDA___thnn_fused_{kind}_cell", operands, operands)
 
 
@@ -210,7 +230,8 @@ def _run_fused_cell(kind: str, state_count: int, input: Any, *rest: Any) -> Any:
     input_weight, hidden_weight, *biases = rest[state_count:]
     input_product = input @ input_weight.t()
     hidden_product = states[0] @ hidden_weight.t()
-    return _CELLS[kind].apply(kind, input_product, hidden_product, states[-1], *biases)
+    last_state = states[-1]
+    return _CELLS[kind].apply(kind, input_product, hidden_product, last_state, *biases)
 
 
 def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
@@ -228,7 +249,8 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
     device = require_open_device(data)
     inner = data._inner
     packed, batch_sizes = func(inner, lengths, *rest, **kwargs)
-    record_operation(str(func), device, packed.nbytes, work_of(packed, (inner,)))
+    work = work_of(packed, (inner,))
+    record_operation(str(func), device, packed.nbytes, work)
     block = Block(device, packed.untyped_storage().nbytes())
     return wrap(packed, block), batch_sizes
 
@@ -319,9 +341,10 @@ def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: 
         inner = [tensor.float() for tensor in inner]
     data = inner[0]
     states = inner[1 : 1 + state_count]
+    weights = inner[1 + state_count :]
     state = tuple(states) if settings.kind == "lstm" else states[0]
     flags = (
-        inner[1 + state_count :],
+        weights,
         settings.biases,
         settings.layers,
         settings.dropout,
@@ -347,10 +370,12 @@ def _size_of_reserve(settings: _LayerSettings, data: Any, hidden: int) -> int:
     per_layer = steps * hidden * data.element_size()
     if settings.bidirectional:
         per_layer *= 2
-    parts = [count * settings.layers * per_layer for count in RESERVED_PARTS[settings.kind]]
-    parts.append((settings.layers - 1) * per_layer)
+    # How many times the size of a layer each part has.
+    multiples = [count * settings.layers for count in RESERVED_PARTS[settings.kind]]
+    multiples.append(settings.layers - 1)
     nbytes = 256
-    for part in parts:
+    for multiple in multiples:
+        part = multiple * per_layer
         nbytes += -(-part // 32) * 32  # rounded up
     return nbytes
 
@@ -379,17 +404,19 @@ class CudnnRnn(torch.autograd.Function):
         states = rest[:state_count]
         weights = rest[state_count:]
         inner = [inner_leaf_of(tensor) for tensor in (data, *rest)]
-        with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad():
+        with torch.set_grad_enabled(any(ctx.needs_input_grad)):
             results = _compute_layer(settings, inner, state_count)
         # The memory that cuDNN keeps: a copy of scattered weights, and the reserve for backward.
         sizes = []
         if not _share_block(weights):
             sizes.append(bytes_of_all(weights))
         if settings.train:
-            sizes.append(_size_of_reserve(settings, data, states[-1].shape[2]))
+            hidden = states[-1].shape[2]
+            sizes.append(_size_of_reserve(settings, data, hidden))
         held = hold_memory(device, *sizes)
         # Put the results on the device, and record.
-        wrapped = wrap_each([result.detach() for result in results], device)
+        detached = [result.detach() for result in results]
+        wrapped = wrap_each(detached, device)
         output = _steps_first(results[0], settings.batch_first)
         steps = _steps_first(inner[0], settings.batch_first)
         work = work_of(output, (steps, *inner[1:]))
@@ -418,8 +445,7 @@ class CudnnRnn(torch.autograd.Function):
         device = kept.device
         if device.closed:
             raise closed_device_error(device)
-        given = [None if gradient is None else gradient._inner for gradient in gradients]
-        computed = gradients_by_host(kept.results, given, kept.inner)
+        computed = gradients_by_host(kept.results, _inner_or_none(gradients), kept.inner)
         # Put them on the device, those of the weights in one block.
         first_weight = len(computed) - ctx.weight_count
         results = wrap_each(computed[:first_weight], device)
@@ -439,13 +465,15 @@ def _wrap_in_one_block(gradients: list[Any], device: VirtualDevice) -> list[Any]
         return gradients
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     block = allocate(device, flat.nbytes)
-    pieces = iter(flat.split([tensor.numel() for tensor in tensors]))
+    sizes = [tensor.numel() for tensor in tensors]
+    pieces = iter(flat.split(sizes))
     wrapped: list[Any] = []
     for gradient in gradients:
         if gradient is None:
             wrapped.append(None)
-        else:
-            wrapped.append(wrap(next(pieces).view(gradient.shape), block))
+            continue
+        piece = next(pieces).view(gradient.shape)
+        wrapped.append(wrap(piece, block))
     return wrapped
 
 
@@ -476,7 +504,8 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     on the device.
     """
     # Packed input comes with its batch sizes before the state, padded input with a flag at the end.
-    is_packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
+    distinctive = args[0] if kind == "lstm" else args[1]
+    is_packed = isinstance(distinctive, torch.Tensor)
     if is_packed:
         batch_sizes, state, weights, *flags = args
         batch_first = False
@@ -490,11 +519,13 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     device = None
     if isinstance(data, torch.Tensor):
         device = _common_device(tensors, is_casting)
-    if device is None and not is_casting and all(type(each) in VIRTUAL for each in tensors):
-        _compare_dtypes(data, states, weights[0])
-    if device is None or not data.numel() or not torch.backends.cudnn.enabled:
+    if device is None:
+        are_virtual = all(type(each) in VIRTUAL for each in tensors)
+        if are_virtual and not is_casting:
+            _compare_dtypes(data, states, weights[0])
         return original(data, *args)
-    if is_recording_operators():
+    is_refused = not torch.backends.cudnn.enabled or is_recording_operators()
+    if is_refused or not data.numel():
         return original(data, *args)
     # cuDNN runs it.
     if type(batch_sizes) in VIRTUAL:
@@ -522,10 +553,11 @@ def register_layers(library: Any) -> None:
     `library` is the torch.library.Library of aten.
     """
     for kind in RESERVED_PARTS:
-        for overload in ("data", "input"):
-            packet = getattr(aten, kind)
-            kernel = functools.partial(_run_layer_by_name, kind, getattr(packet, overload))
-            library.impl(f"{kind}.{overload}", kernel, "AutogradLazy")
+        packet = getattr(aten, kind)
+        for name in ("data", "input"):
+            overload = getattr(packet, name)
+            kernel = functools.partial(_run_layer_by_name, kind, overload)
+            library.impl(f"{kind}.{name}", kernel, "AutogradLazy")
 
 
 def flatten_parameters(self: Any) -> None:
@@ -539,7 +571,10 @@ def flatten_parameters(self: Any) -> None:
     if not all(isinstance(weight, torch.Tensor) for weight in weights):
         return
     device = _common_device(weights)
-    if device is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
+    if device is None or not torch.backends.cudnn.enabled:
+        return
+    dtype = weights[0].dtype
+    if dtype not in _FLATTENED:
         return
     addresses = {weight.data_ptr() for weight in weights}
     if len(addresses) != len(weights):
@@ -547,7 +582,7 @@ def flatten_parameters(self: Any) -> None:
     # Copy them into one buffer.
     matrices_first = sorted(weights, key=lambda weight: weight.dim() == 1)
     sizes = [weight.numel() for weight in matrices_first]
-    flat = torch.empty(sum(sizes), dtype=weights[0].dtype)
+    flat = torch.empty(sum(sizes), dtype=dtype)
     block = allocate(device, flat.nbytes)
     for weight, piece in zip(matrices_first, flat.split(sizes), strict=True):
         weight._inner = piece.view(weight.shape).copy_(weight._inner)

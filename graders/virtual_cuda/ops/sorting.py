@@ -30,6 +30,7 @@ def _sort_stably(self: torch.Tensor, dim: int = -1, descending: bool = False) ->
 def _sort_with_flag(
     self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> Any:
+    """The values and indices of a stable sort, whatever `stable` says."""
     return _sort_stably(self, dim, descending)
 
 
@@ -40,15 +41,19 @@ def _values_and_first_indices(func: Any, dim_at: int, /, *args: Any, **kwargs: A
     """
     values, indices = func(*args, **kwargs)
     self = args[0]
-    dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", -1)
     if self.dim() == 0 or self.numel() == 0:
         return values, indices
+    if len(args) > dim_at:
+        dim = args[dim_at]
+    else:
+        dim = kwargs.get("dim", -1)
     keepdim = values.dim() == self.dim()
     wanted = values if keepdim else values.unsqueeze(dim)
     is_equal = self == wanted
     if self.is_floating_point():
         is_equal |= self.isnan() & wanted.isnan()
-    return values, is_equal.to(torch.uint8).argmax(dim, keepdim=keepdim)
+    matches = is_equal.to(torch.uint8)  # `argmax` gives the first of several
+    return values, matches.argmax(dim, keepdim=keepdim)
 
 
 # ---- counting ------------------------------------------------------------------------------------
@@ -61,7 +66,8 @@ def _count_values(self: Any, weights: Any = None, minlength: int = 0) -> Any:
     largest, to know the size. The waits are recorded here, since the operator may raise after the
     first.
     """
-    if self.numel() == 0 or self.dim() != 1 or self.is_floating_point():
+    is_refused = self.dim() != 1 or self.is_floating_point()
+    if is_refused or self.numel() == 0:
         return aten.bincount.default(self, weights, minlength)
     if self.dtype is not torch.uint8:
         placement.record_waits("bincount")
@@ -72,10 +78,12 @@ def _count_values(self: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 def _put_at_front(inner: Any, kwargs: Any, out: Any) -> Any:
     """The results with the values at the front of a buffer as long as the input."""
-    values = out[0]
+    values, *others = out
     count = values.numel()
-    buffer = values.new_empty(max(inner[0].numel(), count))
-    return (buffer[:count].copy_(values), *out[1:])
+    length = max(inner[0].numel(), count)
+    buffer = values.new_empty(length)
+    front = buffer[:count].copy_(values)
+    return (front, *others)
 
 
 def _waits_of_equal(given: dict[str, Any]) -> int:
@@ -87,7 +95,9 @@ def _waits_of_equal(given: dict[str, Any]) -> int:
     other = given["other"]
     if one.shape != other.shape or one.numel() == 0:
         return 0
-    if one.stride() != other.stride() or one.dtype is not other.dtype:
+    if one.stride() != other.stride():
+        return 1
+    if one.dtype is not other.dtype:
         return 1
     return int(one.data_ptr() != other.data_ptr())
 
@@ -100,7 +110,8 @@ def _waits_of_isin(given: dict[str, Any]) -> int:
     """
     elements = given["elements"]
     candidates = given["test_elements"]
-    if candidates.numel() < 10.0 * elements.numel() ** 0.145:
+    many = 10.0 * elements.numel() ** 0.145
+    if candidates.numel() < many:
         return 0
     return 1 if given.get("assume_unique") else 3
 
@@ -119,30 +130,38 @@ def _multiply_in_single(func: Any, self: Any, *args: Any, dtype: torch.dtype | N
     """The product; half precision is multiplied in single precision."""
     wanted = dtype or self.dtype
     if wanted in HALF:
-        return func(self, *args, dtype=torch.float32).to(wanted)
+        product = func(self, *args, dtype=torch.float32)
+        return product.to(wanted)
     return func(self, *args, dtype=dtype)
 
 
 def _waits_of_histc(given: dict[str, Any]) -> int:
     """How often the host waits for `histc`: twice, for the range of the values if none is given."""
+    if given["self"].numel() == 0:
+        return 0
     has_range = given.get("min", 0) != given.get("max", 0)
-    return 0 if has_range or not given["self"].numel() else 2
+    return 0 if has_range else 2
 
 
 def _waits_of_unique_consecutive(given: dict[str, Any]) -> int:
     """How often the host waits for `unique_consecutive`."""
-    return int(given.get("dim") is None and given["self"].numel() > 0)
+    if given.get("dim") is not None:
+        return 0
+    return 1 if given["self"].numel() else 0
 
 
 def _waits_of_repeat_interleave(given: dict[str, Any]) -> int:
     """How often the host waits for `repeat_interleave`: twice, unless the size is given."""
-    is_known = given.get("output_size") is not None or not given["repeats"].numel()
-    return 0 if is_known else 2
+    if given.get("output_size") is not None:
+        return 0
+    return 2 if given["repeats"].numel() else 0
 
 
 def _waits_of_segment_reduce(given: dict[str, Any]) -> int:
     """How often the host waits: lengths are checked on the host, offsets are trusted."""
-    return 0 if given.get("lengths") is None or given.get("unsafe") else 2
+    if given.get("lengths") is None or given.get("unsafe"):
+        return 0
+    return 2
 
 
 # ---- placement -----------------------------------------------------------------------------------

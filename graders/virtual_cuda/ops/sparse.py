@@ -105,7 +105,8 @@ class SparseTensor(Tensor):
     def new(self, *args: Any, device: Any = None) -> Any:
         """A new sparse tensor by torch's old constructor, which `SparseAdam` uses."""
         if len(args) < 2 or isinstance(args[0], int):
-            return wrap_sparse(self._inner.new(*args), self._block.device)[0]
+            inner = self._inner.new(*args)
+            return wrap_sparse(inner, self._block.device)[0]
         return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
 
     def __copy__(self) -> Any:
@@ -113,7 +114,8 @@ class SparseTensor(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
+            copy = self.detach().clone()
+            memo[id(self)] = copy.requires_grad_(self.requires_grad)
         return memo[id(self)]
 
 
@@ -203,7 +205,8 @@ def _answer_as_coo(func: Any, args: Any) -> Any:
     C++ takes it for a COO tensor, and asks for its parts, to build one like it.
     """
     first = args[0]
-    if type(first) is SparseTensor and first._inner.layout is not torch.sparse_coo:
+    is_sparse = type(first) is SparseTensor
+    if is_sparse and first._inner.layout is not torch.sparse_coo:
         return _part_as_coo(func, first)
     if func is aten._sparse_coo_tensor_with_dims_and_tensors.default:
         coordinates = args[3]
@@ -231,8 +234,10 @@ def _compress_again(pattern: Any, values: Any) -> Any:
     inner = pattern._inner
     *indices, _ = parts_of_sparse(inner)
     build: Any = torch.sparse_compressed_tensor
-    result = build(*indices, values._inner.detach(), inner.shape, layout=inner.layout)
-    blocks = {**pattern._parts, values._inner.untyped_storage()._cdata: values._block}
+    new_values = values._inner.detach()
+    result = build(*indices, new_values, inner.shape, layout=inner.layout)
+    blocks = dict(pattern._parts)
+    blocks[new_values.untyped_storage()._cdata] = values._block
     return wrap_sparse(result, pattern._block.device, blocks)[0]
 
 
@@ -270,7 +275,11 @@ def _compute_in_single(func: Any, inner: Any, named: Any, error: Exception) -> A
 _sparse_product: Final = find_internal(
     "torch.ops.aten._sparse_sparse_matmul.default", otherwise=None
 )
-_PRODUCTS: Final = (aten.mm.default, aten.addmm.default, _sparse_product)
+_PRODUCTS: Final = (
+    aten.mm.default,
+    aten.addmm.default,
+    _sparse_product,
+)
 _FACTORS: Final = {  # what CUDA multiplies: a layout, and those of the second factor
     torch.strided: (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsc),
     torch.sparse_csr: (torch.strided, torch.sparse_csr, torch.sparse_csc),
@@ -288,12 +297,17 @@ def _compressed_product(func: Any, inner: Any, named: Any, error: Exception) -> 
     NOT_EMULATED where the error has another reason. Raises RuntimeError for layouts that CUDA does
     not multiply.
     """
-    refused = _NO_MKL.search(str(error)) if func in _PRODUCTS else None
+    if func not in _PRODUCTS:
+        return NOT_EMULATED
+    refused = _NO_MKL.search(str(error))
     if refused is None:
         return NOT_EMULATED
     *added, first, second = inner
-    if second.layout not in _FACTORS.get(first.layout, ()):
-        raise RuntimeError(f"{refused[1]}CUDA{refused[2]}") if refused[1] else error
+    second_layouts = _FACTORS.get(first.layout, ())
+    if second.layout not in second_layouts:
+        if not refused[1]:
+            raise error
+        raise RuntimeError(f"{refused[1]}CUDA{refused[2]}")
     # With a strided operand, in strided tensors.
     if any(tensor.layout is torch.strided for tensor in inner):
         dense = [_dense_of(tensor) for tensor in inner]
@@ -303,7 +317,8 @@ def _compressed_product(func: Any, inner: Any, named: Any, error: Exception) -> 
     result = result * named.get("alpha", 1)
     layout = torch.sparse_csr
     if added:
-        result = result + added[0].to_sparse_coo() * named.get("beta", 1)
+        term = added[0].to_sparse_coo() * named.get("beta", 1)
+        result = result + term
         layout = added[0].layout
     return result.coalesce().to_sparse(layout=layout)
 
@@ -315,9 +330,9 @@ def _dense_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _has_coo_elements(value: Any) -> bool:
     """True for a COO tensor that lists at least one element."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.sparse_coo:
+    if not isinstance(value, torch.Tensor):
         return False
-    return value._nnz() > 0
+    return value.layout is torch.sparse_coo and value._nnz() > 0
 
 
 def _join_elements(func: Any, inner: Any, named: Any) -> Any:
@@ -328,9 +343,12 @@ def _join_elements(func: Any, inner: Any, named: Any) -> Any:
     """
     first = inner[0]
     second = inner[1]
-    if not _has_coo_elements(first) or not _has_coo_elements(second) or "out" in named:
+    if "out" in named:
         return NOT_EMULATED
-    if first.shape != second.shape or first.sparse_dim() != second.sparse_dim():
+    if not _has_coo_elements(first) or not _has_coo_elements(second):
+        return NOT_EMULATED
+    has_same_dims = first.sparse_dim() == second.sparse_dim()
+    if not has_same_dims or first.shape != second.shape:
         return NOT_EMULATED  # the CPU says what is wrong
     # In the dtype of the sum; the CPU refuses it where it cannot be written in place.
     dtype = torch.result_type(first, second)
@@ -341,7 +359,9 @@ def _join_elements(func: Any, inner: Any, named: Any) -> Any:
     if func._schema.name.startswith("aten::sub"):
         factor = -factor
     # Join the elements of both.
-    values = torch.cat([first._values().to(dtype), second._values().to(dtype) * factor])
+    first_values = first._values().to(dtype)
+    second_values = second._values().to(dtype) * factor
+    values = torch.cat([first_values, second_values])
     indices = torch.cat([first._indices(), second._indices()], 1)
     result = torch.sparse_coo_tensor(
         indices, values, first.shape, check_invariants=False, is_coalesced=False
@@ -383,8 +403,11 @@ def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
     if facts.nondeterministic is not None:
         alert_nondeterministic(facts, args, kwargs)
     if facts.absent:
-        is_compressed = any(type(value) is SparseTensor and not value.is_sparse for value in args)
-        raise no_kernel_error(func, "SparseCsrCUDA" if is_compressed else "CUDA")
+        backend = "CUDA"
+        for value in args:
+            if type(value) is SparseTensor and not value.is_sparse:
+                backend = "SparseCsrCUDA"
+        raise no_kernel_error(func, backend)
     # Compute, wrap and record.
     results = _compute_on_host(func, inner, named, target)
     wrapped, nbytes = opened.close(results, target)
