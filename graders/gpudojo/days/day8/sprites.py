@@ -19,7 +19,8 @@ def make_sprites(count: int, seed: int) -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(seed)
     pictures = torch.rand(count, 3, SIZE, SIZE, generator=generator) * 0.5
     classes = torch.randint(0, CLASSES, (count,), generator=generator)
-    pictures += 0.5 * (classes[:, None] == torch.arange(3))[:, :, None, None]
+    is_class = nn.functional.one_hot(classes, 3)
+    pictures += 0.5 * is_class[:, :, None, None]
     return pictures, classes
 
 
@@ -31,7 +32,12 @@ def linear_layer(weight: Any, bias: Any = None) -> Any:
     """
     layer = nn.Linear.__new__(nn.Linear)
     nn.Module.__init__(layer)
-    layer.out_features, layer.in_features = weight.shape[0], weight.shape[-1]
-    layer.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
-    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+    layer.out_features = weight.shape[0]
+    layer.in_features = weight.shape[-1]
+    if not isinstance(weight, nn.Parameter):
+        weight = nn.Parameter(weight)
+    if bias is not None:
+        bias = nn.Parameter(bias)
+    layer.register_parameter("weight", weight)
+    layer.register_parameter("bias", bias)
     return layer

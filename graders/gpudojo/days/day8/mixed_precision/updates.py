@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from gpudojo.grading.comparing import numpy_values
@@ -21,7 +20,7 @@ UNLIKE: Final = Difference(math.inf, math.inf)
 
 
 def compare_updates(found: list[Array], right: list[Array]) -> Difference:
-    """How an update differs from the right one.
+    """How an update differs from the right one. Raises ZeroDivisionError if the right one is zero.
 
     Callers allow for half precision: bfloat16 is as good an answer as float16.
     """
@@ -29,27 +28,32 @@ def compare_updates(found: list[Array], right: list[Array]) -> Difference:
 
     if not have_same_shapes(found, right):
         return UNLIKE
-    joined, length, finite = _joined_reference(tuple(right))
-    if found == right:  # as most are
-        return Difference(length / length, 0.0 / length) if finite else UNLIKE
-    values = np.concatenate([flat_values(each) for each in found])
+    values = _joined_values(found)
+    right_values = _joined_values(right)
     if not np.isfinite(values).all():
         return UNLIKE
-    distance = float(np.linalg.norm(values - joined))
-    return Difference(float(np.linalg.norm(values)) / length, distance / length)
+    length = _length_of(right_values)
+    distance = _length_of(values - right_values)
+    return Difference(_length_of(values) / length, distance / length)
 
 
-@lru_cache(64)
-def _joined_reference(right: tuple[Array, ...]) -> tuple[Any, float, bool]:
-    """The values of a reference's arrays in one, its length, and whether all are finite."""
+def _length_of(values: Any) -> float:
     import numpy as np
 
-    joined = np.concatenate([flat_values(each) for each in right])
-    return joined, float(np.linalg.norm(joined)), bool(np.isfinite(joined).all())
+    return float(np.linalg.norm(values))
+
+
+def _joined_values(arrays: list[Array]) -> Any:
+    """The values of several arrays in one."""
+    import numpy as np
+
+    return np.concatenate([flat_values(array) for array in arrays])
 
 
 def have_same_shapes(found: list[Array], right: list[Array]) -> bool:
-    return [(a.shape, a.dtype) for a in found] == [(b.shape, b.dtype) for b in right]
+    """True if two lists of arrays have the same shapes and dtypes."""
+    found_shapes = [(array.shape, array.dtype) for array in found]
+    return found_shapes == [(array.shape, array.dtype) for array in right]
 
 
 def flat_values(found: Array) -> Any:

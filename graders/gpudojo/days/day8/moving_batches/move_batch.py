@@ -45,6 +45,24 @@ class Moved(Case, frozen=True):
     line: int | None  # of the first copy
     settings: list[str]
 
+    def paths(self) -> list[str]:
+        """Where everything in the batch is, from the outside to the inside."""
+        return [place.path for place in self.places]
+
+    def place_at(self, path: str) -> BatchPlace | None:
+        """What is at this path; None if nothing is."""
+        for place in self.places:
+            if place.path == path:
+                return place
+        return None
+
+    def has_moved_tensor(self, depth: int = 0) -> bool:
+        """True if a tensor that lies as deep as this, or deeper, is on the device."""
+        for place in self.places:
+            if place.device == self.device and _depth_of(place.path) >= depth:
+                return True
+        return False
+
 
 class Move(NamedTuple):
     """The arguments of one call; None is to leave `non_blocking` out."""
@@ -60,7 +78,9 @@ Moves = dict[str, Move]  # by scenario
 def _call_move_batch(call: Call, move: Move) -> Moved:
     """Call the student's function and describe what became of the batch. Raises StudentRaised."""
     batch = move.batch
-    options = {} if move.non_blocking is None else {"non_blocking": move.non_blocking}
+    options = {}
+    if move.non_blocking is not None:
+        options["non_blocking"] = move.non_blocking
     before = state_of_parts(batch)
     value, settings = call_and_restore_settings(call, batch, move.device, **options)
     copies = call.ledger.transfers()
@@ -97,7 +117,10 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
         "without_waiting": _moves_without_waiting(call),
     }
     # The group that an error is in decides which check it belongs to.
-    return {name: try_inputs(_call_move_batch, call, moves) for name, moves in groups.items()}
+    found = {}
+    for name, moves in groups.items():
+        found[name] = try_inputs(_call_move_batch, call, moves)
+    return found
 
 
 def _moves_of_pairs(call: Call) -> Moves:
@@ -187,11 +210,10 @@ def _moves_without_waiting(call: Call) -> Moves:
     waiting.
     """
     device = call.device
-    sprites, classes = make_pair(call.seed)
+    both = list(make_pair(call.seed))
     if device.type == "cuda":
-        sprites = sprites.pin_memory()
-        classes = classes.pin_memory()
-    both = [sprites, classes]
+        both = [tensor.pin_memory() for tensor in both]
+    sprites, classes = both
     nested = {"images": [sprites], "labels": (classes, Alone(sprites))}
     return {
         "a pair, non_blocking=True": Move(both, device, non_blocking=True),
@@ -247,10 +269,9 @@ def _patterns_of_kind(was: str) -> tuple[str, ...]:
     sequences = ("if list", "if tuple", "for", "return")
     if "named tuple" in was:
         return ("if _fields", "_make(", "if tuple", *sequences)
-    kind = was.rpartition(" ")[2]
-    if kind == "tuple":
+    if was == "a tuple":
         return ("if tuple", *sequences)
-    if kind == "dict":
+    if was == "a dict":
         return ("if dict", "if Mapping", "items(", *sequences)
     return sequences
 
@@ -258,19 +279,22 @@ def _patterns_of_kind(was: str) -> tuple[str, ...]:
 def _patterns_of_holder(case: Moved, path: str) -> tuple[str, ...]:
     """Source patterns for the container that a part of the batch is in."""
     outside = re.sub(r"(\[[^\[\]]*\]|\.\w+)$", "", path)
-    for place in case.places:
-        if place.path == outside:
-            return _patterns_of_kind(place.was)
-    return _patterns_of_kind("")
+    holder = case.place_at(outside)
+    return _patterns_of_kind(holder.was if holder else "")
 
 
 def _depth_of(path: str) -> int:
     return path.count("[") + path.count(".")
 
 
+def _errors_in(seen: Seen, *groups: str) -> dict[str, Raised]:
+    """The errors of the calls of some groups, by scenario."""
+    return _cases_in(seen, *groups).errors
+
+
 def _expect_no_errors(seen: Seen, group: str, expected: str) -> None:
     """Raises Failed for the first error in a group of calls."""
-    for name, raised in _cases_in(seen, group).errors.items():
+    for name, raised in _errors_in(seen, group).items():
         seen.about(None, name)
         key = None
         if group in ("other_things", "a_sprite_with_title") and _took_for_tensor(raised):
@@ -291,8 +315,10 @@ def _took_for_tensor(raised: Raised) -> bool:
 @move_batch.check(points=1.5)
 def moves_a_pair(seen: Seen, wanted: Seen) -> None:
     """Inputs and targets of a plain pair are on the device, with their values and dtypes."""
+    found = seen[moved]["a_pair"]
+    right = wanted[moved]["a_pair"]
     for name in PAIRS:
-        _expect_tensors_on_device(name, seen[moved]["a_pair"][name], wanted[moved]["a_pair"][name])
+        _expect_tensors_on_device(name, found[name], right[name])
 
 
 MOVED = ("runs", "moves_a_pair")
@@ -301,7 +327,7 @@ MOVED = ("runs", "moves_a_pair")
 def _built_from_one_sequence(seen: Seen) -> dict[str, Raised]:
     """The errors of named tuples that were built from one sequence, by scenario."""
     found = {}
-    for name, raised in _cases_in(seen, "named_tuples").errors.items():
+    for name, raised in _errors_in(seen, "named_tuples").items():
         if raised.type == "TypeError" and "positional argument" in raised.message:
             found[name] = raised
     return found
@@ -319,10 +345,10 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
         for place in case.places:
             if place.role != "other" and not (place.fits and place.alike):
                 raise _other_structure(name, place)
-        if [place.path for place in case.places] != [place.path for place in right[name].places]:
+        if case.paths() != right[name].paths():
             happened = f"{name}: not all of the batch came back"
             raise Failed(happened, "the same structure", None, "structure-changed")
-    if not _cases_in(seen, "nested").errors:  # those are the next check's
+    if not _errors_in(seen, "nested"):  # those are the next check's
         _expect_no_errors(seen, "named_tuples", "the same named tuple")
 
 
@@ -331,10 +357,13 @@ def _other_structure(name: str, place: BatchPlace) -> Failed:
     happened = f"{name}: `{place.path}` was {place.was} and became {place.found}"
     if place.was == place.found:
         happened = f"{name}: the keys or the number of items of `{place.path}` changed"
-    kind = place.found.rpartition(" ")[2]
-    making = ("dict(", "_asdict(") if kind == "dict" else (f"{kind}(",)
-    at = (*making, *_patterns_of_kind(place.was))
-    return Failed(happened, "the same structure", None, "structure-changed", at)
+    # The line may be where the other kind is made, or where this kind is handled.
+    kind = place.found.split()[-1]
+    at = [f"{kind}("]
+    if kind == "dict":
+        at.append("_asdict(")
+    at += _patterns_of_kind(place.was)
+    return Failed(happened, "the same structure", None, "structure-changed", tuple(at))
 
 
 @move_batch.check(points=1, needs=MOVED)
@@ -342,12 +371,12 @@ def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
     """Every tensor is on the device, at every depth, with its values and its dtype."""
     _expect_no_errors(seen, "nested", "every tensor moved, at any depth")
     groups = ["a_pair", "nested", "without_waiting"]
-    if not _cases_in(seen, "named_tuples").errors:  # those are another check's
+    if not _errors_in(seen, "named_tuples"):  # those are another check's
         groups.append("named_tuples")
     instead = "named-tuple-constructor" if _built_from_one_sequence(seen) else None
-    for group in groups:
-        for name, case in seen[moved][group].items():
-            _expect_tensors_on_device(name, case, wanted[moved][group][name], instead)
+    right = _cases_in(wanted, *groups)
+    for name, case in _cases_in(seen, *groups).items():
+        _expect_tensors_on_device(name, case, right[name], instead)
 
 
 def _expect_tensors_on_device(
@@ -357,11 +386,10 @@ def _expect_tensors_on_device(
 
     `instead` is the mistake to name if something other than a tensor is in its place.
     """
-    found = {place.path: place for place in case.places}
     for right in reference.places:
         if right.role != "tensor":
             continue
-        place = found.get(right.path)
+        place = case.place_at(right.path)
         if place is None:
             raise _tensor_missing(name, case, right)
         if not place.fits:
@@ -376,41 +404,40 @@ def _expect_tensors_on_device(
 def _tensor_missing(name: str, case: Moved, right: BatchPlace) -> Failed:
     """The failure of a result that has nothing where a tensor should be."""
     root = case.places[0]
-    happened = f"it returned {root.found}"
-    if root.found == root.was:
-        happened = f"{happened} without `{right.path}`"
-    # None is a forgotten return; anything else instead of a list is another structure.
-    key = None if root.found in ("None", root.was) else "structure-changed"
-    at = ("return",) if root.found == "None" else _patterns_of_holder(case, right.path)
+    happened = f"{name}: it returned {root.found}"
     expected = f"{root.was} with all of its tensors, moved"
-    return Failed(f"{name}: {happened}", expected, None, key, at)
+    if root.found == "None":  # a forgotten return
+        return Failed(happened, expected, at=("return",))
+    at = _patterns_of_holder(case, right.path)
+    if root.found == root.was:
+        return Failed(f"{happened} without `{right.path}`", expected, at=at)
+    return Failed(happened, expected, None, "structure-changed", at)
 
 
 def _no_tensor(name: str, case: Moved, place: BatchPlace, instead: str | None) -> Failed:
     """The failure of something else where a tensor should be; `instead` is its mistake."""
-    at = ("return",) if place.found == "None" else _patterns_of_holder(case, place.path)
+    expected = "a tensor, moved"
+    at: tuple[str, ...] = ("return",)
+    if place.found != "None":
+        at = _patterns_of_holder(case, place.path)
     if place is case.places[0]:
-        happened = f"{name}: it returned {place.found}"
-        return Failed(happened, "a tensor, moved", at=at)
-    happened = f"{name}: `{place.path}` is {place.found}"
-    return Failed(happened, "a tensor, moved", None, instead, at)
+        return Failed(f"{name}: it returned {place.found}", expected, at=at)
+    return Failed(f"{name}: `{place.path}` is {place.found}", expected, None, instead, at)
 
 
 def _tensor_elsewhere(name: str, case: Moved, place: BatchPlace, right: BatchPlace) -> Failed:
     """The failure of a tensor on another device."""
     happened = f"{name}: `{place.path}` is on {place.device}"
     expected = str(right.device)
-    moved_any = any(each.device == case.device for each in case.places)
-    if case.copies and not moved_any:
+    if case.copies and not case.has_moved_tensor():
         return Failed(happened, expected, case.line, "result-thrown-away")
     holder = ("for", *_patterns_of_holder(case, right.path))
     if name in PAIRS and right.path == "batch[1]":
         return Failed(happened, expected, None, "targets-on-cpu", holder)
     # Where others inside a container were moved, it is how this tensor is treated.
-    depth = _depth_of(right.path)
-    as_deep = [each for each in case.places if _depth_of(each.path) >= depth]
-    moved_as_deep = any(each.device == case.device for each in as_deep)
-    return Failed(happened, expected, at=TENSOR if moved_as_deep else holder)
+    if case.has_moved_tensor(_depth_of(right.path)):
+        return Failed(happened, expected, at=TENSOR)
+    return Failed(happened, expected, at=holder)
 
 
 @move_batch.check(points=1, needs=MOVED)
@@ -423,20 +450,18 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
             if place.role == "other" and not place.fits:
                 raise _change_of_other_thing(name, place)
     # A named tuple with a string needs both; errors with named tuples have been reported already.
-    if not _cases_in(seen, "named_tuples").errors:
+    if not _errors_in(seen, "named_tuples"):
         _expect_no_errors(seen, "a_sprite_with_title", expected)
 
 
 def _change_of_other_thing(name: str, place: BatchPlace) -> Failed:
     """The failure of something that is no tensor and came back otherwise."""
-    became = place.text
-    expected = place.wanted
-    if place.text == place.wanted:
-        became = "a copy of it"
-        expected = "the same object"
+    became = f"{name}: `{place.path}` became"
     key = "everything-a-tensor" if place.found == "a tensor" else None
-    at = ("end",) if became == "None" else ()
-    return Failed(f"{name}: `{place.path}` became {became}", expected, None, key, at)
+    if place.text == place.wanted:
+        return Failed(f"{became} a copy of it", "the same object", None, key)
+    at = ("end",) if place.text == "None" else ()
+    return Failed(f"{became} {place.text}", place.wanted, None, key, at)
 
 
 @move_batch.check(points=0.5, needs=MOVED)
@@ -453,12 +478,14 @@ def leaves_the_input_alone(seen: Seen, wanted: Seen) -> None:
 @move_batch.check(points=0.5, needs=MOVED)
 def does_not_copy_what_is_there(seen: Seen, wanted: Seen) -> None:
     """A tensor that is already on the device is not copied."""
+    right = wanted[moved]["already_there"]
     for name, case in seen[moved]["already_there"].items():
-        references = {place.path: place for place in wanted[moved]["already_there"][name].places}
-        for place in case.places:
-            right = references[place.path]
-            if place.copied and not right.copied and place.device == right.device:
-                happened = f"{name}: `{place.path}` was on {right.device} already and was copied"
+        # The other tensors have to be copied.
+        staying = [place for place in right[name].places if not place.copied]
+        for stayed in staying:
+            place = case.place_at(stayed.path)
+            if place and place.copied and place.device == stayed.device:
+                happened = f"{name}: `{place.path}` was on {place.device} already and was copied"
                 raise Failed(happened, "the tensor itself", case.line, "already-there-copied")
 
 
@@ -467,20 +494,21 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Tensors end up on exactly the device passed in, whatever this machine has."""
     second = seen[moved_to_the_second_gpu]["to_the_second_gpu"]
     elsewhere = _cases_in(seen, "already_there", "back_to_the_cpu", "to_the_second_gpu")
-    for name, raised in elsewhere.errors.items():
-        if not _cases_in(seen, "nested", "named_tuples").errors:  # those are another check's
+    if not _errors_in(seen, "nested", "named_tuples"):  # those are another check's
+        for name, raised in elsewhere.errors.items():
             raise raised_instead(raised, name)
     for name, case in elsewhere.items():
         for place in case.places:
             if place.device in (None, case.device):
                 continue
+            where = f"`{place.path}` ended up on {place.device}"
             key = None
             if name in second and place.device == "cuda:0":
                 key = "device-index-dropped"
             elif name in TO_THE_CPU and place.device.startswith("cuda"):
                 key = "hard-coded-cuda"
-            where = f"`{place.path}` ended up on {place.device}"
-            raise other_device_used(case.device, where, case.line if key else None, key)
+            line = case.line if key else None
+            raise other_device_used(case.device, where, line, key)
 
 
 @move_batch.check(points=0.5, needs=MOVED)
@@ -490,7 +518,9 @@ def passes_non_blocking_on(seen: Seen, wanted: Seen) -> None:
         asked = "non_blocking=True" in name
         wrong = case.waits.count(asked)
         if wrong:
-            happened = f"{name}: {wrong} of {len(case.waits)} copies had non_blocking={not asked}"
+            count = f"{wrong} of {len(case.waits)} copies"
+            happened = f"{name}: {count} had non_blocking={not asked}"
+            expected = f"non_blocking={asked} for all of them"
             key = "non-blocking-dropped" if asked else "always-non-blocking"
-            raise Failed(happened, f"non_blocking={asked} for all of them", case.line, key)
+            raise Failed(happened, expected, case.line, key)
     _expect_no_errors(seen, "without_waiting", "no error")

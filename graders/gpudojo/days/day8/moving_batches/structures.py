@@ -138,7 +138,13 @@ def _share_memory(one: Any, other: Any) -> bool:
         return True
     if one.device != other.device:
         return False
-    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+    return _address_of(one) == _address_of(other)
+
+
+def _address_of(tensor: Any) -> int:
+    """The address of a tensor's memory, from its beginning."""
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
 
 
 class PartState(NamedTuple):
@@ -148,6 +154,13 @@ class PartState(NamedTuple):
     thing: Any
     device: str  # of a tensor
     values: Values | None  # of a tensor
+
+    def is_as_before(self, before: PartState) -> bool:
+        """True if it is the same thing, at the same path, with the same values."""
+        if self.thing is not before.thing:
+            return False
+        now = (self.path, self.device, self.values)
+        return now == (before.path, before.device, before.values)
 
 
 def state_of_parts(thing: Any, path: str = "batch") -> list[PartState]:
@@ -163,7 +176,6 @@ def state_of_parts(thing: Any, path: str = "batch") -> list[PartState]:
 def first_changed_path(before: list[PartState], now: list[PartState]) -> str | None:
     """The path of the first part that is not as it was; None where all are."""
     for old, new in zip(before, now, strict=False):
-        same = old.path == new.path and old.thing is new.thing
-        if not same or old.device != new.device or old.values != new.values:
+        if not new.is_as_before(old):
             return old.path
     return None if len(before) == len(now) else "batch"

@@ -10,7 +10,7 @@ from gpudojo.days.day8.moving_model_to_device.sprite_model import make_model, te
 from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_inputs
 from gpudojo.grading.checks import expect_settings_kept, is_same_device, runs
 from gpudojo.model.evidence import Case, Cases
-from gpudojo.model.exercise import Failed, Seen, with_article
+from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
 
 # ---- scenarios -----------------------------------------------------------------------------------
 
@@ -42,29 +42,37 @@ class Told(Case, frozen=True):
 def _call_parameter_devices(call: Call, model: Any) -> Told:
     """Call the student's function and describe the answer. Raises StudentRaised."""
     tensors = tensors_of(model)
-    devices_before = tensors.devices()
     names: dict[int, list[str]] = {}
     for name, parameter in tensors.parameters.items():
         names.setdefault(id(parameter), []).append(name)
-    # The call
-    value, changed = call_and_restore_settings(call, model)
-    answer = {}
-    if isinstance(value, dict):
-        answer = {str(key): device for key, device in value.items()}
+    actual = tensors.devices()
+    answer, settings = call_and_restore_settings(call, model)
+    # What the answer says
+    is_dict = isinstance(answer, dict)
+    told: dict[str, str] = {}
+    kinds: dict[str, str] = {}
+    no_device = []
+    for key, device in answer.items() if is_dict else ():
+        name = str(key)
+        told[name] = str(device)
+        kinds[name] = type(device).__name__
+        if not isinstance(device, torch.device):
+            no_device.append(name)
     # Where the tensors are afterwards
-    devices_after = tensors_of(model).devices()
+    afterwards = tensors_of(model).devices()
+    saved = model.state_dict()
     return Told(
-        kind=type(value).__name__,
-        is_dict=isinstance(value, dict),
-        told={name: str(device) for name, device in answer.items()},
-        kinds={name: type(device).__name__ for name, device in answer.items()},
-        no_device=[name for name in answer if not isinstance(answer[name], torch.device)],
+        kind=type(answer).__name__,
+        is_dict=is_dict,
+        told=told,
+        kinds=kinds,
+        no_device=no_device,
         parameters=list(names.values()),
         buffers=list(tensors.buffers),
-        saved=[name for name in tensors.buffers if name in model.state_dict()],
-        actual=devices_before,
-        moved=[name for name in devices_before if devices_after.get(name) != devices_before[name]],
-        settings=changed,
+        saved=[name for name in tensors.buffers if name in saved],
+        actual=actual,
+        moved=[name for name, device in actual.items() if afterwards.get(name) != device],
+        settings=settings,
     )
 
 
@@ -97,28 +105,29 @@ runs(parameter_devices, scenarios=TOLD)
 
 def _require_dict_answers(seen: Seen) -> dict[str, Told]:
     """The answers by scenario. Raises Failed for one that is no dict."""
-    found = seen.cases(told, told_of_two_gpus)
-    for name in TOLD:
-        if not found[name].is_dict:
-            happened = f"it returned {with_article(found[name].kind)}"
-            raise Failed(happened, "a dict from names to devices", at=("return",))
-    return {name: found[name] for name in TOLD}
+    cases = seen.cases(told, told_of_two_gpus)
+    answers = {name: cases[name] for name in TOLD}
+    for answer in answers.values():
+        if not answer.is_dict:
+            raise returned_other_type(answer.kind, "a dict from names to devices")
+    return answers
 
 
 @parameter_devices.check(points=1.5)
 def names_every_parameter(seen: Seen, wanted: Seen) -> None:
     """Every parameter is included, by its qualified name, and nothing that is not in the model."""
     for case in _require_dict_answers(seen).values():
-        strangers = [name for name in case.told if name not in case.actual]
-        if strangers:
-            right = max(case.actual, key=lambda name: name.count("."))
-            happened = f"it names `{strangers[0]}`, which this model does not have"
-            adding = ("[] =", "setdefault(", "append(")
-            raise Failed(happened, f"names such as `{right}`", at=adding)
+        for name in case.told:
+            if name not in case.actual:
+                longest = max(case.actual, key=lambda name: name.count("."))
+                happened = f"it names `{name}`, which this model does not have"
+                adding = ("[] =", "setdefault(", "append(")
+                raise Failed(happened, f"names such as `{longest}`", at=adding)
         missing = case.missing_parameters()
         if missing:
-            all_missing = len(missing) == len(case.parameters)
-            at = ("return",) if all_missing else (".requires_grad", "recurse=")
+            at: tuple[str, ...] = (".requires_grad", "recurse=")
+            if len(missing) == len(case.parameters):
+                at = ("return",)
             happened = f"the parameter `{missing[0]}` is missing"
             raise Failed(happened, "every parameter of the model", None, "loop-left-early", at)
 
@@ -130,7 +139,7 @@ def names_every_buffer(seen: Seen, wanted: Seen) -> None:
         missing = [name for name in case.buffers if name not in case.told]
         if missing:
             key = "loop-left-early"
-            if not any(name in case.saved for name in missing):
+            if set(missing).isdisjoint(case.saved):
                 key = "state-dict-is-not-all"
             elif missing == case.buffers and not case.missing_parameters():
                 key = "buffers-forgotten"
@@ -145,18 +154,17 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
         for name in case.no_device:
             raise _no_device(name, case)
         for name, device in case.told.items():
-            actual = case.actual.get(name)
-            if actual is not None and not is_same_device(device, actual):
+            actual = case.actual[name]  # no other name passes `names_every_parameter`
+            if not is_same_device(device, actual):
                 happened = f"the value for `{name}` is {device} (scenario `{scenario}`)"
                 key = _mistake_of_device(case, device, actual)
                 raise Failed(happened, actual, misconception=key)
-        if case.moved:
-            happened = f"the call moved `{case.moved[0]}` (scenario `{scenario}`)"
+        for name in case.moved:
+            happened = f"the call moved `{name}` (scenario `{scenario}`)"
             raise Failed(happened, "tensors left where they are")
         expect_settings_kept(case.settings, scenario)
-    strangers = list(seen[told]["nothing_to_tell"].told)
-    if strangers:
-        happened = f"for a model without tensors it names `{strangers[0]}`"
+    for name in seen[told]["nothing_to_tell"].told:
+        happened = f"for a model without tensors it names `{name}`"
         raise Failed(happened, "an empty dict")
 
 
@@ -178,5 +186,6 @@ def _mistake_of_device(case: Told, device: str, actual: str) -> str | None:
     actual_devices = set(case.actual.values())
     if len(told) == 1 and len(actual_devices) > 1:
         return "first-tensor-only"
-    dropped = actual != "cpu" and is_same_device(device, actual.partition(":")[0])
-    return "device-index-dropped" if dropped else None
+    if actual.startswith("cuda") and is_same_device(device, "cuda"):
+        return "device-index-dropped"
+    return None

@@ -29,7 +29,16 @@ class Explanation(NamedTuple):
     at: tuple[str, ...] = ()  # patterns for the line to show
 
 
-Explain = Callable[[Picture, Picture], Explanation]  # gets the student's and the reference's
+class Compared(NamedTuple):
+    """The values of a picture and of the reference's, and the inputs of both, for NumPy."""
+
+    found: Any
+    right: Any
+    first_input: Any
+    last_input: Any
+
+
+Explain = Callable[[Compared], Explanation]
 
 
 def have_same_values(found: Array | None, right: Array | None) -> bool:
@@ -41,7 +50,8 @@ def have_same_values(found: Array | None, right: Array | None) -> bool:
     found_values = numpy_values(found)
     right_values = numpy_values(right)
     if right_values.dtype.kind in "iu":
-        return found.dtype in INDICES and bool((found_values == right_values).all())
+        is_equal = found_values == right_values
+        return found.dtype in INDICES and bool(is_equal.all())
     if found_values.dtype.kind != "f":
         return False
     return values_close(found_values, right_values, 0, NEAR)
@@ -64,7 +74,24 @@ def expect_same_pictures(
         if found.shape != right.shape:
             raise _other_shape(found, right)
         _expect_same_dtype(found, right)
-        raise _other_values(found, right, explain(found, right))
+        explanation = explain(_compared_values(found, right))
+        raise _other_values(found, right, explanation)
+
+
+def _compared_values(found: Picture, right: Picture) -> Compared:
+    """The values of two pictures that have some, and of the reference's inputs."""
+    return Compared(
+        found=_values_of(found.values),
+        right=_values_of(right.values),
+        first_input=_values_of(right.first_input),
+        last_input=_values_of(right.last_input),
+    )
+
+
+def _values_of(array: Array | None) -> Any:
+    """The values of an array that is known to be there."""
+    assert array is not None
+    return numpy_values(array)
 
 
 def _other_shape(found: Picture, right: Picture) -> Failed:
@@ -93,12 +120,13 @@ def _expect_same_dtype(found: Picture, right: Picture) -> None:
 
 def _other_values(found: Picture, right: Picture, explanation: Explanation) -> Failed:
     """The failure of a picture with wrong values."""
-    happened, key, at = explanation
+    happened = f"{right.given}: {explanation.happened}"
+    expected = "the loop's values"
+    key = explanation.misconception
     if key is None and found.changed:
         happened = f"{happened}, and `{found.changed[0]}` was modified"
-        key = "input-modified"
-    line = found.changing_line if key == "input-modified" else None
-    return Failed(f"{right.given}: {happened}", "the loop's values", line, key, at)
+        return Failed(happened, expected, found.changing_line, "input-modified", explanation.at)
+    return Failed(happened, expected, None, key, explanation.at)
 
 
 # ---- explaining --------------------------------------------------------------------------------
@@ -106,17 +134,6 @@ def _other_values(found: Picture, right: Picture, explanation: Explanation) -> F
 MIXED: Final = Explanation(
     "red, green and blue of one pixel were taken from different pixels", "reshape-for-permute"
 )
-
-
-def _values_of(array: Array | None) -> Any:
-    """The values of an array that is known to be there, for NumPy."""
-    assert array is not None
-    return numpy_values(array)
-
-
-def _floats_of(array: Array | None) -> Any:
-    """The values of an array that is known to be there, as NumPy's float64."""
-    return _values_of(array).astype("float64")
 
 
 def _are_close(found: Any, right: Any) -> bool:
@@ -130,22 +147,24 @@ def _rows_of_pixels(pictures: Any) -> Any:
     return pictures.transpose(0, 2, 3, 1).reshape(-1, 3)
 
 
-def explain_difference(found: Picture, right: Picture) -> Explanation:
+def explain_difference(values: Compared) -> Explanation:
     """How many values differ, and the first of them, or that height and width are swapped."""
-    found_values = _values_of(found.values)
-    right_values = _values_of(right.values)
-    floats = found_values.astype("float64")
-    if _is_transposed(floats, right_values):
+    import numpy as np
+
+    found = values.found
+    right = values.right
+    floats = found.astype("float64")
+    if _is_transposed_picture(floats, right):
         return Explanation("height and width are swapped")
-    differs = ~(abs(floats - right_values) <= NEAR)  # a NaN is not near anything
-    count = int(differs.sum())
-    place = _first_place(differs)
-    gave = f"at {list(place)} it gave {found_values[place]:.6g}"
-    happened = f"{count} of {floats.size} values differ; {gave}, not {right_values[place]:.6g}"
-    return Explanation(happened)
+    differs = ~(abs(floats - right) <= NEAR)  # a NaN is not near anything
+    place = np.unravel_index(differs.argmax(), differs.shape)
+    indices = [int(index) for index in place]
+    count = f"{differs.sum()} of {floats.size} values differ"
+    gave = f"at {indices} it gave {found[place]:.6g}, not {right[place]:.6g}"
+    return Explanation(f"{count}; {gave}")
 
 
-def _is_transposed(found: Any, right: Any) -> bool:
+def _is_transposed_picture(found: Any, right: Any) -> bool:
     """True if square pictures have the values of the right ones with height and width swapped."""
     if found.ndim < 3:
         return False
@@ -156,31 +175,23 @@ def _is_transposed(found: Any, right: Any) -> bool:
     return bool((distances <= NEAR).all())
 
 
-def _first_place(differs: Any) -> tuple[int, ...]:
-    """The indices of the first True; of the first value where there is none."""
-    import numpy as np
-
-    number = int(differs.argmax())
-    return tuple(int(index) for index in np.unravel_index(number, differs.shape))
-
-
-def explain_grayscale(found: Picture, right: Picture) -> Explanation:
+def explain_grayscale(values: Compared) -> Explanation:
     """What is wrong with a gray picture, such as other weights, which can be computed."""
     import numpy as np
 
-    gray = _floats_of(found.values).reshape(-1)
-    sprites = _floats_of(right.first_input)
+    gray = values.found.astype("float64").reshape(-1)
+    sprites = values.first_input.astype("float64")
     mixed = sprites.reshape(-1, 3) @ WEIGHTS
     if _are_close(mixed, gray):
         return MIXED
     if not np.isfinite(gray).all():
-        return explain_difference(found, right)
+        return explain_difference(values)
     # Which weights would give this picture?
     pixels = _rows_of_pixels(sprites)
     weights, *_ = np.linalg.lstsq(pixels, gray, rcond=None)
     if _are_close(pixels @ weights, gray):
         return _explain_weights(weights)
-    return explain_difference(found, right)
+    return explain_difference(values)
 
 
 def _explain_weights(weights: Any) -> Explanation:
@@ -189,28 +200,33 @@ def _explain_weights(weights: Any) -> Explanation:
 
     factors = weights / WEIGHTS
     factor = factors[0]
-    if abs(factor) > 1e-3 and np.allclose(factors, factor, rtol=1e-3):
+    is_multiple = np.allclose(factors, factor, rtol=1e-3)
+    if is_multiple and abs(factor) > 1e-3:
         return Explanation(f"the result is {factor:.3g} times the loop's")
+    # The line to show has these numbers, or one that is no weight of the loop, or takes the mean.
     red, green, blue = weights
-    weighted = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue".replace("+ -", "- ")
     at = [f"numbers {red:.3g}, {green:.3g}, {blue:.3g}"]
     for weight in weights:
-        if not np.isclose(weight, WEIGHTS, rtol=0, atol=1e-3).any():
+        is_weight = np.isclose(weight, WEIGHTS, rtol=0, atol=1e-3)
+        if not is_weight.any():
             at.append(f"number {weight:.3g}")
     if np.ptp(weights) < 1e-3:
         at.append("mean(")
-    return Explanation(f"the result is {weighted}", "wrong-weights", tuple(at))
+    weighted = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue"
+    happened = f"the result is {weighted.replace('+ -', '- ')}"
+    return Explanation(happened, "wrong-weights", tuple(at))
 
 
-def explain_nearest(found: Picture, right: Picture) -> Explanation:
+def explain_nearest(values: Compared) -> Explanation:
     """What is wrong with indices, such as another measure of distance or another palette."""
-    sprites = _floats_of(right.first_input)
-    palette = _floats_of(right.last_input)
-    indices = _values_of(found.values).reshape(-1)
+    sprites = values.first_input.astype("float64")
+    palette = values.last_input.astype("float64")
+    indices = values.found.reshape(-1)
     mixed = sprites.reshape(-1, 1, 3) - palette
     if _are_nearest(indices, (mixed**2).sum(2)):
         return MIXED
-    apart = _rows_of_pixels(sprites)[:, None] - palette
+    pixels = _rows_of_pixels(sprites)
+    apart = pixels[:, None] - palette
     measures = {
         "nearest by the sum of the absolute differences": abs(apart).sum(2),
         "nearest by the square of the sum of the differences": apart.sum(2) ** 2,
@@ -219,8 +235,9 @@ def explain_nearest(found: Picture, right: Picture) -> Explanation:
     for words, distances in measures.items():
         if len(palette) > 1 and _are_nearest(indices, distances):
             return Explanation(f"the colours are {words}")
-    renumbered = _explain_renumbering(indices, _values_of(right.values).reshape(-1))
-    return renumbered or explain_difference(found, right)
+    right_indices = values.right.reshape(-1)
+    renumbering = _explain_renumbering(right_indices.tolist(), indices.tolist())
+    return renumbering or explain_difference(values)
 
 
 def _are_nearest(indices: Any, distances: Any) -> bool:
@@ -228,56 +245,53 @@ def _are_nearest(indices: Any, distances: Any) -> bool:
     return bool((distances.argmin(1) == indices).all())
 
 
-def _explain_renumbering(indices: Any, wanted: Any) -> Explanation | None:
+def _replacements(before: list[int], after: list[int]) -> dict[int, int]:
+    """What each number became, in order; empty where one number became several."""
+    pairs = set(zip(before, after, strict=True))
+    became = dict(sorted(pairs))
+    return became if len(became) == len(pairs) else {}
+
+
+def _explain_renumbering(wanted: list[int], indices: list[int]) -> Explanation | None:
     """The explanation that every index became another one.
 
     None where one became several, or several one.
     """
-    pairs = set(zip(wanted.tolist(), indices.tolist(), strict=True))
-    before = {index for index, _ in pairs}
-    after = {index for _, index in pairs}
-    if len(pairs) < 2 or len(before) < len(pairs) or len(after) < len(pairs):
+    became = _replacements(wanted, indices)
+    different = set(became.values())
+    if len(became) < 2 or len(different) < len(became):
         return None
-    shifts = {new - old for old, new in pairs}
+    shifts = {new - old for old, new in became.items()}
     at = ("palette =",) if len(shifts) > 1 else ()  # not all shifted: another order
-    for old, new in sorted(pairs):
+    for old, new in became.items():
         if old != new:
             return Explanation(f"every index {old} became {new}", None, at)
     return None
 
 
-def explain_recolor(found: Picture, right: Picture) -> Explanation:
+def explain_recolor(values: Compared) -> Explanation:
     """What is wrong with a recoloured picture, such as channels mixed up with pixels."""
-    found_values = _values_of(found.values)
-    right_values = _values_of(right.values)
-    mixed_up = _rows_of_pixels(right_values).reshape(right_values.shape)
-    if _are_close(mixed_up, found_values):
+    right = values.right
+    mixed_up = _rows_of_pixels(right).reshape(right.shape)
+    if _are_close(mixed_up, values.found):
         happened = "all numbers are there, but red, green and blue are mixed up with the pixels"
         return Explanation(happened, "reshape-for-permute")
-    indices = _values_of(right.first_input).reshape(-1).tolist()
-    colors = _colors_in_palette(found_values, _values_of(right.last_input))
-    other_colors = _explain_colors(indices, colors) if colors else None
-    return other_colors or explain_difference(found, right)
+    return _explain_colors(values) or explain_difference(values)
 
 
-def _colors_in_palette(pictures: Any, palette: Any) -> list[int] | None:
-    """For each pixel the number of its colour; None if one has no colour of the palette."""
-    distances = abs(_rows_of_pixels(pictures)[:, None] - palette).max(2)
-    if not (distances.min(1) <= NEAR).all():
-        return None
-    numbers: list[int] = distances.argmin(1).tolist()
-    return numbers
-
-
-def _explain_colors(indices: list[int], colors: list[int]) -> Explanation | None:
+def _explain_colors(values: Compared) -> Explanation | None:
     """The explanation that all pixels of one index got the colour of another.
 
-    None where the colours are right, and where pixels of one index got several colours.
+    None where the colours are right, or not of the palette, and where pixels of one index got
+    several colours.
     """
-    pairs = set(zip(indices, colors, strict=True))
-    if len(pairs) > len(set(indices)):
+    pixels = _rows_of_pixels(values.found)
+    distances = abs(pixels[:, None] - values.last_input).max(2)
+    if not (distances.min(1) <= NEAR).all():
         return None
-    for index, color in sorted(pairs):
+    colors = distances.argmin(1).tolist()
+    indices = values.first_input.reshape(-1).tolist()
+    for index, color in _replacements(indices, colors).items():
         if index != color:
             return Explanation(f"pixels with the index {index} got colour {color} of the palette")
     return None
