@@ -530,3 +530,13 @@ def scenario_pairs(
     """
     for name in names or wanted:
         yield name, seen[name], wanted[name]
+
+
+def compare_cases(
+    seen: Seen, wanted: Seen, *probes: Probe[Cases[T]], names: Iterable[str] = ()
+) -> Iterator[tuple[str, T, T]]:
+    """Yield the scenarios of these probes as `scenario_pairs` does.
+
+    Raises KeyError for a scenario that was not seen, and what `seen[probe]` raises.
+    """
+    return scenario_pairs(seen.cases(*probes), wanted.cases(*probes), *names)

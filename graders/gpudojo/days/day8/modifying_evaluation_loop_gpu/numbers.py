@@ -6,8 +6,7 @@ They give another loss or another accuracy than the right formula.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from itertools import permutations
+from itertools import chain, permutations
 from operator import eq
 from typing import Any, Final, NamedTuple
 
@@ -82,44 +81,54 @@ def draw_telling_numbers(seed: int) -> Drawn:
     """
     while True:
         models, pictures = _draw_models(seed)
-        for draw, outputs in enumerate(_outputs_in_evaluation_mode(models, pictures).tolist()):
+        all_outputs = _outputs_in_evaluation_mode(models, pictures)
+        for draw, outputs in enumerate(all_outputs.tolist()):
             order = _telling_order(outputs)
             if order is not None:
-                numbers = Numbers(*(each[draw] for each in models))
-                last = numbers.last[order]
-                last_bias = numbers.last_bias[order]
-                numbers = numbers._replace(last=last, last_bias=last_bias)
+                numbers = Numbers(*(part[draw] for part in models))
+                numbers = _with_classes_in_order(numbers, order)
                 return Drawn(numbers, pictures[draw], _in_order(outputs, order))
         seed += 100_003
 
 
+def _with_classes_in_order(numbers: Numbers, order: list[int]) -> Numbers:
+    """The numbers of a model that gives its outputs in another order."""
+    last = numbers.last[order]
+    last_bias = numbers.last_bias[order]
+    return numbers._replace(last=last, last_bias=last_bias)
+
+
 def _draw_models(seed: int) -> tuple[Numbers, Any]:
     """The numbers of DRAWS models, and MOST sprites for each."""
-    lows, widths = _lows_and_widths()
+    # All numbers at once, in [0, 1), then each part in its range
+    sizes = [part.size for part in RANGES]
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(DRAWS, len(lows), generator=generator).mul_(widths).add_(lows)
-    numbers = Numbers(*drawn.split([part.size for part in RANGES], dim=1))
-    first = numbers.first.unflatten(1, (HIDDEN, -1))
-    last = numbers.last.unflatten(1, (CLASSES, -1))
+    drawn = torch.rand(DRAWS, sum(sizes), generator=generator)
+    parts = []
+    for numbers, part in zip(drawn.split(sizes, dim=1), RANGES, strict=True):
+        parts.append(numbers * (part.high - part.low) + part.low)
+    models = Numbers(*parts)
+    first = models.first.unflatten(1, (HIDDEN, -1))
+    last = models.last.unflatten(1, (CLASSES, -1))
+    models = models._replace(first=first, last=last)
+    # Their sprites
     pictures, _ = make_sprites(DRAWS * MOST, seed + 1)
-    return numbers._replace(first=first, last=last), pictures.unflatten(0, (DRAWS, MOST))
-
-
-@lru_cache(maxsize=1)
-def _lows_and_widths() -> tuple[Any, Any]:
-    """For each number of a model, where its range begins and how wide it is."""
-    lows = [torch.full((part.size,), part.low) for part in RANGES]
-    widths = [torch.full((part.size,), part.high - part.low) for part in RANGES]
-    return torch.cat(lows), torch.cat(widths)
+    return models, pictures.unflatten(0, (DRAWS, MOST))
 
 
 def _outputs_in_evaluation_mode(models: Numbers, pictures: Any) -> Any:
     """What each of several models gives for its sprites."""
-    hidden = torch.baddbmm(models.first_bias[:, None], pictures.flatten(2), models.first.mT)
+    hidden = _run_linear_layers(models.first, models.first_bias, pictures)
     channels = hidden.unflatten(2, (3, -1))
-    deviation = (models.variance[:, None, :, None] + 1e-5).sqrt()
-    normed = (channels - models.mean[:, None, :, None]) / deviation
-    return torch.baddbmm(models.last_bias[:, None], normed.relu().flatten(2), models.last.mT)
+    mean = models.mean[:, None, :, None]
+    variance = models.variance[:, None, :, None]
+    normed = (channels - mean) / (variance + 1e-5).sqrt()
+    return _run_linear_layers(models.last, models.last_bias, normed.relu())
+
+
+def _run_linear_layers(weights: Any, biases: Any, inputs: Any) -> Any:
+    """The outputs of one linear layer of each of several models."""
+    return torch.baddbmm(biases[:, None], inputs.flatten(2), weights.mT)
 
 
 # ---- whether wrong formulas show ---------------------------------------------------------------
@@ -142,13 +151,15 @@ def _in_order(outputs: Outputs, order: list[int]) -> Outputs:
 
 
 def _is_telling_in_this_order(outputs: Outputs) -> bool:
-    if any(_is_one_output_enough(outputs[:samples]) for samples in (FEW, MOST)):
+    """True if wrong formulas show, including one for models with a single output."""
+    if _is_one_output_enough(outputs[:FEW]) or _is_one_output_enough(outputs[:MOST]):
         return False
     return _is_telling_for_all_sizes(outputs)
 
 
 def _is_telling_for_all_sizes(outputs: Outputs) -> bool:
-    return all(_is_telling(outputs[:samples]) for samples in (FEW, MOST))
+    """True if wrong formulas show in scenarios with few sprites and with most."""
+    return _is_telling(outputs[:FEW]) and _is_telling(outputs[:MOST])
 
 
 def _is_telling(outputs: Outputs) -> bool:
@@ -159,12 +170,16 @@ def _is_telling(outputs: Outputs) -> bool:
     precision does not change which one it is.
     """
     classes = classes_of(outputs)
-    if _is_comparing_each_with_each_right(outputs, classes) or _is_any_close_call(outputs):
+    if _is_comparing_each_with_each_right(outputs, classes):
+        return False
+    if _is_any_close_call(outputs):
         return False
     right = _evaluate_formula(outputs, classes)
-    if abs(right.loss - batch_means(outputs).loss) <= 0.01:
+    mean_of_means = batch_means(outputs).loss
+    if abs(right.loss - mean_of_means) <= 0.01:
         return False
-    if abs(right.loss - round(right.loss, 3)) <= 2 * CLOSE * (1 + right.loss):
+    rounded = round(right.loss, 3)
+    if abs(right.loss - rounded) <= 2 * CLOSE * (1 + right.loss):
         return False
     hits = round(right.accuracy * len(outputs))
     return hits not in (_hits_of_whole_batches(outputs), _hits_of_columns(outputs))
@@ -172,17 +187,21 @@ def _is_telling(outputs: Outputs) -> bool:
 
 def _is_comparing_each_with_each_right(outputs: Outputs, classes: list[int]) -> bool:
     """True if comparing all outputs of the first batch with all of its classes shows nothing."""
-    largest = [_place_of_largest(row) for row in outputs[:BATCH]]
-    compared_with_each = sum(map(largest.count, classes[:BATCH]))
-    hits: int = sum(map(eq, largest, classes))
-    return compared_with_each == BATCH * hits
+    in_batch = classes[:BATCH]
+    answers = _places_of_largest(outputs[:BATCH])
+    hits_with_each = sum(map(answers.count, in_batch))
+    return hits_with_each == BATCH * _count_hits(answers, in_batch)
 
 
 def _is_any_close_call(outputs: Outputs) -> bool:
     """True if half precision could change which output is the largest."""
-    size = max(abs(value) for row in outputs for value in row)
-    closest = min(max(row) - sorted(row)[-2] for row in outputs)
-    return closest < 0.03 * size + 0.02
+    largest = 0.0
+    closest = math.inf
+    for row in outputs:
+        *_, second, first = sorted(row)
+        closest = min(closest, first - second)
+        largest = max(largest, *map(abs, row))
+    return closest < 0.03 * largest + 0.02
 
 
 def _is_one_output_enough(outputs: Outputs) -> bool:
@@ -191,10 +210,10 @@ def _is_one_output_enough(outputs: Outputs) -> bool:
     That is how a model for two classes is judged.
     """
     classes = classes_of(outputs)
-    hits = sum(map(eq, map(_place_of_largest, outputs), classes))
+    hits = _count_hits(_places_of_largest(outputs), classes)
     for threshold in (0.0, 0.5):
-        above = [row[1] > threshold for row in outputs]
-        if hits == sum(map(eq, above, classes)):
+        answers = [int(row[1] > threshold) for row in outputs]
+        if hits == _count_hits(answers, classes):
             return True
     return False
 
@@ -203,8 +222,8 @@ def _hits_of_whole_batches(outputs: Outputs) -> int:
     """How many classes are found by the place of the largest output of a whole batch."""
     hits = 0
     for rows, classes in _batches_of(outputs):
-        flat = [value for row in rows for value in row]
-        hits += classes.count(_place_of_largest(flat))
+        flat = list(chain.from_iterable(rows))
+        hits += classes.count(flat.index(max(flat)))
     return hits
 
 
@@ -212,9 +231,19 @@ def _hits_of_columns(outputs: Outputs) -> int:
     """How many classes are found by the place of the largest output in each column of a batch."""
     hits = 0
     for rows, classes in _batches_of(outputs):
-        columns = map(list, zip(*rows, strict=True))
-        hits += sum(map(eq, map(_place_of_largest, columns), classes))
+        columns = list(map(list, zip(*rows, strict=True)))
+        hits += _count_hits(_places_of_largest(columns), classes)
     return hits
+
+
+def _places_of_largest(rows: Outputs) -> list[int]:
+    """For each row, the place of its largest number."""
+    return [row.index(max(row)) for row in rows]
+
+
+def _count_hits(answers: list[int], classes: list[int]) -> int:
+    """How many answers are right; where one list is longer, its end is left out."""
+    return sum(map(eq, answers, classes))
 
 
 # ---- the right numbers -------------------------------------------------------------------------
@@ -229,43 +258,45 @@ def classes_of(outputs: Outputs) -> list[int]:
     last_batch = (len(outputs) - 1) // BATCH * BATCH
     classes = []
     for place, row in enumerate(outputs):
-        ranked = sorted(row)
-        wanted = ranked[-1]
+        rank = -1
         if place == 1:
-            wanted = ranked[-2]
+            rank = -2
         if place >= last_batch:
-            wanted = ranked[0]
-        classes.append(row.index(wanted))
+            rank = 0
+        output = sorted(row)[rank]
+        classes.append(row.index(output))
     return classes
 
 
 def batch_means(outputs: Outputs) -> LossAndAccuracy:
     """The means over the batches of loss and accuracy; zeros for no batch."""
-    results = [_evaluate_formula(*batch) for batch in _batches_of(outputs)]
-    if not results:
+    batches = _batches_of(outputs)
+    if not batches:
         return LossAndAccuracy(0.0, 0.0)
-    loss = sum(result.loss for result in results) / len(results)
-    accuracy = sum(result.accuracy for result in results) / len(results)
-    return LossAndAccuracy(loss, accuracy)
+    loss = 0.0
+    accuracy = 0.0
+    for batch in batches:
+        result = _evaluate_formula(*batch)
+        loss += result.loss
+        accuracy += result.accuracy
+    return LossAndAccuracy(loss / len(batches), accuracy / len(batches))
 
 
 def _batches_of(outputs: Outputs) -> list[tuple[Outputs, list[int]]]:
     """The outputs and the classes of each batch."""
     classes = classes_of(outputs)
-    starts = range(0, len(outputs), BATCH)
-    return [(outputs[start : start + BATCH], classes[start : start + BATCH]) for start in starts]
+    batches = []
+    for start in range(0, len(outputs), BATCH):
+        end = start + BATCH
+        batches.append((outputs[start:end], classes[start:end]))
+    return batches
 
 
 def _evaluate_formula(outputs: Outputs, classes: list[int]) -> LossAndAccuracy:
     """The mean loss, as `loss_fn` computes it, and the accuracy."""
     loss = 0.0
-    hits = 0.0
     for row, wanted in zip(outputs, classes, strict=True):
         logarithm = math.log(sum(map(math.exp, row)))
         loss += logarithm - (1 - SMOOTHING) * row[wanted] - SMOOTHING * sum(row) / CLASSES
-        hits += _place_of_largest(row) == wanted
+    hits = _count_hits(_places_of_largest(outputs), classes)
     return LossAndAccuracy(loss / len(classes), hits / len(classes))
-
-
-def _place_of_largest(values: list[float]) -> int:
-    return values.index(max(values))

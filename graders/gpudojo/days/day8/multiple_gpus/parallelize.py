@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from gpudojo.days.day8.multiple_gpus.declaration import parallelize
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
 from gpudojo.grading.call import Call, nn, torch, try_inputs
-from gpudojo.grading.checks import is_about_cuda, runs, scenario_pairs
+from gpudojo.grading.checks import compare_cases, is_about_cuda, runs
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Failed, Probe, Seen, returned_other_type, with_article
+from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
 
 # The methods by which a DataParallel runs the model on all GPUs
 RUNNING: Final = ("__call__", "forward", "replicate", "scatter", "parallel_apply", "gather")
@@ -42,27 +41,31 @@ def _is_spread(wrapper: Any) -> bool:
 def _call_parallelize(call: Call, device: Any) -> Spread:
     """Call the student's function for one device and describe the result. Raises StudentRaised."""
     model = make_model()
-    parameters_before = [id(parameter) for parameter in model.parameters()]
+    parameters_before = list(model.parameters())
     result = call(model, device)
     # The model inside of all wrappers
+    gpus: list[int] = []
     wraps = 0
     inner = result
     while isinstance(inner, nn.DataParallel) and _is_spread(inner):
+        gpus = list(map(int, result.device_ids))
         wraps += 1
         inner = inner.module
+    # Its tensors; something else has none
     parameters: list[Any] = []
     buffers: list[Any] = []
     if isinstance(inner, nn.Module):
         parameters = list(inner.parameters())
         buffers = list(inner.buffers())
+    devices = {str(tensor.device) for tensor in (*parameters, *buffers)}
     return Spread(
         kind=type(result).__name__,
         is_module=isinstance(result, nn.Module),
         wraps=wraps,
         same=inner is model,
-        same_parameters=[id(parameter) for parameter in parameters] == parameters_before,
-        gpus=[int(index) for index in result.device_ids] if wraps else [],
-        devices=sorted({str(tensor.device) for tensor in (*parameters, *buffers)}),
+        same_parameters=list(map(id, parameters)) == list(map(id, parameters_before)),
+        gpus=gpus,
+        devices=sorted(devices),
     )
 
 
@@ -106,31 +109,29 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 runs(parallelize, diagnose=_why_it_raises)
 
 
-def _compared_calls(
-    seen: Seen, wanted: Seen, *more: Probe[Cases[Spread]]
-) -> Iterator[tuple[str, Spread, Spread]]:
-    """Name, what was seen and what the reference did, for the calls beside GPUs and `more`."""
-    probes = (two_gpus, one_gpu, three_gpus, *more)
-    return scenario_pairs(seen.cases(*probes), wanted.cases(*probes))
+BESIDE_GPUS: Final = (two_gpus, one_gpu, three_gpus)
 
 
 @parallelize.check(points=0.25)
 def moves_the_model(seen: Seen, wanted: Seen) -> None:
     """It returns a model whose parameters and buffers are on the device."""
-    for name, found, right in _compared_calls(seen, wanted, no_gpu):
+    for name, found, right in compare_cases(seen, wanted, *BESIDE_GPUS, no_gpu):
         if not found.is_module:
             raise returned_other_type(found.kind, "a model", f"{name} ")
-        if found.devices != right.devices and found.wraps == right.wraps:  # a wrapper moves it too
-            key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
+        if found.wraps != right.wraps:  # another check's: a wrapper moves the model too
+            continue
+        if found.devices != right.devices:
             happened = f"{name} its parameters are on {', '.join(found.devices)}"
-            raise Failed(happened, ", ".join(right.devices), misconception=key)
+            expected = ", ".join(right.devices)
+            key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
+            raise Failed(happened, expected, misconception=key)
 
 
 @parallelize.check(points=0.5)
 def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
     """It is wrapped in `nn.DataParallel` over all GPUs exactly if the device is CUDA and there are
     several."""
-    for name, found, right in _compared_calls(seen, wanted):
+    for name, found, right in compare_cases(seen, wanted, *BESIDE_GPUS):
         if found.wraps != right.wraps:
             raise _wrapped_otherwise(name, found, right)
         if found.gpus != right.gpus:
@@ -139,20 +140,22 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
 
 def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
     """The failure of a model with too few or too many wrappers."""
+    returned = f"{name} it returned"
     expected = "nn.DataParallel" if right.wraps else "the model itself"
     if found.wraps > 1:
-        return Failed(f"{name} it returned a DataParallel in a DataParallel", expected)
-    returned = "a DataParallel" if found.wraps else f"{with_article(found.kind)}, not wrapped"
-    thrown_away = ("unused DataParallel(",) if found.wraps < right.wraps else ()
-    at = (*thrown_away, "device_count(", '== "cuda"')
-    return Failed(f"{name} it returned {returned}", expected, at=at)
+        return Failed(f"{returned} a DataParallel in a DataParallel", expected)
+    condition = ("device_count(", '== "cuda"')
+    if found.wraps:
+        return Failed(f"{returned} a DataParallel", expected, at=condition)
+    happened = f"{returned} {with_article(found.kind)}, not wrapped"
+    return Failed(happened, expected, at=("unused DataParallel(", *condition))
 
 
 @parallelize.check(points=0.25, needs=("runs", "moves_the_model"))
 def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
     """The model that was passed in is moved and wrapped, not a copy of it."""
-    for name, found, _ in _compared_calls(seen, wanted):
-        expected = "the same object, with the same parameters"
+    expected = "the same object, with the same parameters"
+    for name, found in seen.cases(*BESIDE_GPUS).items():
         if not found.same_parameters:
             happened = f"{name} the model in the result is not the one passed in"
             raise Failed(happened, expected, misconception="copied-before-wrapping")
