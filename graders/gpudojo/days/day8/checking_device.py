@@ -45,8 +45,13 @@ class DeviceAnswer(Case, frozen=True):
 
 def _call_select_device(call: Call, *prefer: Any) -> DeviceAnswer:
     """Call the student's function and describe its answer. Raises StudentRaised."""
-    value, changed = call_and_restore_settings(call, *prefer)
-    return DeviceAnswer(type(value).__name__, str(value), isinstance(value, torch.device), changed)
+    value, settings = call_and_restore_settings(call, *prefer)
+    return DeviceAnswer(
+        kind=type(value).__name__,
+        text=str(value),
+        is_device=isinstance(value, torch.device),
+        settings=settings,
+    )
 
 
 def _ask_all(call: Call) -> Cases[DeviceAnswer]:
@@ -80,7 +85,8 @@ def _load_file_again(call: Call) -> None:
     machine.
     """
     if _may_remember(call.function):
-        again = load_again(call.submission).names.get(select.name)
+        names = load_again(call.submission).names
+        again = names.get(select.name)
         if callable(again):
             call.function = again
 
@@ -102,20 +108,30 @@ def _may_remember(function: Any) -> bool:
         seen.add(id(value))
         if not isinstance(value, types.FunctionType):
             return True
-        if any(default is not None for default in value.__defaults__ or ()):
+        defaults = value.__defaults__ or ()
+        if any(default is not None for default in defaults):
             return True
         if value.__module__ == function.__module__:  # not in libraries
-            waiting += [cell.cell_contents for cell in value.__closure__ or ()]
-            for name in _names_in(value.__code__):
-                if name in value.__globals__:
-                    waiting.append(value.__globals__[name])
+            waiting += _values_used_by(value)
     return False
+
+
+def _values_used_by(function: types.FunctionType) -> Iterator[Any]:
+    """What a function uses of the functions around it and of its module."""
+    for cell in function.__closure__ or ():
+        yield cell.cell_contents
+    for name in _names_in(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
 
 
 def _names_in(code: types.CodeType) -> set[str]:
     """The names that some code uses, functions inside of it included."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*map(_names_in, inner))
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_in(constant)
+    return names
 
 
 @select.probe(machine="one gpu")
@@ -124,12 +140,19 @@ def one_gpu(call: Call) -> Cases[DeviceAnswer]:
     found = _ask_all(call)
     # No machine has both CUDA and MPS, but the order in which a student asks is part of the
     # contract.
-    owners = [owner for owner in (torch.backends.mps, torch.mps) if hasattr(owner, "is_available")]
-    changes: list[Patch] = [(owner, "is_available", lambda: True) for owner in owners]
+    changes: list[Patch] = [(torch.mps, "device_count", lambda: 1)]
+    for owner in (torch.backends.mps, torch.mps):
+        if hasattr(owner, "is_available"):
+            changes.append((owner, "is_available", lambda: True))
     with contextlib.ExitStack() as undo:
-        patch([*changes, (torch.mps, "device_count", lambda: 1)], undo)
-        _load_file_again(call)
-        return found.add(try_scenarios({"best of both": lambda: _call_select_device(call)}))
+        patch(changes, undo)
+        return found.add(_ask_for_best(call, "best of both"))
+
+
+def _ask_for_best(call: Call, scenario: str) -> Cases[DeviceAnswer]:
+    """The answer without a preference, as a scenario. `call.function` may be replaced."""
+    _load_file_again(call)
+    return try_scenarios({scenario: lambda: _call_select_device(call)})
 
 
 @select.probe(machine="two gpus")
@@ -160,9 +183,9 @@ def laptop(call: Call) -> Cases[DeviceAnswer]:
             (torch.accelerator, "current_accelerator", lambda check_available=False: None),
         ]
         patch(changes, undo)
-        undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
-        _load_file_again(call)
-        return found.add(try_scenarios({"best unbuilt": lambda: _call_select_device(call)}))
+        names = getattr(call.function, "__globals__", {})
+        undo.enter_context(patch_imported_names(names))
+        return found.add(_ask_for_best(call, "best unbuilt"))
 
 
 Machine = Probe[Cases[DeviceAnswer]]
@@ -180,11 +203,17 @@ runs(select, scenarios=())
 def depends_on_the_machine(seen: Seen, wanted: Seen) -> None:
     """The device depends on the machine and on what is preferred."""
     # On some machine any device is the right one, so the other checks need this one.
-    answers = {answer.text for machine in MACHINES for answer in seen[machine].values()}
+    answers: set[str] = set()
+    for machine in MACHINES:
+        answers.update(answer.text for answer in seen[machine].values())
     if len(answers) <= 1:
-        shown = answers.pop() if answers else "nothing"
-        key = {"cpu": "never-the-gpu", "cuda": "hard-coded-cuda"}.get(shown.partition(":")[0])
-        happened = f"it returned {shown} on every machine, whatever was preferred"
+        answer = answers.pop() if answers else "nothing"
+        key = None
+        if answer.startswith("cuda"):
+            key = "hard-coded-cuda"
+        elif answer.startswith("cpu"):
+            key = "never-the-gpu"
+        happened = f"it returned {answer} on every machine, whatever was preferred"
         expected = "the best device of the machine, or the preferred one"
         raise Failed(happened, expected, misconception=key)
 
@@ -210,12 +239,12 @@ def _no_device(machine: str, name: str, answer: DeviceAnswer) -> Failed:
     asked = ""
     if name.startswith("prefer "):
         asked = f" for {name.replace('prefer ', 'prefer=')}"
-    shown = with_article(answer.kind)
+    value = with_article(answer.kind)
     key = None
     if answer.kind == "str":
-        shown = f"{answer.text!r}, a str"
+        value = f"{answer.text!r}, a str"
         key = "string-for-device"
-    happened = f"on a machine with {machine} it returned {shown}{asked}"
+    happened = f"on a machine with {machine} it returned {value}{asked}"
     return Failed(happened, "a torch.device", misconception=key)
 
 
@@ -251,12 +280,13 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     """If there is a CUDA GPU, it is chosen."""
     _expect_best_on(one_gpu, seen, wanted)
     _expect_best_on(two_gpus, seen, wanted)
-    both = _best_device(seen, one_gpu, "best of both")
-    right = _best_device(wanted, one_gpu, "best of both")
+    scenario = "best of both"
+    both = _best_device(seen, one_gpu, scenario)
+    right = _best_device(wanted, one_gpu, scenario)
     if not is_same_device(both, right):
-        seen.about(one_gpu.name, "best of both")
+        seen.about(one_gpu.name, scenario)
         happened = f"where both CUDA and MPS are available, it chose {both}"
-        kind = both.partition(":")[0]
+        kind, *_ = both.split(":")
         raise Failed(happened, "CUDA, else MPS, else the CPU", at=(f'"{kind}"', "return"))
 
 
@@ -283,10 +313,18 @@ class Preference(NamedTuple):
 
     def in_words(self) -> str:
         """The machine and the argument, for people."""
-        argument = repr(None if self.device == "None" else self.device)
-        if "device " in self.scenario:
+        argument = repr(self.device)
+        if self.device == "None":
+            argument = "None"
+        elif "device " in self.scenario:
             argument = f"torch.device({self.device!r})"
         return f"on a machine with {MACHINES[self.machine]}, prefer={argument}"
+
+    def is_met_by(self, answer: str) -> bool:
+        """True for the right answer. `cuda` is as good as `cuda:0`, but not for `cuda:1`."""
+        if self.present and self.device.endswith(":1"):
+            return answer == self.right
+        return is_same_device(answer, self.right)
 
 
 def _all_preferences(wanted: Seen) -> Iterator[Preference]:
@@ -301,24 +339,23 @@ def _all_preferences(wanted: Seen) -> Iterator[Preference]:
 
 def _expect_answer_to(preference: Preference, seen: Seen) -> None:
     """Raises Failed unless a preference got the right answer."""
-    machine, scenario, device, right, present = preference
-    expected = right if present else f"{right}, the best device of this machine"
-    raised = seen[machine].errors.get(scenario)
+    found = seen[preference.machine]
+    scenario = preference.scenario
+    expected = preference.right
+    if not preference.present:
+        expected = f"{expected}, the best device of this machine"
+    raised = found.errors.get(scenario)
     if raised is not None:
         raise raised_instead(raised, preference.in_words(), expected)
-    answer = seen[machine][scenario].text
-    needs_index = present and device.endswith(":1")
-    if answer == right or (not needs_index and is_same_device(answer, right)):
+    answer = found[scenario].text
+    if preference.is_met_by(answer):
         return
-    if device == "None" or (not present and is_same_device(answer, _best_device(seen, machine))):
-        key = _why_not_the_best(machine, seen)
-    else:
-        key = _why_another_device(preference, answer, seen)
     happened = f"{preference.in_words()} returned {answer}"
+    key = _why_another_device(preference, answer, seen)
     if key == "device-index-dropped":
         lines = _lines_of_scenario_alone(preference, seen)
         raise Failed(happened, expected, None, key, ran=lines)
-    seen.about(machine.name, scenario)
+    seen.about(preference.machine.name, scenario)
     at = ("device_count(",) if key == "index-not-checked" else ()
     raise Failed(happened, expected, None, key, at)
 
@@ -328,10 +365,11 @@ def _lines_of_scenario_alone(preference: Preference, seen: Seen) -> Lines | None
 
     None if there are none. The failure is about this scenario from now on.
     """
-    seen.about(preference.machine.name, "best")
+    machine = preference.machine.name
+    seen.about(machine, "best")
     usual = seen.ran or ()
-    seen.about(preference.machine.name, preference.scenario)
-    own = [each for each in seen.ran or () if each not in usual]
+    seen.about(machine, preference.scenario)
+    own = [lines for lines in seen.ran or () if lines not in usual]
     return tuple(own) or None
 
 
@@ -342,19 +380,32 @@ def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str 
     """
     machine = preference.machine
     device = preference.device
-    kind = device.partition(":")[0]
+    if device == "None":
+        return _why_not_the_best(machine, seen)
     if preference.present:
-        if not device.endswith(":1") or not is_same_device(answer, kind):
-            return None
-        first = seen[machine].get("prefer cuda:0")
-        return None if first is not None and first.text == "cuda:0" else "device-index-dropped"
-    if answer == device and machine is one_gpu and kind == "cuda":
-        asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
-        return "index-not-checked" if asks else None
+        return _why_index_dropped(device, answer, seen[machine].get("prefer cuda:0"))
+    if is_same_device(answer, _best_device(seen, machine)):
+        return _why_not_the_best(machine, seen)
+    if machine is one_gpu and answer == device and device.startswith("cuda"):
+        # Only if it knows at all that a device may be missing.
+        other = seen[machine].get("prefer mps")
+        return "index-not-checked" if other and other.text != "mps" else None
     if machine is laptop and is_same_device(answer, device):
         # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
         return "built-is-not-available"
     return None
+
+
+def _why_index_dropped(device: str, answer: str, first: DeviceAnswer | None) -> str | None:
+    """The name of the mistake that `cuda:1` became `cuda`; None for another answer.
+
+    `first` is the answer to `cuda:0`. Where that has its index, indices are not dropped.
+    """
+    if device != "cuda:1" or not is_same_device(answer, "cuda"):
+        return None
+    if first is not None and first.text == "cuda:0":
+        return None
+    return "device-index-dropped"
 
 
 @select.check(points=1.5, needs=CHOSEN)
@@ -378,9 +429,10 @@ def lets_torch_refuse_nonsense(seen: Seen, wanted: Seen) -> None:
     """A name that is no device at all raises torch's own error."""
     for machine in MACHINES:
         right = wanted[machine].errors["nonsense"]
+        expected = f"torch's own {right.type}"
         raised = seen[machine].errors.get("nonsense")
         if raised is None:
             answer = seen[machine]["nonsense"].text
-            raise Failed(f"a name that is no device returned {answer}", f"torch's own {right.type}")
+            raise Failed(f"a name that is no device returned {answer}", expected)
         if raised.type != right.type:
-            raise raised_instead(raised, "a name that is no device", f"torch's own {right.type}")
+            raise raised_instead(raised, "a name that is no device", expected)

@@ -119,8 +119,8 @@ def modelled_times(
     if not call.reference:
         return Modelled(student, 0.0, output)
     first = _seconds_of_loop(call, loop, one_pixel())
-    both = _seconds_of_loop(call, loop, two_pixels())
-    return Modelled(student, first + (both - first) * (pixels - 1), output)
+    second = _seconds_of_loop(call, loop, two_pixels()) - first
+    return Modelled(student, first + second * (pixels - 1), output)
 
 
 def _seconds_of_loop(call: Call, loop: Callable[..., Any], inputs: Inputs) -> float:
@@ -182,18 +182,19 @@ def judge_outputs(
     `about` is called with the name of the call that a failure is about.
     """
     count = len(timed.outputs)
-    if not count or count != max(len(timed.loop_outputs), len(wanted.loop_outputs)):
+    # The loop ran beside student code; where possible results are also compared with one that did
+    # not.
+    loops = (timed.loop_outputs, wanted.loop_outputs)
+    if not count or count != max(map(len, loops)):
         happened = f"{count} timed calls returned a result"
         raise Failed(happened, "a result of each timed call")
     for number, found in enumerate(timed.outputs):
-        # The loop ran beside student code; where possible its result is also compared with one
-        # that did not.
-        answers = timed.loop_outputs[number : number + 1] + wanted.loop_outputs[number : number + 1]
-        if not all(same(found, answer) for answer in answers):
-            name = timed_call(number + 1)
-            about(name)
-            happened = f"the result of {name} of {count} is wrong"
-            raise Failed(happened, "the loop's values", at=("return",))
+        for outputs in loops:
+            if number < len(outputs) and not same(found, outputs[number]):
+                name = timed_call(number + 1)
+                about(name)
+                happened = f"the result of {name} of {count} is wrong"
+                raise Failed(happened, "the loop's values", at=("return",))
 
 
 def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Race) -> None:
@@ -210,15 +211,16 @@ def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Ra
     best = _speedup_over(times.loop, times.reference)
     speedup = _speedup_over(times.loop, times.student)
     needed = min(BAR, best / 3)  # where the reference itself gains little, less is enough
-    bars = f"{draw_bars(times.loop, times.student, times.reference)}\n{times.clock}"
+    bars = draw_bars(times.loop, times.student, times.reference)
     if speedup < needed:
-        happened = f"{speedup:.1f} times as fast as the loop\n{bars}"
+        happened = f"{speedup:.1f} times as fast as the loop"
         at_least = f"at least {needed:.1f} times as fast"
-        raise Failed(happened, f"{at_least}; the reference is {best:.0f} times as fast")
+        expected = f"{at_least}; the reference is {best:.0f} times as fast"
+        raise Failed(f"{happened}\n{bars}\n{times.clock}", expected)
     if min(times.student, times.loop) <= 0 or speedup > TOO_GOOD * best:
-        too_good = f"{speedup:.0f} times as fast as the loop, which is too good to be true"
+        happened = f"{speedup:.0f} times as fast as the loop, which is too good to be true"
         expected = f"about as fast as the reference, {best:.0f} times as fast as the loop"
-        raise Failed(f"{too_good}\n{bars}", expected)
+        raise Failed(f"{happened}\n{bars}\n{times.clock}", expected)
 
 
 class RaceTimes(NamedTuple):
@@ -249,13 +251,17 @@ def _times_to_compare(
 def draw_bars(loop: float, student: float, reference: float) -> str:
     """Three times with a bar each."""
     longest = max(loop, student, 1e-9)
+    times = {"the loop": loop, "yours": student, "reference": reference}
     lines = []
-    for name, seconds in (("the loop", loop), ("yours", student), ("reference", reference)):
-        filled = "█" * round(WIDTH * min(seconds / longest, 1.0)) or "▏"
-        times = f"{seconds * 1000:8.2f} ms  {_speedup_over(loop, seconds):6.1f} ×"
-        lines.append(f"{name:9}  {filled:{WIDTH}}  {times}")
+    for name, seconds in times.items():
+        share = min(seconds / longest, 1.0)
+        bar = "█" * round(WIDTH * share) or "▏"
+        milliseconds = seconds * 1000
+        speedup = _speedup_over(loop, seconds)
+        lines.append(f"{name:9}  {bar:{WIDTH}}  {milliseconds:8.2f} ms  {speedup:6.1f} ×")
     return "\n".join(lines)
 
 
 def _speedup_over(loop: float, seconds: float) -> float:
+    """How many times as fast as the loop something is that takes so many seconds."""
     return loop / seconds if seconds > 0 else math.inf

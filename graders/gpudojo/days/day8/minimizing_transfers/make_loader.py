@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from gpudojo.days.day8.minimizing_transfers.declaration import make_loader
@@ -41,11 +40,11 @@ class Loaders(Case, frozen=True):
 def _describe_epoch(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
     """Fetch all batches of a loader and describe them; of anything else, only its type."""
     is_loader = isinstance(loader, torch.utils.data.DataLoader)
-    order = []
+    order: list[int] = []
     sizes = []
     pinned = []
     for pictures, numbers in loader if is_loader else ():
-        order += [int(number) for number in numbers.tolist()]
+        order += map(int, numbers.tolist())
         sizes.append(len(pictures))
         pinned.append(pictures.is_pinned() and numbers.is_pinned())
     return LoaderEpoch(
@@ -60,7 +59,9 @@ def _describe_epoch(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
 
 
 def _numbered_dataset(count: int) -> Any:
-    return torch.utils.data.TensorDataset(torch.zeros(count, 3, 1, 1), torch.arange(count))
+    """Black pictures with the numbers 0 to `count - 1`."""
+    pictures = torch.zeros(count, 3, 1, 1)
+    return torch.utils.data.TensorDataset(pictures, torch.arange(count))
 
 
 def _for_devices(call: Call) -> dict[str, LoaderEpoch]:
@@ -70,7 +71,8 @@ def _for_devices(call: Call) -> dict[str, LoaderEpoch]:
     """
     devices: list[Any] = ["cpu", torch.device("cpu")]
     if call.device.type == "cuda":
-        devices += ["cuda", "cuda:0", "cuda:1", "mps", torch.device("cuda"), torch.device("cuda:0")]
+        devices += ["cuda", "cuda:0", "cuda:1", "mps"]
+        devices += [torch.device("cuda"), torch.device("cuda:0")]
     dataset = _numbered_dataset(3)
     epochs = {}
     for device in devices:
@@ -103,15 +105,18 @@ def loaders(call: Call) -> Loaders:
 
     Orders come first: only the first call shows whether a seed is set.
     """
-    epochs = run_scenarios(
-        {"samples": lambda: _in_orders(call), "devices": lambda: _for_devices(call)}
+    found = run_scenarios(
+        {
+            "samples": lambda: _in_orders(call),
+            "devices": lambda: _for_devices(call),
+            "workers": lambda: _make_with_workers(call),
+        }
     )
-    made = run_scenarios({"workers": lambda: _make_with_workers(call)})
-    loader = made["workers"]
+    loader = found["workers"]
     workers = getattr(loader, "num_workers", None)
     return Loaders(
-        samples=epochs["samples"],
-        devices=epochs["devices"],
+        samples=found["samples"],
+        devices=found["devices"],
         workers=workers if isinstance(workers, int) else None,
         pins_with_workers=getattr(loader, "pin_memory", None) is True,
     )
@@ -127,63 +132,67 @@ def _make_with_workers(call: Call) -> Any:
 runs(make_loader)
 
 
-def _compared_epochs(seen: Seen, wanted: Seen) -> Iterator[tuple[str, LoaderEpoch, LoaderEpoch]]:
-    """Every epoch: how the loader was asked for, what it yielded and what it should yield."""
-    yield from scenario_pairs(seen[loaders].devices, wanted[loaders].devices)
-    yield from scenario_pairs(seen[loaders].samples, wanted[loaders].samples)
+def _all_epochs(seen: Seen) -> dict[str, LoaderEpoch]:
+    """Every epoch, by how the loader was asked for; those of the devices come first."""
+    return seen[loaders].devices | seen[loaders].samples
 
 
 def _arguments_in_words(name: str) -> str:
     """How a loader was asked for: with an argument, for a device in quotes, or in words."""
     if "'" in name:
-        return f"with device={name} "
-    return f"with {name} " if "=" in name else f"({name}) "
+        return f"with device={name}"
+    if "=" in name:
+        return f"with {name}"
+    return f"({name})"
 
 
 @make_loader.check(points=0.5)
 def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
     """It returns a DataLoader that yields every sample once, in batches of `batch_size`."""
-    for name, epoch, right in _compared_epochs(seen, wanted):
+    for name, epoch, right in scenario_pairs(_all_epochs(seen), _all_epochs(wanted)):
         asked = _arguments_in_words(name)
         if not epoch.is_loader:
             raise returned_other_type(epoch.kind, "a DataLoader")
         count = len(right.order)
         missing = set(right.order) - set(epoch.order)
         if missing:
-            raise Failed(f"{asked}{len(missing)} of {count} samples were left out", "every sample")
+            happened = f"{asked} {len(missing)} of {count} samples were left out"
+            raise Failed(happened, "every sample")
         if len(epoch.order) != count:
             yielded = f"of {count} samples {len(epoch.order)} were yielded"
-            raise Failed(f"{asked}{yielded}, some of them twice", "each of them once")
+            raise Failed(f"{asked} {yielded}, some of them twice", "each of them once")
         if epoch.sizes != right.sizes:
-            raise Failed(f"{asked}the batches had sizes {epoch.sizes}", f"{right.sizes}")
+            happened = f"{asked} the batches had sizes {epoch.sizes}"
+            raise Failed(happened, str(right.sizes))
 
 
 @make_loader.check(points=0.25, needs=("runs", "yields_every_sample_once"))
 def shuffles_when_asked(seen: Seen, wanted: Seen) -> None:
     """The order is shuffled with `shuffle=True`, and kept without it."""
-    for name, epoch, _ in _compared_epochs(seen, wanted):
+    for name, epoch in _all_epochs(seen).items():
         in_order = epoch.order == sorted(epoch.order)
         if in_order is (name == "shuffle=True"):
             order = "in order" if in_order else "in another order"
-            happened = f"{_arguments_in_words(name)}the samples came {order}"
+            happened = f"{_arguments_in_words(name)} the samples came {order}"
             raise Failed(happened, "shuffled with shuffle=True only")
-    changed = seen[loaders].samples["shuffle=True"].settings
-    if changed:
+    for setting in seen[loaders].samples["shuffle=True"].settings:
         expected = "an order from torch's own random state, with no seed set"
-        raise Failed(f"it changed {changed[0]}", expected)
+        raise Failed(f"it changed {setting}", expected)
 
 
 @make_loader.check(points=0.5, needs=("runs", "yields_every_sample_once"))
 def pins_exactly_for_cuda(seen: Seen, wanted: Seen) -> None:
     """Batches are pinned if the device is CUDA, however it is named, and not otherwise."""
-    for name, epoch, right in scenario_pairs(seen[loaders].devices, wanted[loaders].devices):
+    found = seen[loaders]
+    reference = wanted[loaders]
+    for name, epoch, right in scenario_pairs(found.devices, reference.devices):
         if epoch.pinned == right.pinned:
             continue
         if any(right.pinned):
             raise Failed(f"for device={name} the batches were not pinned", "pinned batches")
         happened = f"for device={name} the batches were pinned"
         raise Failed(happened, "ordinary memory", misconception="pinned-for-cpu")
-    if seen[loaders].pins_with_workers is not wanted[loaders].pins_with_workers:
+    if found.pins_with_workers is not reference.pins_with_workers:
         happened = "with num_workers=2 memory is not pinned as it is without workers"
         raise Failed(happened, "pinned for CUDA as well")
 
@@ -194,6 +203,7 @@ def passes_the_workers_on(seen: Seen, wanted: Seen) -> None:
     workers = seen[loaders].workers
     if workers != wanted[loaders].workers:
         raise Failed(f"num_workers=2 made a loader with {workers}", "2")
-    for name, epoch, _ in _compared_epochs(seen, wanted):
+    for name, epoch in _all_epochs(seen).items():
         if epoch.workers != 0:
-            raise Failed(f"{_arguments_in_words(name)}the loader has {epoch.workers} workers", "0")
+            asked = _arguments_in_words(name)
+            raise Failed(f"{asked} the loader has {epoch.workers} workers", "0")

@@ -42,8 +42,9 @@ class Rank(Case, frozen=True):
 @average_gradients.probe(machine="laptop")
 def two_processes(call: Call) -> dict[str, Rank]:
     """Both processes call it with their own gradients, and then each in a group of its own."""
-    ranks = run_in_two_ranks(call.function, call.path, "average_gradients", call.seed)
-    return {f"rank {number}": msgspec.convert(found, Rank) for number, found in enumerate(ranks)}
+    results = run_in_two_ranks(call.function, call.path, "average_gradients", call.seed)
+    ranks = [msgspec.convert(result, Rank) for result in results]
+    return dict(zip(RANKS, ranks, strict=True))
 
 
 # ---- claims ------------------------------------------------------------------------------------
@@ -73,15 +74,34 @@ class RankGradients(NamedTuple):
         """True if every gradient is that from before, or that times a factor."""
         return _are_equal(self.found, self.before, factor)
 
+    def is_mean_at(self, number: int) -> bool:
+        """True if the gradient of one parameter is there, and is the mean."""
+        if number >= len(self.found):
+            return False
+        return _is_equal(self.found[number], self.mean[number])
+
+    def is_own_at(self, number: int) -> bool:
+        """True if the gradient of one parameter is that from before."""
+        return _is_equal(self.found[number], self.before[number])
+
+    def describe_gradient(self, number: int) -> str:
+        """The gradient of one parameter, for people."""
+        return f"{_in_words(self.found[number])} in {self.rank}"
+
 
 def _answers_of_both(seen: Seen, wanted: Seen) -> list[RankGradients]:
     """The gradients of both processes. One alone, where nothing changes, shows those before."""
-    mean = wanted[two_processes]["rank 0"].some.gradients
     answers = []
     for rank in RANKS:
-        found = seen[two_processes][rank].some.gradients
-        before = wanted[two_processes][rank].alone.gradients
-        answers.append(RankGradients(rank, found, before, mean))
+        found = seen[two_processes][rank]
+        right = wanted[two_processes][rank]
+        answer = RankGradients(
+            rank,
+            found=found.some.gradients,
+            before=right.alone.gradients,
+            mean=right.some.gradients,
+        )
+        answers.append(answer)
     return answers
 
 
@@ -96,9 +116,8 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
 def _not_the_mean(first: RankGradients, second: RankGradients) -> Failed:
     """The failure of gradients other than the mean, with its cause where that can be told."""
     number = _first_wrong_parameter(first, second)
-    in_first = f"{_in_words(first.found[number])} in {first.rank}"
-    in_second = f"{_in_words(second.found[number])} in {second.rank}"
-    happened = f"the gradient of `{PARAMETERS[number]}` is {in_first} and {in_second}"
+    gradients = f"{first.describe_gradient(number)} and {second.describe_gradient(number)}"
+    happened = f"the gradient of `{PARAMETERS[number]}` is {gradients}"
     expected = f"{_in_words(first.mean[number])} in both"
     sums = (first.is_mean(2), second.is_mean(2))
     if (first.is_mean() or second.is_mean()) and not any(sums):  # the other has still its own
@@ -108,7 +127,7 @@ def _not_the_mean(first: RankGradients, second: RankGradients) -> Failed:
     if first.is_own() and second.is_own():
         at = (".data", "clone(", *UNUSED)
         return Failed(f"{happened}: no gradient has changed", expected, at=at)
-    if _is_unchanged(first, number) and _is_unchanged(second, number):
+    if first.is_own_at(number) and second.is_own_at(number):
         return Failed(f"{happened}, as before the call", expected, at=("leaves loop", "for"))
     if first.is_own(0.5) and second.is_own(0.5):
         happened = f"{happened}: half of its own, with nothing added"
@@ -125,16 +144,9 @@ def _first_wrong_parameter(*answers: RankGradients) -> int:
     """The number of the first parameter whose gradient is not the mean in every process."""
     for number in range(len(PARAMETERS)):
         for answer in answers:
-            if len(answer.found) <= number:
-                return number
-            if not _is_equal(answer.found[number], answer.mean[number]):
+            if not answer.is_mean_at(number):
                 return number
     return 0
-
-
-def _is_unchanged(answer: RankGradients, number: int) -> bool:
-    """True if the gradient of one parameter is that from before."""
-    return _is_equal(answer.found[number], answer.before[number])
 
 
 def _in_words(gradient: Gradient) -> str:
@@ -193,9 +205,10 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
 def asks_how_many_there_are(seen: Seen, wanted: Seen) -> None:
     """It works for any number of processes: one alone keeps its gradients."""
     for rank in RANKS:
-        found = seen[two_processes][rank].alone.gradients
-        right = wanted[two_processes][rank].alone.gradients
-        if not _are_equal(found, right):
-            happened = f"in a group of one the first gradient became {_in_words(found[0])}"
-            kept = f"{_in_words(right[0])}: divided by dist.get_world_size(), which is 1"
-            raise Failed(happened, kept)
+        found = seen[two_processes][rank].alone
+        right = wanted[two_processes][rank].alone
+        if not _are_equal(found.gradients, right.gradients):
+            first = _in_words(found.gradients[0])
+            kept = _in_words(right.gradients[0])
+            happened = f"in a group of one the first gradient became {first}"
+            raise Failed(happened, f"{kept}: divided by dist.get_world_size(), which is 1")

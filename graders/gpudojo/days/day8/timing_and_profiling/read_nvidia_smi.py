@@ -29,8 +29,12 @@ class GpuRow(Case, frozen=True):
             return with_article(self.kind)
         items = []
         for key, (kind, text) in self.values.items():
-            shown = repr(text) if kind == "str" else text
-            items.append(f"{key}: {shown} ({kind})" if shown else f"{key}: None")
+            value = f"{text} ({kind})"
+            if kind == "str":
+                value = f"{text!r} (str)"
+            elif not text:
+                value = "None"
+            items.append(f"{key}: {value}")
         return "{" + ", ".join(items) + "}"
 
 
@@ -49,18 +53,20 @@ def _call_read_nvidia_smi(call: Call, text: str) -> Read:
     except StudentRaised as error:
         message = f"{error.evidence.message} (for the text {text!r})"
         raise error.with_facts(message=message) from None
-    gpus = [_describe_gpu(gpu) for gpu in answer] if isinstance(answer, list) else []
-    return Read(text, type(answer).__name__, gpus)
+    gpus = answer if isinstance(answer, list) else ()
+    rows = [_describe_gpu(gpu) for gpu in gpus]
+    return Read(text, type(answer).__name__, rows)
 
 
 def _describe_gpu(gpu: Any) -> GpuRow:
     """One item of the list that the student's function returned."""
     if not isinstance(gpu, dict):
         return GpuRow(type(gpu).__name__, {})
-    values = {}
+    values: dict[str, tuple[str, str | None]] = {}
     for key, value in dict.items(gpu):
-        text = None if value is None else str(value)
-        values[str(key)] = (type(value).__name__, text)
+        values[str(key)] = (type(value).__name__, str(value))
+        if value is None:
+            values[str(key)] = ("NoneType", None)
     return GpuRow("dict", values)
 
 
@@ -83,13 +89,16 @@ def _make_texts(seed: int) -> dict[str, str]:
     names = draw.sample(MODELS, 5)
     used = draw.sample(range(1, 9_999), 5)
     total = draw.sample(range(10_000, 150_000), 5)
+    # Lines of the table
     first = f"0, {names[0]}, {used[0]}, {total[0]}"
     second = f"1, {names[1]}, {used[1]}, {total[1]}"
+    unknown = f"0, {names[3]}, [N/A], [N/A]"
+    half_known = f"1, {names[2]}, [N/A], {total[2]}"
     unused = f"{draw.randrange(10, 99)}, {names[4]}, 0, {total[4]}"
     return {
         "one": first,
         "several": f"{unused}\n{first}\n{second}",
-        "unknown": f"0, {names[3]}, [N/A], [N/A]\n1, {names[2]}, [N/A], {total[2]}",
+        "unknown": f"{unknown}\n{half_known}",
         "blank": f"\n{first}\n\n\n{second}\n\n",
         "nothing": "",
     }
@@ -108,10 +117,6 @@ runs(read_nvidia_smi, scenarios=USUAL)
 
 def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
     """Raises Failed unless the texts of these names gave the reference's dicts."""
-    usual: list[GpuRow] = []
-    for name in USUAL:
-        if name in seen[texts]:
-            usual += seen[texts][name].gpus
     for name in names:
         right = wanted[texts][name]
         # An error, no list, or a list of another length
@@ -125,27 +130,38 @@ def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
         if count != len(right.gpus):
             dicts = "1 dict" if count == 1 else f"{count} dicts"
             happened = f"{right.text!r} gave {dicts}"
-            raise Failed(happened, f"{len(right.gpus)}", at=("first return",))
+            raise Failed(happened, str(len(right.gpus)), at=("first return",))
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                # What is as wrong in the usual texts belongs to their check.
-                about = "reads_every_gpu" if gpu in usual else ""
+                happened = f"{right.text!r} gave {gpu}"
                 at = _where_to_look(gpu, wished, right)
-                raise Failed(f"{right.text!r} gave {gpu}", str(wished), at=at, about=about)
+                # What is as wrong in the usual texts belongs to their check.
+                about = "reads_every_gpu" if gpu in _usual_gpus(seen) else ""
+                seen.about(texts.name, name)
+                raise Failed(happened, str(wished), at=at, about=about)
+
+
+def _usual_gpus(seen: Seen) -> list[GpuRow]:
+    """What the usual texts gave."""
+    gpus: list[GpuRow] = []
+    for name in USUAL:
+        if name in seen[texts]:
+            gpus += seen[texts][name].gpus
+    return gpus
 
 
 def _where_to_look(gpu: GpuRow, wished: GpuRow, right: Read) -> tuple[str, ...]:
     """Patterns for the line that made a wrong dict."""
     if gpu in right.gpus:  # that of another line: they may have been sorted
         return ("sorted(", "sort(")
-    wrong_keys = set()
-    kinds = set()
+    # The types of the wrong values, by key
+    wrong = {}
     for key, value in wished.values.items():
-        kind, text = gpu.values.get(key, ("", None))
-        if (kind, text) != value:
-            wrong_keys.add(key)
-            kinds.add(kind)
-    if wrong_keys <= {"used_mib", "total_mib"} and kinds <= {"int", "NoneType"}:
+        found = gpu.values.get(key, ("", None))
+        if found != value:
+            wrong[key] = found[0]
+    wrong_keys = set(wrong)
+    if wrong_keys <= {"used_mib", "total_mib"} and set(wrong.values()) <= {"int", "NoneType"}:
         return ('== "[N/A]"', "int(")
     if wrong_keys == {"name"}:
         return ("last split(",)
