@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from virtual_cuda.identity import identity
 
@@ -26,45 +26,64 @@ LARGE_SEGMENT: Final = 20 << 20
 LARGE_ALONE: Final = 10 << 20
 NO_POOL: Final = (0, 0)
 _FIRST: Final = 0x7E00_0000_0000  # of device 0; each device has 2**38 addresses
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_HERE: Final = os.path.dirname(os.path.abspath(__file__))
+_OUR_FOLDER: Final = os.path.dirname(_HERE) + os.sep
 
-Frames = tuple[tuple[str, int, str], ...]
 Pool = tuple[int, int]
-kept: Final[set[Pool]] = set()  # pools that a program holds
-unsplit: Final[set[Pool]] = set()  # of these, those with a segment for each block
+held_pools: Final[set[Pool]] = set()  # those that a program holds
+unsplit_pools: Final[set[Pool]] = set()  # of these, those with a segment for each block
 
 
-def stack() -> Frames:
-    """File, line and function of the calling frames, the innermost first.
+class Frame(NamedTuple):
+    """A function that was running, by torch's names for it."""
 
-    Frames inside this package are left out.
-    """
+    filename: str
+    line: int
+    name: str
+
+
+Frames = tuple[Frame, ...]
+
+
+def calling_frames() -> Frames:
+    """The frames that lead here, the innermost first; those inside this package are left out."""
     frame: Any = sys._getframe(1)
     found = []
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_OURS):
-            found.append((code.co_filename, frame.f_lineno, code.co_name))
+        if not code.co_filename.startswith(_OUR_FOLDER):
+            found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     return tuple(found)
 
 
 def frames_as_dicts(frames: Frames) -> list[dict[str, Any]]:
     """The frames in the form that torch's memory snapshots have."""
-    return [{"filename": filename, "line": line, "name": name} for filename, line, name in frames]
+    return [frame._asdict() for frame in frames]
 
 
 class Spot:
     """A stretch of a segment, free or in use."""
 
-    __slots__ = ("address", "frames", "requested", "size", "used")
+    __slots__ = ("address", "frames", "requested", "segment", "size", "used")
 
-    def __init__(self, address: int, size: int) -> None:
+    def __init__(self, segment: Segment, address: int, size: int) -> None:
+        self.segment = segment
         self.address = address
         self.size = size
         self.requested = 0
         self.used = False
         self.frames: Frames = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stretch in the form that torch's memory snapshots have: as a block."""
+        return {
+            "address": self.address,
+            "size": self.size,
+            "requested_size": self.requested,
+            "state": "active_allocated" if self.used else "inactive",
+            "frames": frames_as_dicts(self.frames),
+        }
 
 
 class Segment:
@@ -91,22 +110,46 @@ class Segment:
         self.pool = pool
         self.stream = stream  # on which alone its memory is used again
         self.frames = frames
-        self.spots = [Spot(address, total)]
+        self.spots = [Spot(self, address, total)]
+
+    def is_empty(self) -> bool:
+        """True if no block lies in it."""
+        return not any(spot.used for spot in self.spots)
+
+    def split(self, spot: Spot, size: int) -> None:
+        """Cut a stretch to this size; what is over becomes a stretch of its own, which is free."""
+        rest = Spot(self, spot.address + size, spot.size - size)
+        place = self.spots.index(spot)
+        self.spots.insert(place + 1, rest)
+        spot.size = size
+
+    def join_with_neighbours(self, spot: Spot) -> None:
+        """Join a free stretch with the free ones before and after it."""
+        place = self.spots.index(spot)
+        neighbours = self.spots[max(place - 1, 0) : place + 2]
+        joined = [each for each in neighbours if each is spot or not each.used]
+        first, *others = joined
+        for other in others:
+            first.size += other.size
+            self.spots.remove(other)
 
     def as_dict(self, device: int) -> dict[str, Any]:
         """The segment and its blocks in the form that torch's memory snapshots have."""
         used = sum(spot.size for spot in self.spots if spot.used)
         return {
-            "device": device, "address": self.spots[0].address, "total_size": self.total, "allocated_size": used,
-            "active_size": used, "requested_size": sum(spot.requested for spot in self.spots), "stream": self.stream,
-            "segment_type": "small" if self.small else "large", "segment_pool_id": self.pool, "is_expandable": False,
+            "device": device,
+            "address": self.spots[0].address,
+            "total_size": self.total,
+            "allocated_size": used,
+            "active_size": used,
+            "requested_size": sum(spot.requested for spot in self.spots),
+            "stream": self.stream,
+            "segment_type": "small" if self.small else "large",
+            "segment_pool_id": self.pool,
+            "is_expandable": False,
             "frames": frames_as_dicts(self.frames),
-            "blocks": [
-                {"address": spot.address, "size": spot.size, "requested_size": spot.requested,
-                 "state": "active_allocated" if spot.used else "inactive", "frames": frames_as_dicts(spot.frames)}
-                for spot in self.spots
-            ],
-        }  # fmt: skip
+            "blocks": [spot.as_dict() for spot in self.spots],
+        }
 
 
 class History:
@@ -117,7 +160,8 @@ class History:
         # "alloc" also those of allocations among the events, "all" those of every event.
         self.context = context
         self.skipped = frozenset(skipped)
-        self.entries: deque[dict[str, Any]] = deque(maxlen=min(most, sys.maxsize))
+        most = min(most, sys.maxsize)
+        self.entries: deque[dict[str, Any]] = deque(maxlen=most)
         self.metadata = ""
 
     def note(
@@ -136,16 +180,29 @@ class History:
         """
         if action in self.skipped:
             return
-        told = self.context == "all" or (
-            self.context == "alloc" and action in ("alloc", "segment_alloc", "oom")
-        )
+        keeps_frames = self.context == "all"
+        if self.context == "alloc":
+            keeps_frames = action in ("alloc", "segment_alloc", "oom")
         self.entries.append(
             {
-                "action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
-                "time_us": time.time_ns() // 1000, "compile_context": "N/A", "user_metadata": self.metadata,
-                "pool_id": pool, "frames": frames if told else (),
+                "action": action,
+                "device_free" if action == "oom" else "addr": address,
+                "size": size,
+                "stream": stream,
+                "time_us": time.time_ns() // 1000,
+                "compile_context": "N/A",
+                "user_metadata": self.metadata,
+                "pool_id": pool,
+                "frames": frames if keeps_frames else (),
             }
-        )  # fmt: skip
+        )
+
+
+class _WaitingSpot(NamedTuple):
+    """A stretch that was freed while another stream worked on it."""
+
+    until: float  # when that stream is done, by `time.perf_counter`
+    spot: Spot
 
 
 class Layout:
@@ -163,71 +220,86 @@ class Layout:
         # Pools in use, the innermost last; each with its thread, or None for all threads.
         self.pools: list[tuple[Pool, int | None]] = []
         self._next = _FIRST + (index << 38)
-        self._known: dict[int, tuple[Segment, Spot]] = {}  # by the identity of a block
+        self._spots: dict[int, Spot] = {}  # by the identity of a block
         self._users: dict[int, list[Any]] = {}  # likewise: other streams that work on it
-        self._waiting: list[tuple[float, Segment, Spot]] = []  # freed, but so used
+        self._waiting: list[_WaitingSpot] = []
 
     @property
     def pool(self) -> Pool:
         """The pool of the blocks that this thread allocates now."""
-        mine = (None, threading.get_ident())
-        return next((pool for pool, thread in reversed(self.pools) if thread in mine), NO_POOL)
+        here = threading.get_ident()
+        for pool, thread in reversed(self.pools):
+            if thread is None or thread == here:
+                return pool
+        return NO_POOL
 
     def spot_of(self, block: Any, requested: int | None = None) -> Spot:
         """The stretch of memory of a block; it is given one if it has none.
 
         `requested` is how many bytes the program asked for, if that is less than the block's size.
         """
-        known = self._known.get(identity(block))
-        return (
-            self._find_room(block, block.size if requested is None else requested)
-            if known is None
-            else known[1]
-        )
+        spot = self._spots.get(identity(block))
+        if spot is not None:
+            return spot
+        if requested is None:
+            requested = block.size
+        return self._place_block(block, requested)
 
-    def _find_room(self, block: Any, requested: int) -> Spot:
+    def _place_block(self, block: Any, requested: int) -> Spot:
         """Give a block its stretch of memory, and return it.
 
         This may add a segment. Both are noted in the history, if one is recorded.
         """
         size = block.size
         history = self.history
-        frames = stack() if history is not None and history.context is not None else ()
-        small = size <= SMALL
+        frames: Frames = ()
+        if history is not None and history.context is not None:
+            frames = calling_frames()
         stream = self._streams.get(self.index, 0)
-        self._release_waiting()
         pool = self.pool
-        # The smallest free stretch that fits, the lowest address first; or a new segment.
-        free = [
-            (spot.size, spot.address, segment, spot)
-            for segment in self.segments
-            if segment.small is small and segment.pool == pool and segment.stream == stream
-            for spot in segment.spots
-            if not spot.used and spot.size >= size
-        ]
-        if free:
-            _, _, segment, spot = min(free, key=lambda found: found[:2])
-        else:
-            whole = -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
-            total = SMALL_SEGMENT if small else LARGE_SEGMENT if size < LARGE_ALONE else whole
-            segment = Segment(self._next, total, small, pool, stream, frames)
-            self._next += total
-            self.segments.append(segment)
-            spot = segment.spots[0]
-            if history is not None:
-                history.note("segment_alloc", spot.address, total, pool, stream, frames)
+        self._release_waiting()
+        spot = self._free_spot_for(size, pool, stream)
+        if spot is None:
+            spot = self._add_segment(size, pool, stream, frames).spots[0]
         # What is over becomes a free stretch of its own, if it is large enough.
         rest = spot.size - size
-        if pool not in unsplit and (rest >= ROUND if small else rest > SMALL):
-            segment.spots.insert(segment.spots.index(spot) + 1, Spot(spot.address + size, rest))
-            spot.size = size
+        is_worth_it = rest >= ROUND if size <= SMALL else rest > SMALL
+        if is_worth_it and pool not in unsplit_pools:
+            spot.segment.split(spot, size)
         spot.used = True
         spot.requested = requested
         spot.frames = frames
-        self._known[identity(block)] = segment, spot
+        self._spots[identity(block)] = spot
         if history is not None:
-            history.note("alloc", spot.address, requested, segment.pool, stream, frames)
+            history.note("alloc", spot.address, requested, pool, stream, frames)
         return spot
+
+    def _free_spot_for(self, size: int, pool: Pool, stream: int) -> Spot | None:
+        """The smallest free stretch that fits, the one with the lowest address first, or None."""
+        is_small = size <= SMALL
+        fitting = []
+        for segment in self.segments:
+            if segment.small is not is_small or segment.pool != pool or segment.stream != stream:
+                continue
+            fitting += [spot for spot in segment.spots if not spot.used and spot.size >= size]
+        return min(fitting, key=lambda spot: (spot.size, spot.address), default=None)
+
+    def _add_segment(self, size: int, pool: Pool, stream: int, frames: Frames) -> Segment:
+        """Add a segment for a block of this size, note it in the history, and return it."""
+        is_small = size <= SMALL
+        if is_small:
+            total = SMALL_SEGMENT
+        elif size < LARGE_ALONE:
+            total = LARGE_SEGMENT
+        else:
+            total = -(-size // SMALL_SEGMENT) * SMALL_SEGMENT  # rounded up
+        address = self._next
+        segment = Segment(address, total, is_small, pool, stream, frames)
+        self._next += total
+        self.segments.append(segment)
+        if self.history is not None:
+            self.history.note("segment_alloc", address, total, pool, stream, frames)
+        return segment
 
     def release(self, block: Any) -> None:
         """Free the memory of a block; nothing happens if it has no address.
@@ -235,17 +307,18 @@ class Layout:
         Where another stream still works on it (see `record_stream`), it stays in use until that is
         done.
         """
-        found = self._known.pop(identity(block), None)
-        if found is None:
+        key = identity(block)
+        spot = self._spots.pop(key, None)
+        if spot is None:
             return
-        self._note_free("free_requested", *found)
-        until = max(
-            (stream._busy_until for stream in self._users.pop(identity(block), ())), default=0.0
-        )
+        self._note_free("free_requested", spot)
+        until = 0.0
+        for stream in self._users.pop(key, ()):
+            until = max(until, stream._busy_until)
         if until > time.perf_counter():
-            self._waiting.append((until, *found))
+            self._waiting.append(_WaitingSpot(until, spot))
         else:
-            self._free_spot(*found)
+            self._free_spot(spot)
 
     def record_stream(self, block: Any, stream: Any) -> None:
         """Note that another stream works on a block.
@@ -254,37 +327,40 @@ class Layout:
         again before the stream has done what it then has to do.
         """
         self.spot_of(block)
-        self._users.setdefault(identity(block), []).append(stream)
+        users = self._users.setdefault(identity(block), [])
+        users.append(stream)
 
     def _release_waiting(self) -> None:
         """Free the stretches whose streams have done their work."""
         waiting = self._waiting
         self._waiting = []
-        for until, segment, spot in waiting:
-            if until > time.perf_counter():
-                self._waiting.append((until, segment, spot))
+        for each in waiting:
+            if each.until > time.perf_counter():
+                self._waiting.append(each)
             else:
-                self._free_spot(segment, spot)
+                self._free_spot(each.spot)
 
-    def _note_free(self, action: str, segment: Segment, spot: Spot) -> None:
+    def _note_free(self, action: str, spot: Spot) -> None:
         """Note in the history, if one is recorded, that a block was freed."""
-        if (history := self.history) is not None:
-            frames = stack() if history.context == "all" else ()
-            history.note(action, spot.address, spot.requested, segment.pool, segment.stream, frames)
+        if self.history is not None:
+            self._note_return(self.history, action, spot.address, spot.requested, spot.segment)
 
-    def _free_spot(self, segment: Segment, spot: Spot) -> None:
+    def _note_return(
+        self, history: History, action: str, address: int, size: int, segment: Segment
+    ) -> None:
+        """Note that memory of a segment was given back, with the frames if all are wanted."""
+        frames: Frames = ()
+        if history.context == "all":
+            frames = calling_frames()
+        history.note(action, address, size, segment.pool, segment.stream, frames)
+
+    def _free_spot(self, spot: Spot) -> None:
         """Mark a stretch as free, and join it with free neighbours."""
-        self._note_free("free_completed", segment, spot)
-        spot.used, spot.requested, spot.frames = False, 0, ()
-        place = segment.spots.index(spot)
-        for other in segment.spots[place + 1 : place + 2]:
-            if not other.used:
-                spot.size += other.size
-                segment.spots.remove(other)
-        for other in segment.spots[max(place - 1, 0) : place]:
-            if not other.used:
-                other.size += spot.size
-                segment.spots.remove(spot)
+        self._note_free("free_completed", spot)
+        spot.used = False
+        spot.requested = 0
+        spot.frames = ()
+        spot.segment.join_with_neighbours(spot)
 
     def empty(self) -> None:
         """Give segments back that nothing lies in.
@@ -292,26 +368,23 @@ class Layout:
         Segments of pools that a program holds stay. Each one given back is noted in the history.
         """
         self._release_waiting()
-        for segment in [
-            s
-            for s in self.segments
-            if s.pool not in kept and not any(spot.used for spot in s.spots)
-        ]:
+        for segment in list(self.segments):
+            if segment.pool in held_pools or not segment.is_empty():
+                continue
             self.segments.remove(segment)
             if self.history is not None:
-                frames = stack() if self.history.context == "all" else ()
                 address = segment.spots[0].address
-                self.history.note(
-                    "segment_free", address, segment.total, segment.pool, segment.stream, frames
-                )
+                self._note_return(self.history, "segment_free", address, segment.total, segment)
 
     def frames_at(self, address: int) -> list[dict[str, Any]] | None:
         """The frames that allocated the block at an address.
 
         None where no block begins there, or no frames were recorded.
         """
-        frames = next((s.frames for _, s in self._known.values() if s.address == address), ())
-        return frames_as_dicts(frames) if frames else None
+        for spot in self._spots.values():
+            if spot.address == address:
+                return frames_as_dicts(spot.frames) or None
+        return None
 
     def snapshot(self, blocks: Iterable[Any], reserved: int) -> list[dict[str, Any]]:
         """All segments, as dictionaries, with these blocks in them.
@@ -322,17 +395,22 @@ class Layout:
         for block in blocks:
             if block.size:
                 self.spot_of(block)
-        found = [segment.as_dict(self.index) for segment in self.segments]
-        if (cached := reserved - sum(segment.total for segment in self.segments)) > 0:
-            found.append(Segment(self._next, cached, False).as_dict(self.index))
-        return found
+        segments = list(self.segments)
+        cached = reserved - sum(segment.total for segment in segments)
+        if cached > 0:
+            segments.append(Segment(self._next, cached, False))
+        return [segment.as_dict(self.index) for segment in segments]
 
     def traces(self) -> list[dict[str, Any]]:
         """The events of the history, as dictionaries; an empty list if none is recorded."""
+        if self.history is None:
+            return []
+        events = []
         # A copy, since other threads allocate meanwhile.
-        entries = () if self.history is None else list(self.history.entries)
-        told = ((entry, frames_as_dicts(entry["frames"])) for entry in entries)
-        return [
-            {**{k: v for k, v in e.items() if k != "frames"}, **({"frames": f} if f else {})}
-            for e, f in told
-        ]
+        for entry in list(self.history.entries):
+            event = dict(entry)
+            frames = event.pop("frames")
+            if frames:
+                event["frames"] = frames_as_dicts(frames)
+            events.append(event)
+        return events

@@ -20,7 +20,7 @@ from virtual_cuda.device.layout import (
     SMALL,
     SMALL_SEGMENT,
     Layout,
-    stack,
+    calling_frames,
 )
 
 # ---- the names of torch.cuda.memory_stats --------------------------------------------------------
@@ -299,7 +299,7 @@ class Allocator:
         self.ooms += 1
         layout = self.layout
         if layout is not None and layout.history is not None:
-            layout.history.note("oom", self.free, size, layout.pool, frames=stack())
+            layout.history.note("oom", self.free, size, layout.pool, frames=calling_frames())
         raise OutOfMemory(size, self)
 
     def _set_small_high(self, size: int) -> None:

@@ -18,7 +18,13 @@ pinned_storages: Final[dict[int, Any]] = {}
 registered_memory: Final[dict[int, int]] = {}
 
 SPARSE_LAYOUTS: Final = frozenset(
-    {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+    [
+        torch.sparse_coo,
+        torch.sparse_csr,
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+    ]
 )
 
 
@@ -27,8 +33,10 @@ def parts_of_sparse(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        indices = [tensor.ccol_indices(), tensor.row_indices()]
+    else:
+        indices = [tensor.crow_indices(), tensor.col_indices()]
+    return [*indices, tensor.values()]
 
 
 def has_pinned_memory(tensor: torch.Tensor) -> bool:
@@ -41,7 +49,8 @@ def has_pinned_memory(tensor: torch.Tensor) -> bool:
     if storage is not None and storage() is not None:
         return True
     for address, nbytes in registered_memory.items():
-        if 0 <= tensor.data_ptr() - address < nbytes:
+        offset = tensor.data_ptr() - address
+        if 0 <= offset < nbytes:
             return True
     return False
 
@@ -56,8 +65,11 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout in SPARSE_LAYOUTS:
         return _pin_sparse(tensor)
     copy = tensor.clone(memory_format=torch.preserve_format)
-    if not tensor.is_nested and copy.stride() != tensor.stride():
-        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
+    if tensor.is_nested:
+        return count_pinned_memory(copy)
+    strides = tensor.stride()
+    if copy.stride() != strides:
+        copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=CPU)
         copy.copy_(tensor)
     return count_pinned_memory(copy)
 

@@ -36,10 +36,10 @@ class FusedRmsNorm(torch.autograd.Function):
         inner_weight = None if weight is None else weight._inner
         out = torch.rms_norm(inner, shape, inner_weight, eps)
         # The reciprocal of the root, in single precision at least, is kept for backward.
-        wide = inner.to(torch.float64 if inner.dtype is torch.float64 else torch.float32)
+        dtype = torch.promote_types(inner.dtype, torch.float32)
         ctx.dims = list(range(-len(shape), 0))
-        ctx.eps = torch.finfo(wide.dtype).eps if eps is None else eps
-        reciprocal = _reciprocal_of_root(wide, ctx.dims, ctx.eps)
+        ctx.eps = torch.finfo(dtype).eps if eps is None else eps
+        reciprocal = _reciprocal_of_root(inner.to(dtype), ctx.dims, ctx.eps)
         kept, result = wrap_each((reciprocal, out), device)
         ctx.save_for_backward(input, weight, kept)
         work = work_of(out, (inner,))
@@ -56,12 +56,10 @@ class FusedRmsNorm(torch.autograd.Function):
         device = require_open_device(input)
         # With `create_graph`: made of operators, each with its own gradient.
         if torch.is_grad_enabled():
-            reciprocal = _reciprocal_of_root(input.to(kept.dtype), ctx.dims, ctx.eps)
-            return (
-                *_input_and_weight_gradients(ctx, gradient, input, weight, reciprocal),
-                None,
-                None,
-            )
+            wide = input.to(kept.dtype)
+            reciprocal = _reciprocal_of_root(wide, ctx.dims, ctx.eps)
+            gradients = _input_and_weight_gradients(ctx, gradient, input, weight, reciprocal)
+            return *gradients, None, None
         inner_weight = None if weight is None else weight._inner
         inner_gradient = gradient._inner
         gradients = _input_and_weight_gradients(
@@ -94,11 +92,14 @@ def _input_and_weight_gradients(
         scaled = wide_gradient
         if weight is not None:
             scaled = wide_gradient * weight.to(reciprocal.dtype)
-        along_normal = (scaled * normal).mean(ctx.dims, keepdim=True)
-        input_gradient = (reciprocal * (scaled - normal * along_normal)).to(input.dtype)
+        product = scaled * normal
+        along_normal = product.mean(ctx.dims, keepdim=True)
+        rest = scaled - normal * along_normal
+        input_gradient = (reciprocal * rest).to(input.dtype)
     if ctx.needs_input_grad[1]:
         weight_gradient = wide_gradient * normal
-        rows = list(range(input.dim() - len(ctx.dims)))
+        row_dims = input.dim() - len(ctx.dims)
+        rows = list(range(row_dims))
         if rows:
             weight_gradient = weight_gradient.sum(rows)
         weight_gradient = weight_gradient.to(weight.dtype)
@@ -129,14 +130,19 @@ def rms_norm(
 
 def _fused_kernel_takes(input: Any, shape: list[int], weight: Any) -> bool:
     """True if the fused kernel runs on these: all on one device, of one dtype, shapes that fit."""
-    if type(input) not in VIRTUAL or input._block.device.closed:
+    if type(input) not in VIRTUAL:
         return False
-    if not input.is_floating_point():
+    device = input._block.device
+    if device.closed or not input.is_floating_point():
         return False
-    if not shape or list(input.shape[-len(shape) :]) != shape:
+    last_sizes = list(input.shape[-len(shape) :])
+    if not shape or last_sizes != shape:
         return False
+    # The weight must fit, too.
     if weight is None:
         return True
-    if type(weight) not in VIRTUAL or weight._block.device is not input._block.device:
+    if type(weight) not in VIRTUAL or weight._block.device is not device:
         return False
-    return weight.dtype is input.dtype and list(weight.shape) == shape
+    if weight.dtype is not input.dtype:
+        return False
+    return list(weight.shape) == shape

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import torch.cuda.memory
 
-from virtual_cuda.device.layout import NO_POOL, History, Pool, kept, unsplit
+from virtual_cuda.device.layout import NO_POOL, History, Pool, held_pools, unsplit_pools
 from virtual_cuda.device.state import Block, VirtualGpu
 from virtual_cuda.ops.dispatch import allocate
 from virtual_cuda.patching import Opening, Patch, torch_patches
@@ -277,16 +277,16 @@ class MemPool:
     ) -> None:
         self.allocator = allocator
         self.id: Pool = (0, next(pool_numbers))
-        kept.add(self.id)
+        held_pools.add(self.id)
         if no_split:
-            unsplit.add(self.id)
+            unsplit_pools.add(self.id)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's exit the names of this module are None.
         if is_finalizing():
             return
-        kept.discard(self.id)
-        unsplit.discard(self.id)
+        held_pools.discard(self.id)
+        unsplit_pools.discard(self.id)
 
     def use_count(self) -> int:
         return _uses_of_pools.get(self.id, 1)
