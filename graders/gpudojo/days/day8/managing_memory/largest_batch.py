@@ -75,9 +75,14 @@ class _Trial:
             raise
 
     def kept_in_cache(self) -> int:
-        """The most bytes in the cache when a later try began, above those at the first one."""
-        first, *later = self.cached or [0]
-        return max((cached - first for cached in later), default=0)
+        """The most bytes in the cache when a later try began, above those at the first one.
+
+        Where there was one try at most, and without a GPU, these are 0.
+        """
+        if len(self.cached) < 2:
+            return 0
+        first, *later = self.cached
+        return max(later) - first
 
 
 class Search(Case, frozen=True):
@@ -95,10 +100,17 @@ class Search(Case, frozen=True):
     met: int  # the number of tries when another error was raised
 
     @property
-    def tried(self) -> str:
-        """The sizes, for people."""
-        shown = ", ".join(map(str, self.sizes[:8]))
-        return f"{shown}, …" if len(self.sizes) > 8 else shown or "nothing"
+    def sizes_in_words(self) -> str:
+        """The first sizes, for people."""
+        if not self.sizes:
+            return "nothing"
+        first = ", ".join(map(str, self.sizes[:8]))
+        return f"{first}, …" if len(self.sizes) > 8 else first
+
+    @property
+    def scenario_in_words(self) -> str:
+        """Where the search starts, and what fits."""
+        return f"(start={self.start}, {self.fits} fits)"
 
     @property
     def error_line(self) -> int | None:
@@ -190,25 +202,24 @@ def searches(call: Call) -> dict[str, Cases[Search]]:
     The bug shows at once, after one halving, and after two as an error about memory.
     """
     draw = random.Random(call.seed).randrange
-    start = error_start(call.seed)
-    value_error = ValueError(f"{draw(100)} is an odd number of sprites")
+    search = partial(_call_largest_batch, call)
+    fitting = {}
+    for name, (start, fits) in _starts_and_fits(call.seed).items():
+        fitting[name] = partial(search, start, fits)
+    # Other errors
+    odd = ValueError(f"{draw(100)} is an odd number of sprites")
     shapes = f"mat1 and mat2 shapes cannot be multiplied ({draw(9)}x2 and 3x4)"
     access = "CUDA error: an illegal memory access was encountered"
-    fitting = {}
-    for name, (begin, fits) in _starts_and_fits(call.seed).items():
-        fitting[name] = partial(_call_largest_batch, call, begin, fits)
+    start = error_start(call.seed)
     bugs = {
-        "ValueError": partial(_call_largest_batch, call, start, 1, value_error, start),
-        "RuntimeError": partial(
-            _call_largest_batch, call, start, 1, RuntimeError(shapes), start // 2
-        ),
-        "RuntimeError about memory": partial(
-            _call_largest_batch, call, start, 1, RuntimeError(access), start // 4
-        ),
+        "ValueError": partial(search, start, 1, odd, start),
+        "RuntimeError": partial(search, start, 1, RuntimeError(shapes), start // 2),
+        "RuntimeError about memory": partial(search, start, 1, RuntimeError(access), start // 4),
     }
-    nothing = {
-        f"nothing_fits_{n}": partial(_call_largest_batch, call, n, 0) for n in (draw(10, 12), 1)
-    }
+    # Nothing fits
+    nothing = {}
+    for start in (draw(10, 12), 1):
+        nothing[f"nothing_fits_{start}"] = partial(search, start, 0)
     return {
         "something_fits": try_scenarios(fitting),
         "nothing_fits": try_scenarios(nothing),
@@ -241,29 +252,27 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
 
 def _tried_other_sizes(found: Search, right: Search) -> Failed:
     """The failure of a search that tried other sizes than the reference, or in another order."""
-    happened = f"(start={right.start}, {right.fits} fits) it tried {found.tried}"
+    happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
+    expected = right.sizes_in_words
     if found.error:
-        happened += f" and raised {found.error.type}"
-    line = None
-    at = HALVING
+        happened = f"{happened} and raised {found.error.type}"
+    count = len(right.sizes)
     if len(found.sizes) < 2:
-        line = found.error_line
-        at = ("raise", "except")
-    elif len(found.sizes) < len(right.sizes):
-        at = ("raise", *HALVING)
-    elif found.sizes[: len(right.sizes)] == right.sizes:  # it had found the size
-        line = found.lines[len(right.sizes)]
-        at = ()
-    return Failed(happened, right.tried, line, None, at)
+        return Failed(happened, expected, found.error_line, at=("raise", "except"))
+    if len(found.sizes) < count:
+        return Failed(happened, expected, at=("raise", *HALVING))
+    if found.sizes[:count] == right.sizes:  # it had found the size
+        return Failed(happened, expected, found.lines[count])
+    return Failed(happened, expected, at=HALVING)
 
 
 def _returned_another_size(found: Search, right: Search) -> Failed:
     """The failure of a search that tried the right sizes, but returned no right one."""
-    where = f"(start={right.start}, {right.fits} fits) it"
+    where = right.scenario_in_words
     expected = f"{right.value} returned"
     if found.error:
-        return Failed(f"{where} raised {found.error.type}", expected, found.error.line)
-    happened = f"{where} returned {found.shown}"
+        return Failed(f"{where} it raised {found.error.type}", expected, found.error.line)
+    happened = f"{where} it returned {found.shown}"
     if found.shown == "None":  # the line of the try that fitted
         line = found.lines[-1]
         return Failed(happened, expected, line, at=("unused largest_batch(",))
@@ -275,11 +284,11 @@ def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
     """Cached memory is freed between two tries."""
     for found, right in _compared_searches(seen, wanted, "something_fits"):
         if len(found.sizes) < min(2, len(right.sizes)):
-            happened = f"(start={right.start}, {right.fits} fits) it tried {found.tried}"
-            raise Failed(happened, right.tried)
+            happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
+            raise Failed(happened, right.sizes_in_words)
         if found.kept > right.kept + 20 * MIB:
-            kept = f"{found.kept // MIB} MiB"
-            happened = f"{kept} were still in the cache when the next try began"
+            kept = found.kept // MIB
+            happened = f"{kept} MiB were still in the cache when the next try began"
             raise Failed(happened, "torch.cuda.empty_cache() first")
 
 
@@ -292,14 +301,14 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
         raised = found.error
         assert right.error is not None
         if raised is None:
-            at = () if any(size < 1 for size in found.sizes) else ("last return",)
             happened = f"{where} nothing fits, and it returned {found.shown}"
-            raise Failed(happened, expected, at=at)
+            tried_too_small = any(size < 1 for size in found.sizes)
+            raise Failed(happened, expected, at=() if tried_too_small else ("last return",))
         if raised.type != right.error.type or raised.message != found.last:
-            message = raised.message.partition(".")[0]
+            message, *_ = raised.message.split(".")
             raise Failed(f"{where} it raised {raised.type}: {message}", expected, raised.line)
         if found.sizes != right.sizes:
-            raise Failed(f"{where} it tried {found.tried}", right.tried)
+            raise Failed(f"{where} it tried {found.sizes_in_words}", right.sizes_in_words)
 
 
 @largest_batch.check(points=0.5)
@@ -309,16 +318,14 @@ def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
         raised = found.error
         bug = right.error
         assert bug is not None
+        tried = found.sizes_in_words
         if not found.met:
             size = f"a batch of {right.sizes[-1]}, which raises a {bug.type}, was never tried"
-            raise Failed(f"{size}; tried: {found.tried}", right.tried, found.error_line)
+            raise Failed(f"{size}; tried: {tried}", right.sizes_in_words, found.error_line)
         if raised is None or len(found.sizes) > found.met:
-            swallowed = f"{bug.type} ({bug.message}) was taken for out of memory"
-            raise Failed(
-                f"{swallowed}; tried: {found.tried}",
-                f"the {bug.type} itself, after {right.tried}",
-                misconception="swallowed-every-error",
-            )
+            happened = f"{bug.type} ({bug.message}) was taken for out of memory; tried: {tried}"
+            expected = f"the {bug.type} itself, after {right.sizes_in_words}"
+            raise Failed(happened, expected, misconception="swallowed-every-error")
         if (raised.type, raised.message) != (bug.type, bug.message):
             happened = f"a {bug.type} was raised as {raised.type}: {raised.message}"
             raise Failed(happened, f"{bug.type}: {bug.message}", raised.line)

@@ -10,9 +10,9 @@ from gpudojo.days.day8.managing_memory.declaration import peak_memory
 from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, torch, try_inputs
-from gpudojo.grading.checks import count_in_words, is_about_cuda, runs, scenario_pairs
+from gpudojo.grading.checks import compare_cases, count_in_words, is_about_cuda, runs
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Failed, Seen, with_article
+from gpudojo.model.exercise import Failed, Probe, Seen, with_article
 
 KIB = 1024
 
@@ -48,50 +48,59 @@ def _draw_sizes(seed: int) -> Sizes:
     )
 
 
+def _allocate_bytes(size: int, device: Any) -> Any:
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+class _Work:
+    """A function for student code to call, which has its peak in its middle."""
+
+    def __init__(self, sizes: Sizes, device: Any) -> None:
+        self.sizes = sizes
+        self.device = device
+        self.results: list[Any] = []  # of all calls
+
+    def __call__(self) -> str:
+        third = self.sizes.highest // 3
+        first = _allocate_bytes(third, self.device)
+        second = _allocate_bytes(2 * third, self.device)
+        del first, second
+        self.results.append(_allocate_bytes(self.sizes.left, self.device))
+        return "the result of fn is not used"
+
+
 def _call_peak_memory(call: Call, device: Any) -> Measured:
     """Call the student's function once and describe its answer. Raises StudentRaised.
 
-    `fn` has its peak in its middle. Something is allocated before, and an earlier, higher peak is
-    over. All blocks are small ones, which the allocator counts to the byte whatever it has cached.
+    Something is allocated before, and an earlier, higher peak is over. All blocks are small ones,
+    which the allocator counts to the byte whatever it has cached.
     """
     sizes = _draw_sizes(call.seed)
-
-    def allocate(size: int) -> Any:
-        return torch.empty(size, dtype=torch.uint8, device=device)
-
-    calls: list[int] = []
-    left: list[Any] = []
-
-    def fn() -> str:
-        calls.append(1)
-        first = allocate(sizes.highest // 3)
-        second = allocate(sizes.highest // 3 * 2)
-        del first, second
-        left.append(allocate(sizes.left))
-        return "the result of fn is not used"
-
-    on_gpu = torch.device(device).type == "cuda"
-    base = torch.cuda.memory_allocated(device) if on_gpu else 0
+    base = 0
+    if torch.device(device).type == "cuda":
+        base = torch.cuda.memory_allocated(device)
     # What is there before the call, and an earlier peak
-    before = allocate(sizes.before)
-    earlier = [allocate(sizes.earlier // 4) for _ in range(4)]
+    before = _allocate_bytes(sizes.before, device)
+    earlier = [_allocate_bytes(sizes.earlier // 4, device) for _ in range(4)]
     earlier.clear()
     # The call
-    value = call(Sealed(fn), device)
+    work = _Work(sizes, device)
+    value = call(Sealed(work), device)
     del before
     number = int_or_none(value)
     return Measured(
         kind=type(value).__name__,
         value=None if number is None else number - base,
         shown=repr(value)[:60],
-        calls=len(calls),
+        calls=len(work.results),
         sizes=sizes,
     )
 
 
 def _measure_on(call: Call, *devices: Any) -> Cases[Measured]:
     """One call for each way of naming a device."""
-    return try_inputs(_call_peak_memory, call, {repr(device): device for device in devices})
+    inputs = {repr(device): device for device in devices}
+    return try_inputs(_call_peak_memory, call, inputs)
 
 
 @peak_memory.probe
@@ -108,7 +117,7 @@ def on_the_second_gpu(call: Call) -> Cases[Measured]:
 
     The first one, which is the current one, has another peak.
     """
-    other = torch.empty(300 * KIB, dtype=torch.uint8, device="cuda:0")
+    other = _allocate_bytes(300 * KIB, "cuda:0")
     found = _measure_on(call, "cuda:1")
     del other
     return found
@@ -117,7 +126,7 @@ def on_the_second_gpu(call: Call) -> Cases[Measured]:
 @peak_memory.probe(edge=True)
 def on_the_cpu(call: Call) -> Cases[Measured]:
     """Answers for the CPU of a machine with a GPU, which has something in its memory."""
-    other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
+    other = _allocate_bytes(300 * KIB, call.device)
     found = _measure_on(call, "cpu", torch.device("cpu"))
     del other
     return found
@@ -163,46 +172,54 @@ def _meaning_of_answer(found: Measured, right: Measured) -> str | None:
 
 
 def _compared_answers(
-    seen: Cases[Measured], wanted: Cases[Measured]
+    seen: Seen, wanted: Seen, probe: Probe[Cases[Measured]]
 ) -> Iterator[tuple[str, Measured, Measured]]:
-    """Yield name, answer and right answer of each scenario.
+    """Yield name, answer and right answer of each scenario of a probe.
 
     Raises Failed for an answer that is no int, and if `fn` was not called exactly once.
     """
-    for name, found, right in scenario_pairs(seen, wanted):
+    for name, found, right in compare_cases(seen, wanted, probe):
         if found.value is None:
             happened = f"device={name} gave {found.shown}, {with_article(found.kind)}"
             raise Failed(happened, "a number of bytes, as an int")
         if found.calls != 1:
-            how_often = "never called"
+            called = "never called"
             if found.calls:
-                how_often = f"called {count_in_words(found.calls)}"
-            raise Failed(f"device={name}: `fn` was {how_often}", "called once", at=("last fn(",))
+                called = f"called {count_in_words(found.calls)}"
+            happened = f"device={name}: `fn` was {called}"
+            raise Failed(happened, "called once", at=("last fn(",))
         yield name, found, right
 
 
 def _in_kib(size: int | None) -> str:
     """A number of bytes for people, in KiB or, where it is less than one, in bytes."""
     size = size or 0
-    return f"{size} bytes" if 0 < size < KIB else f"{size / KIB:g} KiB"
+    if 0 < size < KIB:
+        return f"{size} bytes"
+    return f"{size / KIB:g} KiB"
 
 
 @peak_memory.check(points=0.5)
 def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
     """It calls `fn` once and returns the most bytes that were allocated meanwhile, earlier ones
     included."""
-    for name, found, right in _compared_answers(seen[peaks], wanted[peaks]):
+    for name, found, right in _compared_answers(seen, wanted, peaks):
         meaning = _meaning_of_answer(found, right)
         if meaning not in ("", EARLIER):  # the second is another check's
-            note = f": {meaning}" if meaning else ""
-            happened = f"device={name} gave {_in_kib(found.value)}{note}"
+            happened = _answer_in_words(name, found, meaning)
             raise Failed(happened, f"{_in_kib(right.value)}, the peak")
+
+
+def _answer_in_words(name: str, found: Measured, meaning: str | None) -> str:
+    """The answer for a device, and what that number is."""
+    note = f": {meaning}" if meaning else ""
+    return f"device={name} gave {_in_kib(found.value)}{note}"
 
 
 @peak_memory.check(points=0.25, needs=("runs", "finds_the_highest_moment"))
 def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
     """A peak from before the call does not count."""
-    for name, found, right in _compared_answers(seen[peaks], wanted[peaks]):
+    for name, found, right in _compared_answers(seen, wanted, peaks):
         if _meaning_of_answer(found, right) == EARLIER:
             happened = f"device={name} gave {_in_kib(found.value)}, {EARLIER}"
             raise Failed(happened, f"{_in_kib(right.value)}, the peak while `fn` ran")
@@ -213,13 +230,12 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
     """It measures the device passed in, even if another one is current."""
     # What is mistaken in the same way on one GPU is another check's.
     elsewhere = set()
-    for _, found, right in _compared_answers(seen[peaks], wanted[peaks]):
+    for _, found, right in _compared_answers(seen, wanted, peaks):
         elsewhere.add(_meaning_of_answer(found, right))
-    for name, found, right in _compared_answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
+    for name, found, right in _compared_answers(seen, wanted, on_the_second_gpu):
         meaning = _meaning_of_answer(found, right)
         if meaning is None or (meaning and meaning not in elsewhere):
-            note = f": {meaning}" if meaning else ""
-            happened = f"with two GPUs, device={name} gave {_in_kib(found.value)}{note}"
+            happened = f"with two GPUs, {_answer_in_words(name, found, meaning)}"
             expected = f"{_in_kib(right.value)}: the memory of that one"
             key = "current-gpu-used" if meaning not in elsewhere else None
             at = ("reset_peak_memory_stats(",) if meaning == EARLIER else ()
@@ -230,6 +246,6 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
 def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
     """On the CPU `fn` is also called once, and the answer is 0."""
     for probe in (on_the_cpu, without_a_gpu):
-        for name, found, _ in _compared_answers(seen[probe], wanted[probe]):
+        for name, found, _ in _compared_answers(seen, wanted, probe):
             if found.value != 0:
                 raise Failed(f"device={name} gave {found.value}", "0")

@@ -11,7 +11,8 @@ from gpudojo.grading.checks import device_mistake, runs
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
 
-DTYPES = ("float32", "float16", "float64", "int64", "uint8", "bool")
+NUMBERS = ("float32", "float16", "float64", "int64", "uint8")
+DTYPES = (*NUMBERS, "bool")
 GRADED = ("that is a parameter", "that requires grad", "with a graph behind it")
 SMALL = ("without a dimension", "without elements", "of one pixel")
 ON_THE_CPU = " on the CPU"  # the end of a scenario's name
@@ -37,9 +38,10 @@ def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
     pictures, _ = make_sprites(2, seed)
     numbers = pictures * 200
     tensors = {}
-    for dtype in DTYPES:
-        values = numbers > 100 if dtype == "bool" else numbers.to(getattr(torch, dtype))
+    for dtype in NUMBERS:
+        values = numbers.to(getattr(torch, dtype))
         tensors[dtype] = values.to(device)
+    tensors["bool"] = (numbers > 100).to(device)
     if torch.device(device).type == "mps":
         del tensors["float64"]  # which it does not have
     base = pictures.to(device)
@@ -64,11 +66,9 @@ def _call_to_numpy(call: Call, tensor: Any) -> Converted:
     try:
         value = call(tensor)
     except StudentRaised as error:
-        lines: dict[str, int | None] = {}
-        for copy in call.ledger.transfers_to_host():
-            if copy.bytes == tensor.nbytes:
-                lines.setdefault("tensor", call.line_of(copy))
-        raise error.with_facts(copied=lines) from None
+        copies = call.ledger.transfers_to_host()
+        lines = [call.line_of(copy) for copy in copies if copy.bytes == tensor.nbytes]
+        raise error.with_facts(copied={"tensor": lines[0]} if lines else {}) from None
     array = None
     if isinstance(value, np.ndarray):
         data = value.tobytes() if value.dtype.kind in "biuf" else b""
@@ -110,23 +110,23 @@ def _expect_same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
     for name in names:
         for scenario in (name, name + ON_THE_CPU):
             if scenario in wanted[arrays]:
-                right = wanted[arrays][scenario]
-                _expect_same_array(_name_of_tensor(scenario), seen[arrays][scenario], right)
+                right = wanted[arrays][scenario].value
+                assert right is not None
+                _expect_same_array(scenario, seen[arrays][scenario], right)
 
 
-def _expect_same_array(tensor: str, found: Converted, right: Converted) -> None:
-    """Raises Failed unless a tensor gave the reference's array; `tensor` names it in words."""
+def _expect_same_array(scenario: str, found: Converted, right: Array) -> None:
+    """Raises Failed unless a tensor gave the reference's array."""
+    gave = f"{_name_of_tensor(scenario)} gave"
     value = found.value
-    correct = right.value
-    assert correct is not None
     if value is None:
-        raise Failed(f"{tensor} gave {with_article(found.kind)}", "a numpy.ndarray")
-    if value.dtype != correct.dtype:
-        raise Failed(f"{tensor} gave an array of {value.dtype}", correct.dtype)
-    if value.shape != correct.shape:
-        raise Failed(f"{tensor} gave shape {value.shape}", f"{correct.shape}")
-    if value.data != correct.data:
-        raise Failed(f"{tensor} gave other values", "the values of the tensor")
+        raise Failed(f"{gave} {with_article(found.kind)}", "a numpy.ndarray")
+    if value.dtype != right.dtype:
+        raise Failed(f"{gave} an array of {value.dtype}", right.dtype)
+    if value.shape != right.shape:
+        raise Failed(f"{gave} shape {value.shape}", str(right.shape))
+    if value.data != right.data:
+        raise Failed(f"{gave} other values", "the values of the tensor")
 
 
 def _name_of_tensor(scenario: str) -> str:
@@ -163,14 +163,14 @@ def leaves_the_tensor_alone(seen: Seen, wanted: Seen) -> None:
         found = seen[arrays].get(name)
         if found is None:  # an error is another check's
             continue
-        shown = _name_of_tensor(name)
+        tensor = _name_of_tensor(name)
         expected = "the tensor as before"
         if found.switched:
-            happened = f"the requires_grad of {shown} was changed"
-            raise Failed(happened, expected, misconception="requires-grad-left-off")
+            happened = f"the requires_grad of {tensor} was changed"
+            raise Failed(happened, expected, None, "requires-grad-left-off")
         if found.moved:
-            happened = f"device, shape or graph of {shown} changed"
-            raise Failed(happened, expected, misconception="input-modified")
+            happened = f"device, shape or graph of {tensor} changed"
+            raise Failed(happened, expected, None, "input-modified")
         if found.left != right.left:
-            happened = f"the values of {shown} changed"
-            raise Failed(happened, expected, misconception="input-modified")
+            happened = f"the values of {tensor} changed"
+            raise Failed(happened, expected, None, "input-modified")
