@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -61,9 +62,11 @@ class PrecisionLog(WatchLog):
 
     def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
         super().record_forward(model, inputs, outputs)
+        regions = autocast_regions()
+        kind = outputs.device.type
         # What autocast makes of the outputs counts, and not only that it says it is on.
-        not_used = outputs.device.type if outputs.element_size() == 4 else None
-        regions = [kind for kind in autocast_regions() if kind != not_used]
+        if kind in regions and outputs.element_size() == 4:
+            regions.remove(kind)
         self.forward_regions.append(regions)
         if self.overflow and outputs.requires_grad:
             outputs.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
@@ -73,11 +76,12 @@ class PrecisionLog(WatchLog):
         return super().record_loss(outputs, targets, value) / LESS
 
     def record_backward(self, gradient: Any) -> None:
-        largest = 0.0
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                largest = max(largest, parameter.grad.detach().abs().max().item())
-        self.backwards.append(ScaledBackward(autocast_regions(), gradient.item(), largest))
+        stale = 0.0
+        for before in _gradients_of(self.model):
+            largest = before.detach().abs().max()
+            stale = max(stale, largest.item())
+        backward = ScaledBackward(autocast_regions(), gradient.item(), stale)
+        self.backwards.append(backward)
 
 
 def autocast_regions() -> list[str]:
@@ -127,14 +131,17 @@ def _draw_around_zero(size: float, generator: Any, *shape: int) -> Any:
 
 def _norm_of_gradients(numbers: StepNumbers) -> float:
     """The norm of all gradients of a step, computed without autograd."""
+    # Forward
     flat = numbers.pictures.flatten(1)
     hidden = (flat @ numbers.first.T + numbers.bias).relu()
-    outputs = hidden @ numbers.last.T
+    shares = (hidden @ numbers.last.T).softmax(dim=1)
+    # Backward
     wanted = nn.functional.one_hot(numbers.classes, CLASSES)
-    error = (outputs.softmax(dim=1) - wanted) / (SPRITES * LESS)
+    error = (shares - wanted) / (SPRITES * LESS)
     inner = (error @ numbers.last) * (hidden > 0)
     gradients = (inner.T @ flat, inner.sum(dim=0), error.T @ hidden)
-    return math.hypot(*(gradient.norm().item() for gradient in gradients))
+    norms = [gradient.norm().item() for gradient in gradients]
+    return math.hypot(*norms)
 
 
 def make_batch(seed: int) -> tuple[Any, Any]:
@@ -298,13 +305,14 @@ def _call_once_or_twice(
 
     Raises StudentRaised.
     """
-    device = setting.device
+    others = (loss_fn, optimizer, scaler, setting.device)
     if setting.earlier_norm is not None:
-        batch = make_batch(call.seed)
-        call(model, batch, loss_fn, optimizer, scaler, device, max_norm=setting.earlier_norm)
+        call(model, make_batch(call.seed), *others, max_norm=setting.earlier_norm)
         _restore_weights(model, call.seed)  # from there on, there would be little to learn
-    options = {} if setting.max_norm is None else {"max_norm": setting.max_norm}
-    return call(model, make_batch(call.seed), loss_fn, optimizer, scaler, device, **options)
+    options = {}
+    if setting.max_norm is not None:
+        options["max_norm"] = setting.max_norm
+    return call(model, make_batch(call.seed), *others, **options)
 
 
 def _make_optimizer(model: Any, momentum: float) -> Any:
@@ -320,33 +328,47 @@ def _make_optimizer(model: Any, momentum: float) -> Any:
     return optimizer
 
 
+def _parameters_and_starts(model: Any, seed: int) -> Iterator[tuple[Any, Any]]:
+    """Each parameter of the model, and its value from before the step."""
+    starts = draw_numbers(seed).parameters
+    return zip(model.parameters(), starts, strict=True)
+
+
 def _restore_weights(model: Any, seed: int) -> None:
     """Give the model's parameters their values from before the step."""
     with torch.no_grad():
-        for parameter, before in zip(
-            model.parameters(), draw_numbers(seed).parameters, strict=True
-        ):
-            parameter.copy_(before)
+        for parameter, start in _parameters_and_starts(model, seed):
+            parameter.copy_(start)
 
 
 def _update_of(model: Any, seed: int) -> list[Array]:
     """The change of each parameter."""
-    pairs = zip(model.parameters(), draw_numbers(seed).parameters, strict=True)
-    return [array_of(parameter.detach().cpu() - before) for parameter, before in pairs]
+    changes = []
+    for parameter, start in _parameters_and_starts(model, seed):
+        weights = parameter.detach().cpu()
+        changes.append(array_of(weights - start))
+    return changes
 
 
 def _has_new_momentum(optimizer: Any, momentum: float) -> bool:
     """True if the optimizer has a momentum that it did not have before."""
     for state in optimizer.state.values():
-        if not momentum or bool((state["momentum_buffer"].cpu() != momentum).any()):
+        if not momentum:
+            return True
+        differs = state["momentum_buffer"].cpu() != momentum
+        if differs.any():
             return True
     return False
 
 
+def _gradients_of(model: Any) -> list[Any]:
+    """The gradients of those parameters that have one."""
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
 def _has_gradients(model: Any) -> bool:
     """True if any parameter has a gradient other than zero."""
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return any(bool(gradient.cpu().any()) for gradient in gradients)
+    return any(gradient.cpu().any() for gradient in _gradients_of(model))
 
 
 @lru_cache(maxsize=1)
@@ -371,29 +393,44 @@ def _explain_error(error: StudentRaised, call: Call, device: Any, model: Any) ->
     inputs, targets = make_batch(call.seed)
     copied = lines_of_copies(call, inputs=inputs, targets=targets)
     line = error.evidence.line
-    title = "done so far"
-    note = ""
     order = call.ledger.training_order()
-    until = order.index("scaler.step") if "scaler.step" in order else 0
-    before_step = order[:until]
-    zeroed = all(parameter.grad is None for parameter in model.parameters())
-    if zeroed and "backward" in before_step and "step" not in before_step:
-        order = order[: until + 1]  # not those that scaler.step made itself
-        note = "; no parameter had a gradient any more"
+    note = f"done so far: {_calls_in_words(order)}"
+    if _has_lost_gradients(order, model):
+        until = order.index("scaler.step") + 1  # without what scaler.step called itself
+        calls = _calls_in_words(order[:until])
+        note = f"done so far: {calls}; no parameter had a gradient any more"
     elif "inf checks were recorded" in error.evidence.message:
         # A disabled scaler does not raise: with it the function shows all of its calls, and which
         # one was wrong.
-        title = "its calls"
         order = _order_to_the_end(call, device)
+        note = f"its calls: {_calls_in_words(order)}"
         wrong: tuple[Any, ...] = call.ledger.steps_outside_scaler()
         if "backward" not in order:
             wrong = call.ledger.scaler_calls("scale")
         line = call.first_line(wrong) or line
-    # The loss is a module too: its forward after the model's says nothing new.
-    calls = ", ".join(name for name, _ in itertools.groupby(order)) or "nothing"
     first, newline, rest = error.evidence.message.partition("\n")
-    message = f"{first} ({title}: {calls}{note}){newline}{rest}"
+    message = f"{first} ({note}){newline}{rest}"
     return error.with_facts(message=message, copied=copied, line=line)
+
+
+def _has_lost_gradients(order: tuple[str, ...], model: Any) -> bool:
+    """True if scaler.step found no gradient after a backward pass, and before any step."""
+    if "scaler.step" not in order:
+        return False
+    before_step = order[: order.index("scaler.step")]
+    if "backward" not in before_step or "step" in before_step:
+        return False
+    return not _gradients_of(model)
+
+
+def _calls_in_words(order: tuple[str, ...]) -> str:
+    """The calls that were made, in their order.
+
+    Equal neighbours are one: the loss is a module too, and its forward after the model's says
+    nothing new.
+    """
+    names = [name for name, _ in itertools.groupby(order)]
+    return ", ".join(names) or "nothing"
 
 
 def _order_to_the_end(call: Call, device: Any) -> tuple[str, ...]:

@@ -42,13 +42,13 @@ from gpudojo.grading.call import (
     try_scenarios,
 )
 from gpudojo.grading.checks import (
+    compare_cases,
     device_mistake,
     expect_device_used,
     expect_float,
     expect_settings_kept,
     is_between_gpus,
     runs,
-    scenario_pairs,
 )
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
@@ -110,11 +110,28 @@ class Evaluated(Case, frozen=True):
     def training_parts(self) -> list[list[str]]:
         """The names of the parts in training mode, for each pass that had any."""
         found = []
-        for each in self.passes:
-            names = sorted(PARTS[part] for part in each.training if part in PARTS)
+        for forward in self.passes:
+            names = [PARTS[part] for part in forward.training if part in PARTS]
             if names:
-                found.append(names)
+                found.append(sorted(names))
         return found
+
+    def changed_model(self) -> list[str]:
+        """The names of the weights and statistics that were changed."""
+        return self.changed["weights"] + self.changed["statistics"]
+
+    def devices(self) -> set[str]:
+        """The devices that forward passes ran on."""
+        used: set[str] = set()
+        for forward in self.passes:
+            used.update(forward.devices)
+        return used
+
+    def returned_number(self, which: int) -> float:
+        """The loss or the accuracy that was returned, which is known to be a number."""
+        value = self.parts[which].value
+        assert value is not None
+        return value
 
     def is_training(self, part: str) -> bool:
         """True if this part of the model was in training mode in any pass."""
@@ -144,22 +161,25 @@ def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = Fa
             value, settings = call_and_restore_settings(call, model, loader, loss_fn, device)
         except StudentRaised as error:
             raise _explain_error(error, call, log) from None
-    forwards = call.ledger.forwards()
-    after = _state_of(model)
+    # What came of it
     returned = value if isinstance(value, (tuple, list)) else ()
+    after = _state_of(model)
+    changed = {
+        "weights": _changed_names(before.weights, after.weights),
+        "gradients": _changed_names(before.gradients, after.gradients),
+        "statistics": _changed_names(before.statistics, after.statistics),
+    }
+    forwards = call.ledger.forwards()
+    building = [forward for forward in forwards if forward.builds_graph]
     return Evaluated(
         kind=type(value).__name__,
         parts=[_describe_part(part) for part in returned],
         is_tuple=isinstance(value, tuple),
         passes=log.forwards,
-        graph_line=call.first_line(f for f in forwards if f.builds_graph),
+        graph_line=call.first_line(building),
         forward_line=call.first_line(forwards),
         wanted_device=device_name(device),
-        changed={
-            "weights": _changed_names(before.weights, after.weights),
-            "gradients": _changed_names(before.gradients, after.gradients),
-            "statistics": _changed_names(before.statistics, after.statistics),
-        },
+        changed=changed,
         flags_before=before.flags,
         flags_after=after.flags,
         settings=settings,
@@ -213,13 +233,14 @@ class ModelState(NamedTuple):
 
 def _state_of(model: Any) -> ModelState:
     """Copies of the model's tensors as they are now."""
-    parameters = dict(model.named_parameters())
-    return ModelState(
-        weights={name: _copy_to_cpu(p) for name, p in parameters.items()},
-        gradients={name: _copy_to_cpu(p.grad) for name, p in parameters.items()},
-        statistics={name: _copy_to_cpu(buffer) for name, buffer in model.named_buffers()},
-        flags={name: p.requires_grad for name, p in parameters.items()},
-    )
+    state = ModelState({}, {}, {}, {})
+    for name, parameter in model.named_parameters():
+        state.weights[name] = _copy_to_cpu(parameter)
+        state.gradients[name] = _copy_to_cpu(parameter.grad)
+        state.flags[name] = parameter.requires_grad
+    for name, buffer in model.named_buffers():
+        state.statistics[name] = _copy_to_cpu(buffer)
+    return state
 
 
 def _copy_to_cpu(tensor: Any) -> Any:
@@ -232,7 +253,11 @@ def _copy_to_cpu(tensor: Any) -> Any:
 
 def _changed_names(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The names of tensors that are not the same any more."""
-    return [name for name, old in before.items() if not _is_same(old, after.get(name))]
+    changed = []
+    for name, tensor in before.items():
+        if not _is_same(tensor, after.get(name)):
+            changed.append(name)
+    return changed
 
 
 def _is_same(old: Any, new: Any) -> bool:
@@ -276,8 +301,11 @@ ROUGH: Final = ("autocast(", "half(")  # where outputs become so
 CHANGING_OUTPUTS: Final = ("softmax(", "sigmoid(", *ROUGH)
 
 
+PROBES: Final = (evaluated, evaluated_on_the_second_gpu)
+
+
 def _all_cases(seen: Seen) -> Cases[Evaluated]:
-    return seen.cases(evaluated, evaluated_on_the_second_gpu)
+    return seen.cases(*PROBES)
 
 
 def _full_cases(seen: Seen) -> Iterator[tuple[str, Evaluated]]:
@@ -330,10 +358,11 @@ def runs_on_the_device(seen: Seen, wanted: Seen) -> None:
     for name in ON_THE_DEVICE:
         case = seen[evaluated][name]
         device = case.wanted_device
-        elsewhere = [each for each in case.passes if each.devices != [device]]
+        elsewhere = [forward for forward in case.passes if forward.devices != [device]]
         if elsewhere:
             where = ", ".join(elsewhere[0].devices)
-            happened = f"{len(elsewhere)} of {len(case.passes)} forward passes ran on {where}"
+            count = f"{len(elsewhere)} of {len(case.passes)} forward passes"
+            happened = f"{count} ran on {where}"
             expected = f"all of them on {device}"
             if where == "cpu":
                 key = "model-not-moved"
@@ -346,11 +375,8 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Evaluation happens on the device passed in, whatever this machine has."""
     for name in ("on_the_cpu", "on_the_second_gpu"):
         case = _all_cases(seen)[name]
-        used: set[str] = set()
-        for each in case.passes:
-            used.update(each.devices)
         what = "the forward passes ran on"
-        expect_device_used(case.wanted_device, used, what, case.forward_line)
+        expect_device_used(case.wanted_device, case.devices(), what, case.forward_line)
 
 
 @evaluate.check(points=2, needs=CALLED)
@@ -429,13 +455,13 @@ def _expect_same_tensors(seen: Seen, kind: str) -> None:
 def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
     """Training can continue: requires_grad of every parameter, grad mode and torch's settings are
     unchanged."""
-    for name, case, right in scenario_pairs(_all_cases(seen), _all_cases(wanted), *FULL):
-        trainable = [parameter for parameter, flag in right.flags_before.items() if flag]
-        frozen = [parameter for parameter, flag in right.flags_before.items() if not flag]
-        switched_off = [parameter for parameter in trainable if not case.flags_after.get(parameter)]
-        switched_on = [parameter for parameter in frozen if case.flags_after.get(parameter)]
+    for scenario, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
+        before = _trainable_names(right.flags_before)
+        after = _trainable_names(case.flags_after)
+        switched_off = [name for name in before if name not in after]
+        switched_on = [name for name in after if right.flags_before.get(name) is False]
         if switched_off:
-            count = f"{len(switched_off)} of {len(trainable)} trainable parameters"
+            count = f"{len(switched_off)} of {len(before)} trainable parameters"
             happened = f"afterwards {count} no longer require gradients"
             expected = "requires_grad as before; torch.no_grad() does not need it changed"
             raise Failed(happened, expected, misconception="requires-grad-left-off")
@@ -445,7 +471,12 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
         if "the gradient mode" in case.settings:
             happened = "gradients are switched off for the whole program afterwards"
             raise Failed(happened, "torch.no_grad() in a `with`")
-        expect_settings_kept(case.settings, name)
+        expect_settings_kept(case.settings, scenario)
+
+
+def _trainable_names(flags: dict[str, bool]) -> list[str]:
+    """The names of the parameters that require gradients."""
+    return [name for name, required in flags.items() if required]
 
 
 @evaluate.check(points=1, needs=CALLED)
@@ -480,40 +511,38 @@ def returns_the_accuracy(seen: Seen, wanted: Seen) -> None:
 
 def _expect_number(which: int, seen: Seen, wanted: Seen) -> None:
     """Raises Failed where loss or accuracy is wrong, or right by chance."""
-    cases = list(scenario_pairs(_all_cases(seen), _all_cases(wanted), *FULL))
-    # In every scenario: with a few samples, two numbers may be equal by chance.
-    is_mean_of_means = all(
-        _is_close(case.parts[which].value, right.batch_means[which]) for _, case, right in cases
-    )
-    for name, case, right in cases:
-        changed = [*case.changed["weights"], *case.changed["statistics"]]
-        if changed:
-            what = NUMBERS[which]
-            happened = f"scenario `{name}`: {changed[0]} was changed, so that {what} may be another"
+    what = NUMBERS[which]
+    for name, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
+        for changed in case.changed_model():
+            happened = f"scenario `{name}`: {changed} was changed, so that {what} may be another"
             raise Failed(happened, f"the {what} of the model as it was passed in")
-        if _is_close(case.parts[which].value, _returned_number(right, which)):
-            if which == LOSS:
-                _expect_full_precision(name, case, seen)
-            continue
-        seen.about(None, name)
-        raise _wrong_number(which, name, case, right, is_mean_of_means)
+        if not _is_close(case.parts[which].value, right.returned_number(which)):
+            is_mean_of_means = _is_mean_of_means(which, seen, wanted)
+            seen.about(None, name)
+            raise _wrong_number(which, name, case, right, is_mean_of_means)
+        if which == LOSS:
+            _expect_full_precision(name, case, seen)
 
 
-def _returned_number(case: Evaluated, which: int) -> float:
-    """The loss or the accuracy that was returned, which is known to be a number."""
-    value = case.parts[which].value
-    assert value is not None
-    return value
+def _is_mean_of_means(which: int, seen: Seen, wanted: Seen) -> bool:
+    """True if a number is the mean over the batches in every scenario.
+
+    In some of them, with a few samples, it may be equal to that by chance.
+    """
+    for _, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
+        if not _is_close(case.parts[which].value, right.batch_means[which]):
+            return False
+    return True
 
 
 def _expect_full_precision(name: str, case: Evaluated, seen: Seen) -> None:
     """Raises Failed for a loss of outputs in half precision, which is right by chance."""
-    rough = [each.dtype for each in case.passes if each.dtype in HALF]
-    if rough:
-        seen.about(None, name)
-        outputs = f"the model's outputs are {rough[0]}, which keeps three digits at most"
-        expected = "outputs in float32, as the model's parameters"
-        raise Failed(f"scenario `{name}`: {outputs}", expected, at=ROUGH)
+    for forward in case.passes:
+        if forward.dtype in HALF:
+            seen.about(None, name)
+            outputs = f"the model's outputs are {forward.dtype}, which keeps three digits at most"
+            expected = "outputs in float32, as the model's parameters"
+            raise Failed(f"scenario `{name}`: {outputs}", expected, at=ROUGH)
 
 
 def _wrong_number(
@@ -528,8 +557,8 @@ def _wrong_number(
     if structural is not None:
         return structural
     what = NUMBERS[which]
-    found = _returned_number(case, which)
-    right = _returned_number(reference, which)
+    found = case.returned_number(which)
+    right = reference.returned_number(which)
     batches = len(reference.sizes)
     samples = sum(reference.sizes)
     happened = f"scenario `{name}`: {what} {found:.4f}"
@@ -545,7 +574,7 @@ def _wrong_number(
     elif any(found == round(right, digits) for digits in (1, 2, 3)):
         note = " (not rounded)"
     else:
-        at = _where_it_is_computed(which, found * samples)
+        at = _patterns_of_computation(which, found * samples)
         if _is_close(found, reference.batch_means[which] * batches / samples):
             note = " (weight each batch by its number of samples)"
         elif which == LOSS and not is_mean_of_means and not case.as_they_are:
@@ -557,7 +586,7 @@ def _wrong_number(
     return Failed(happened, f"{right:.4f}{note}", misconception=key, at=at, about=about)
 
 
-def _where_it_is_computed(which: int, total: float) -> tuple[str, ...]:
+def _patterns_of_computation(which: int, total: float) -> tuple[str, ...]:
     """Patterns for the line that computes a wrong loss or accuracy.
 
     `total` is that number times the number of samples. A whole number of hits is divided wrongly.
@@ -579,9 +608,9 @@ def _left_out_or_in_wrong_order(
     batches = len(case.sizes)
     if len(case.passes) < batches:
         return batches_left_out(len(case.passes), batches, f"scenario `{name}`: ")
-    other = 1 - which
-    is_other = _is_close(_returned_number(case, which), _returned_number(reference, other))
-    if is_other and _is_close(case.parts[other].value, _returned_number(reference, which)):
+    first_is_accuracy = _is_close(case.parts[LOSS].value, reference.returned_number(ACCURACY))
+    second_is_loss = _is_close(case.parts[ACCURACY].value, reference.returned_number(LOSS))
+    if first_is_accuracy and second_is_loss:
         happened = f"scenario `{name}`: loss and accuracy are swapped"
         return Failed(happened, "loss first, then accuracy")
     return None
@@ -596,17 +625,18 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives (0.0, 0.0)."""
     name = "nothing_to_evaluate"
     case = seen[evaluated][name]
-    if not case.is_tuple or [part.value for part in case.parts] != [0.0, 0.0]:
-        raise Failed(f"an empty loader gave {_shown_result(case)}", "(0.0, 0.0)")
+    values = [part.value for part in case.parts]
+    if not case.is_tuple or values != [0.0, 0.0]:
+        raise Failed(f"an empty loader gave {_result_in_words(case)}", "(0.0, 0.0)")
     changed = any(case.changed.values())
     if changed or case.flags_after != wanted[evaluated][name].flags_after:
         raise Failed("with an empty loader the model was changed", "the model as it was")
 
 
-def _shown_result(case: Evaluated) -> str:
+def _result_in_words(case: Evaluated) -> str:
     """What was returned, for people: "(0.0, Tensor)", "a list of nan, 0.0", "None"."""
     if not case.parts:
         return with_article(case.kind)
-    shown = [part.kind if part.value is None else str(part.value) for part in case.parts]
-    parts = ", ".join(shown)
+    words = [part.kind if part.value is None else str(part.value) for part in case.parts]
+    parts = ", ".join(words)
     return f"({parts})" if case.is_tuple else f"{with_article(case.kind)} of {parts}"

@@ -172,8 +172,9 @@ class Painter:
         """For each call whose lines were counted, how many operations it took."""
         counts = []
         for ledger, allocations in zip(self.ledgers, self.allocations, strict=True):
+            recorded = len(ledger.operations())
             unrecorded = unrecorded_allocations(ledger, allocations)
-            counts.append(max(len(ledger.operations()), unrecorded))
+            counts.append(max(recorded, unrecorded))
         return counts
 
     @property
@@ -218,26 +219,30 @@ class Painter:
         That is from the first picture to the largest. Where lines were executed more often, it is
         one in a loop, rather than in what the loop calls.
         """
+        # By how much the operations and the executions of each line grew
         operations = {}
         grown = self.ledgers[0].grown_lines(self.ledgers[largest])
         for (file, line), (before, after) in grown.items():
             if file == str(self.call.path):
                 operations[line] = after - before
         executions = {}
-        for line, count in self.lines[largest].items():
+        lines = self.lines[largest]
+        for line, count in lines.items():
             executions[line] = count - self.lines[0][line]
-        chosen = operations or executions
-        if any(count > 0 for count in executions.values()):
-            loops = self.lines[largest].in_loops()
+        # The line in a loop, or else any
+        in_loops: dict[int, int] = {}
+        if max(executions.values(), default=0) > 0:
+            loops = lines.in_loops()
             in_loops = _positive_counts(operations, loops) or _positive_counts(executions, loops)
-            chosen = in_loops or chosen
+        chosen = in_loops or operations or executions
         return _most_frequent(chosen) or None  # 0 is another file
 
     def _lines_on_single_pixels(self, ledger: Ledger) -> Counter[int | None]:
         """How many operations each line made on the numbers of one pixel."""
         counts: Counter[int | None] = Counter()
         for operation in ledger.operations():
-            if 0 < operation.bytes <= ONE_PIXEL and not operation.name.startswith(NUMBERS):
+            is_small = 0 < operation.bytes <= ONE_PIXEL
+            if is_small and not operation.name.startswith(NUMBERS):
                 counts[self.call.line_of(operation)] += 1
         return counts
 
@@ -257,19 +262,21 @@ class Painter:
 
         Raises StudentRaised, with the inputs in its message.
         """
-        given = tuple(tensor.to(device or self.call.device, copy=True) for tensor in inputs)
+        if device is None:
+            device = self.call.device
+        given = tuple(tensor.to(device, copy=True) for tensor in inputs)
         self.inputs.append(given)
+        input_device = str(given[0].device)
         words = self._in_words(inputs)
+        # The call
         try:
             result = self._call_counting(given) if counting else self.call(*given)
             values = read_result(result)
         except StudentRaised as error:
-            raise self._explain_error(error, f"with {words} on {given[0].device}") from None
-        changed = []
-        for name, now, before in zip(self.names, given, inputs, strict=True):
-            if not torch.equal(now.cpu(), before):
-                changed.append(name)
+            raise self._explain_error(error, f"with {words} on {input_device}") from None
+        # What it returned, and what became of the inputs
         is_tensor = values is not None
+        changed = self._changed_names(inputs, given)
         return Picture(
             kind="Tensor" if is_tensor else type(result).__name__,
             shape=list(values.shape) if values is not None else [],
@@ -278,19 +285,30 @@ class Painter:
             values=values,
             first_input=array_of(inputs[0]) if self.call.reference else None,
             last_input=array_of(inputs[-1]) if self.call.reference else None,
-            input_device=str(given[0].device),
+            input_device=input_device,
             given=words,
             changed=changed,
             # The names of operators that work in place end in `_`.
             changing_line=self._only_line_of_operators("_") if changed else None,
         )
 
+    def _changed_names(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> list[str]:
+        """The names of the inputs that the call has changed."""
+        changed = []
+        for name, old, new in zip(self.names, before, now, strict=True):
+            if not torch.equal(new.cpu(), old):
+                changed.append(name)
+        return changed
+
     def _in_words(self, inputs: tuple[Any, ...]) -> str:
         """The inputs with their names and shapes."""
-        pairs = zip(self.names, inputs, strict=True)
-        words = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in pairs)
-        if inputs[0].is_floating_point() and inputs[0].max() > 1:
-            return f"{words} with values up to {inputs[0].max():.3g}"
+        parts = []
+        for name, tensor in zip(self.names, inputs, strict=True):
+            parts.append(f"{name} {tuple(tensor.shape)}")
+        words = " and ".join(parts)
+        first = inputs[0]
+        if first.is_floating_point() and first.max() > 1:
+            return f"{words} with values up to {first.max():.3g}"
         return words
 
     def _call_counting(self, given: tuple[Any, ...]) -> Any:
@@ -351,7 +369,11 @@ class Painter:
 
 def _positive_counts(counts: Mapping[int, int], lines: set[int]) -> dict[int, int]:
     """The counts above zero of these lines."""
-    return {line: count for line, count in counts.items() if count > 0 and line in lines}
+    positive = {}
+    for line, count in counts.items():
+        if count > 0 and line in lines:
+            positive[line] = count
+    return positive
 
 
 def _most_frequent(counts: Mapping[Any, int]) -> Any:
@@ -363,9 +385,12 @@ def _lines_that_refuse_input(source: str) -> set[int]:
     """The lines that only refuse an input: assertions, and conditions that raise."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        refuses = isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)
-        if isinstance(node, ast.stmt) and (refuses or isinstance(node, ast.Assert)):
-            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if not isinstance(node, ast.If | ast.Assert):
+            continue
+        if isinstance(node, ast.If) and not isinstance(node.body[0], ast.Raise):
+            continue
+        end = node.end_lineno or node.lineno
+        lines.update(range(node.lineno, end + 1))
     return lines
 
 
@@ -383,11 +408,6 @@ def _one_thread() -> Iterator[None]:
     finally:
         if threads > 1:
             torch.set_num_threads(threads)
-
-
-def _make_tied_inputs(make: MakeInputs, seed: int, size: Size) -> tuple[Any, ...]:
-    """Inputs in which every pixel has several nearest colours."""
-    return make(seed, size, True)
 
 
 class PictureWork(NamedTuple):
@@ -417,14 +437,17 @@ class PictureWork(NamedTuple):
         for number in range(pixel_race.ROUNDS):
             yield seed + CLOCKED + number, self.clocked
 
+    def _make_tied_inputs(self, seed: int, size: Size) -> tuple[Any, ...]:
+        """Inputs in which every pixel has several nearest colours."""
+        return self.make(seed, size, True)
+
     def paint_all(self, call: Call) -> Pictures:
         """Paint all sizes on GPU and CPU, and model the times. Raises StudentRaised."""
         painter = Painter(call, self.names)
         usual, growth = painter.paint_growing(self.make)
         edges = {"smallest": partial(painter.paint_sizes, self.make, SMALLEST)}
         if self.has_ties:
-            make_tied = partial(_make_tied_inputs, self.make)
-            edges["tied"] = partial(painter.paint_sizes, make_tied, TIED)
+            edges["tied"] = partial(painter.paint_sizes, self._make_tied_inputs, TIED)
         found = try_scenarios(edges)
         speed = self._model_times(call)
         return Pictures(
