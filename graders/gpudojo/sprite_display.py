@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from math import isfinite
+from math import isnan
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from gpudojo.model.errors import NotSprites
@@ -38,11 +39,15 @@ def show(sprites: Any, titles: Sequence[object] | None = None, file: IO[str] | N
     drawings = []
     for picture in pictures_of(sprites):
         if in_blocks:
-            drawings.append(_draw_in_blocks(_enlarge_small(picture)))
+            enlarged = _enlarge_small(picture)
+            drawings.append(_draw_in_blocks(enlarged))
         else:
             drawings.append(_draw_in_pairs(picture, coloured))
-    names = [_writable_text(console, str(title)) for title in titles or ()]
-    names += [""] * (len(drawings) - len(names))
+    names = []
+    for title in titles or ():
+        names.append(_writable_text(console, str(title)))
+    while len(names) < len(drawings):
+        names.append("")
     for line in _lay_side_by_side(drawings, names, console.width):
         # A line that is too long is cropped; wrapped, it would not be a picture.
         console.print(line, no_wrap=True, overflow="crop", crop=True)
@@ -55,31 +60,42 @@ def pictures_of(sprites: Any) -> list[Picture]:
     """Rows of pixels, three numbers from 0 to 255 each, for every sprite. Raises NotSprites."""
     if hasattr(sprites, "detach"):
         sprites = sprites.detach().float().cpu()
-    nested = sprites.tolist() if hasattr(sprites, "tolist") else sprites
-    given_shape = shape = _shape_of_lists(nested)
-    if len(shape) == 3:  # grey, without a dimension for it
-        nested = [[grey] for grey in nested]
-        shape = (shape[0], 1, *shape[1:])
-    if len(shape) != 4 or shape[1] not in (1, 3) or 0 in shape[2:]:
-        raise NotSprites(given_shape)
-    return [_picture_of(channels) for channels in nested]
+    if hasattr(sprites, "tolist"):
+        sprites = sprites.tolist()
+    shape = _shape_of_lists(sprites)
+    match shape:
+        case (_, height, width):  # grey, without a dimension for it
+            sprites = [[grey] for grey in sprites]
+        case (_, 1 | 3, height, width):
+            pass
+        case _:
+            raise NotSprites(shape)
+    if height == 0 or width == 0:
+        raise NotSprites(shape)
+    return [_picture_of(sprite) for sprite in sprites]
 
 
 def _shape_of_lists(nested: Any) -> tuple[int, ...]:
-    """The lengths of nested lists, down to the first number or the first empty list."""
-    shape = []
+    """The lengths of nested lists, down to the first number or the first empty list.
+
+    That of an empty batch is `(0, 3, 1, 1)`: it has nothing to draw, whatever its sprites are like.
+    """
+    shape: list[int] = []
     while isinstance(nested, (list, tuple)):
         shape.append(len(nested))
         if not nested:
-            # An empty batch has nothing to draw, whatever the shape of its sprites.
-            return (0, 3, 1, 1) if len(shape) == 1 else tuple(shape)
+            break
         nested = nested[0]
+    if shape == [0]:
+        return (0, 3, 1, 1)
     return tuple(shape)
 
 
 def _picture_of(channels: Any) -> Picture:
     """The pixels of a sprite with three channels, or with one for grey."""
-    red, green, blue = channels if len(channels) == 3 else channels * 3
+    if len(channels) == 1:
+        channels = channels * 3
+    red, green, blue = channels
     picture = []
     for reds, greens, blues in zip(red, green, blue, strict=True):
         row = []
@@ -92,9 +108,10 @@ def _picture_of(channels: Any) -> Picture:
 
 def _byte_of(value: float) -> int:
     """A number from 0 to 1 as one from 0 to 255. NaN is 0."""
-    if not isfinite(value):
-        return 255 if value > 0 else 0
-    return round(255 * min(1.0, max(0.0, value)))
+    if isnan(value):
+        return 0
+    clamped = min(1.0, max(0.0, value))
+    return round(255 * clamped)
 
 
 def _enlarge_small(picture: Picture) -> Picture:
@@ -123,11 +140,13 @@ def _draw_in_blocks(picture: Picture) -> list[Text]:
     for top in range(0, len(picture), 2):
         line = Text()
         for column, pixel in enumerate(picture[top]):
+            above = Color.from_rgb(*pixel)
             # Below the last of an odd number of rows, the terminal's background shows.
             below = None
             if top + 1 < len(picture):
-                below = Color.from_rgb(*picture[top + 1][column])
-            line.append(UPPER_HALF, Style(color=Color.from_rgb(*pixel), bgcolor=below))
+                pixel_below = picture[top + 1][column]
+                below = Color.from_rgb(*pixel_below)
+            line.append(UPPER_HALF, Style(color=above, bgcolor=below))
         lines.append(line)
     return lines
 
@@ -143,7 +162,8 @@ def _draw_in_pairs(picture: Picture, coloured: bool) -> list[Text]:
         line = Text()
         for pixel in row:
             if coloured:
-                line.append("  ", Style(bgcolor=Color.from_rgb(*pixel)))
+                colour = Color.from_rgb(*pixel)
+                line.append("  ", Style(bgcolor=colour))
             else:
                 line.append(_shade_of(pixel) * 2)
         lines.append(line)
@@ -153,6 +173,7 @@ def _draw_in_pairs(picture: Picture, coloured: bool) -> list[Text]:
 def _shade_of(pixel: Pixel) -> str:
     """The character that is about as bright as a pixel."""
     red, green, blue = pixel
+    # As bright as people see each colour, by the standard of television.
     brightness = (0.299 * red + 0.587 * green + 0.114 * blue) / 255
     index = int(brightness * len(SHADES))
     return SHADES[min(index, len(SHADES) - 1)]
@@ -174,15 +195,15 @@ def _lay_side_by_side(drawings: list[list[Text]], names: list[str], width: int) 
         band = drawings[start : start + across]
         titles = names[start : start + across]
         if any(titles):
-            lines.append(_join_cells([Text(title) for title in titles], column))
-        for index in range(max(map(len, band))):
-            # A drawing with fewer lines than its neighbours ends earlier.
-            cells = [drawing[index] if index < len(drawing) else Text() for drawing in band]
+            cells = [Text(title) for title in titles]
             lines.append(_join_cells(cells, column))
+        # A drawing with fewer lines than its neighbours ends earlier.
+        for row in itertools.zip_longest(*band, fillvalue=Text()):
+            lines.append(_join_cells(row, column))
     return lines
 
 
-def _join_cells(cells: list[Text], width: int) -> Text:
+def _join_cells(cells: Sequence[Text], width: int) -> Text:
     """Cells of this width in one line, without the blanks at its end."""
     from rich.text import Text
 
@@ -190,9 +211,10 @@ def _join_cells(cells: list[Text], width: int) -> Text:
     for cell in cells:
         line.append_text(cell)
         line.append(" " * (width - cell.cell_len))
-    # Coloured blanks are pixels: of such a line only the gap is taken off.
-    blanks = GAP if line.spans else len(line.plain) - len(line.plain.rstrip())
-    line.right_crop(blanks)
+    if line.spans:
+        line.right_crop(GAP)  # coloured blanks are pixels: only the gap is taken off
+    else:
+        line.rstrip()
     return line
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -51,17 +52,20 @@ def _problems_of_function(function: Function, mistakes: Container[str]) -> Itera
     for key in function.written_hints.keys:
         if key not in names and key not in mistakes:
             yield f"`{function.name}` has hints on {key!r}, no check of it and no mistake"
+    judged_before: set[str] = set()
     for check in function.checks:
-        judged_before = names[: names.index(check.name)]
         for need in check.needs:
             if need not in judged_before:
                 yield f"{function.name}::{check.name} needs {need!r}, not judged before it"
+        judged_before.add(check.name)
     for name in _names_given_twice(names):
         yield f"`{function.name}` has two checks named {name}"
 
 
 def _names_given_twice(names: Sequence[str]) -> list[str]:
-    return sorted({name for name in names if names.count(name) > 1})
+    """The names that are not the only one of their kind, each once, sorted."""
+    counts = Counter(names)
+    return sorted(name for name, count in counts.items() if count > 1)
 
 
 def completeness_findings(day: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
@@ -73,13 +77,11 @@ def completeness_findings(day: str, unfinished: Sequence[str] = ()) -> Iterator[
     numbers = [exercise.number for exercise in exercises]
     total = sum(exercise.points for exercise in exercises)
     wanted_count, wanted_points = size_of_complete_day(day)
-    missing = []
-    for number in range(1, wanted_count + 1):
-        if f"{number:02}" not in numbers:
-            missing.append(f"{number:02}")
+    wanted_numbers = [f"{place:02}" for place in range(1, wanted_count + 1)]
+    missing = [number for number in wanted_numbers if number not in numbers]
     if missing:
-        points = f"{total:g} of {wanted_points:g} points are there"
-        text = f"exercises {', '.join(missing)} are missing; {points}"
+        text = f"exercises {', '.join(missing)} are missing"
+        text += f"; {total:g} of {wanted_points:g} points are there"
         yield Finding(day, text, warning=True)
     elif total != wanted_points:
         text = f"the points add up to {total:g}, not {wanted_points:g}"
@@ -99,29 +101,25 @@ def misconception_findings(
     """
     declared = misconceptions_of(day)
     known = {**general_mistakes(), **declared}
-    folder = registered_days()[day].folder
-    # Names in the code of the day.
-    for path in sorted(folder.rglob("*.py")):
-        for key, line in misconception_keys_in(path.read_text(encoding="utf-8")):
-            if key not in known:
-                text = f"line {line} names a misconception {key!r} that {day}'s"
-                text += " misconceptions.toml does not have"
-                yield Finding(path.relative_to(folder).as_posix(), text)
+    yield from _unknown_keys_in_code(day, known)
     # Names in the wrong solutions.
     has_claims = False
     claimed_keys = set()
     for solution in solutions:
-        claim = solution.claim if solution.wrong else None
-        if claim is None:
+        claim = solution.claim
+        if claim is None or not solution.wrong:
             continue
         has_claims = True
-        claimed_keys.add(claim.misconception)
-        if claim.misconception is not None and claim.misconception not in known:
-            text = f"{solution.where}: {day} has no misconception {claim.misconception!r}"
+        key = claim.misconception
+        claimed_keys.add(key)
+        if key is not None and key not in known:
+            text = f"{solution.where}: {day} has no misconception {key!r}"
             yield Finding(solution.exercise, text)
     if not has_claims:
         return
-    unfinished = unfinished or any(finding.warning for finding in completeness_findings(day))
+    for finding in completeness_findings(day):
+        if finding.warning:
+            unfinished = True
     for key in sorted(set(declared) - claimed_keys):
         text = f"no wrong solution makes the mistake {key!r}"
         yield Finding("misconceptions", text, warning=unfinished)
@@ -131,26 +129,48 @@ def misconception_findings(
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
 
 
+def _unknown_keys_in_code(day: str, known: Container[str]) -> Iterator[Finding]:
+    """Findings about misconceptions that the code of a day names, and that are not known."""
+    folder = registered_days()[day].folder
+    for path in sorted(folder.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for key, line in misconception_keys_in(source):
+            if key in known:
+                continue
+            text = f"line {line} names a misconception {key!r} that {day}'s"
+            text += " misconceptions.toml does not have"
+            yield Finding(path.relative_to(folder).as_posix(), text)
+
+
 def hint_findings(day: str, root: Path) -> Iterator[Finding]:
     """Findings about misconceptions without three different hints.
 
     Also about those whose first hint shows code of a reference.
     """
-    lines = []
-    for path in sorted((root / "reference" / day).glob("*.py")):
-        lines += [line.text for line in telling_lines(path.read_text(encoding="utf-8"))]
-    solved = "\n".join(lines)
-    for key, mistake in {**general_mistakes(), **misconceptions_of(day)}.items():
+    code_of_reference = _telling_code(root / "reference" / day)
+    known = {**general_mistakes(), **misconceptions_of(day)}
+    for key, mistake in known.items():
         count = len(mistake.hints)
         different = {hint.strip() for hint in mistake.hints} - {""}
         if len(different) != COUNT_OF_HINTS or count != COUNT_OF_HINTS:
             text = f"{key!r} needs {COUNT_OF_HINTS} different hints and has {count}"
             yield Finding("misconceptions", text)
-        first_hint = mistake.hints[0] if mistake.hints else ""
-        for code in re.findall(r"`([^`]+)`", first_hint):
-            if code in solved:
+        if not mistake.hints:
+            continue
+        for code in re.findall(r"`([^`]+)`", mistake.hints[0]):
+            if code in code_of_reference:
                 text = f"the first hint on {key!r} shows code of a reference: {code}"
                 yield Finding("misconceptions", text)
+
+
+def _telling_code(folder: Path) -> str:
+    """The lines of all solutions in a folder that would tell how an exercise is solved."""
+    lines = []
+    for path in sorted(folder.glob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for line in telling_lines(source):
+            lines.append(line.text)
+    return "\n".join(lines)
 
 
 class KeyAtLine(NamedTuple):
@@ -162,20 +182,17 @@ class KeyAtLine(NamedTuple):
 
 def misconception_keys_in(source: str) -> list[KeyAtLine]:
     """The misconception keys a module's checks name, given by position or by name."""
-    nodes = list(ast.walk(ast.parse(source)))
-    # Which argument of which function is a misconception.
-    places = {"Failed": PLACE_IN_FAILED}
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef):
-            for place, argument in enumerate(node.args.args):
-                if argument.arg == "misconception":
-                    places[node.name] = place
-    # What is passed there.
+    tree = ast.parse(source)
+    places = _places_of_misconceptions(tree)
     found = []
-    for node in nodes:
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        values = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
+        # What is passed as the misconception, by name or by position.
+        values = []
+        for keyword in node.keywords:
+            if keyword.arg == "misconception":
+                values.append(keyword.value)
         called = ast.unparse(node.func).rpartition(".")[2]
         if called in places:
             place = places[called]
@@ -184,6 +201,18 @@ def misconception_keys_in(source: str) -> list[KeyAtLine]:
             for text in _possible_texts(value):
                 found.append(KeyAtLine(text, value.lineno))
     return found
+
+
+def _places_of_misconceptions(tree: ast.Module) -> dict[str, int]:
+    """Which argument is a misconception, by function: of those of a module, and of `Failed`."""
+    places = {"Failed": PLACE_IN_FAILED}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for place, argument in enumerate(node.args.args):
+            if argument.arg == "misconception":
+                places[node.name] = place
+    return places
 
 
 def _possible_texts(node: ast.expr) -> Iterator[str]:

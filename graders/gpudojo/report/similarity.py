@@ -73,18 +73,28 @@ class ComparedWork:
         for path, data in files.items():
             bytes_left -= len(data)
             is_too_much = len(data) > PARSED_CHARACTERS or bytes_left <= 0
-            if is_too_much or not ending_of(path, SOURCES):
-                continue
-            try:
-                for text, _, cell in source_parts(path, data):
-                    where = path if cell is None else f"{path}, cell {cell}"
-                    self._add_text(where, text)
-            except (Unparsable, NotANotebook, RecursionError, MemoryError):
-                continue  # what is not Python is not compared
+            if ending_of(path, SOURCES) and not is_too_much:
+                self._add_file(path, data)
 
     @property
     def shapes(self) -> set[bytes]:
+        """The different statements, each as the hash of its tree."""
         return {statement.shape for statement in self.statements}
+
+    def count_shapes(self) -> Counter[bytes]:
+        """How many times each statement is in the work."""
+        return Counter(statement.shape for statement in self.statements)
+
+    def _add_file(self, path: str, data: bytes) -> None:
+        """Add the blocks and statements of a file, up to the first part that is not Python."""
+        try:
+            for part in source_parts(path, data):
+                where = path
+                if part.cell is not None:
+                    where = f"{path}, cell {part.cell}"
+                self._add_text(where, part.source)
+        except (Unparsable, NotANotebook, RecursionError, MemoryError):
+            pass  # what is not Python is not compared
 
     def _add_text(self, where: str, text: str) -> None:
         """Add the blocks and statements of a file or cell. Raises Unparsable."""
@@ -96,9 +106,11 @@ class ComparedWork:
         for top in tree.body:
             if is_demo(top) or isinstance(top, ast.Import | ast.ImportFrom):
                 continue
-            block_lines = lines[top.lineno - 1 : top.end_lineno or top.lineno]
+            end = top.end_lineno or top.lineno
+            lines_of_top = lines[top.lineno - 1 : end]
             name = getattr(top, "name", "")
-            self.blocks.append(SourceBlock(name, where, top.lineno, block_lines))
+            block = SourceBlock(name, where, top.lineno, lines_of_top)
+            self.blocks.append(block)
             for statement in _statements_in(top):
                 self._add_statement(statement, variables)
 
@@ -118,10 +130,11 @@ def _variables_in(tree: ast.AST) -> set[str]:
     """Return the names that are assigned or are arguments: these may be called anything."""
     names = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.arg(arg=name):
+                names.add(name)
     return names
 
 
@@ -131,13 +144,13 @@ def _statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
     Definitions themselves, imports, texts that stand alone and stubs are left out.
     """
     for node in ast.walk(statement):
-        if not isinstance(node, ast.stmt) or isinstance(node, NOT_COMPARED):
-            continue
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue
-        if isinstance(node, ast.Assign | ast.AnnAssign) and is_unfilled(node.value):
-            continue
-        yield node
+        match node:
+            case ast.Expr(value=ast.Constant()):
+                continue
+            case ast.Assign(value=value) | ast.AnnAssign(value=value) if is_unfilled(value):
+                continue
+            case ast.stmt() if not isinstance(node, NOT_COMPARED):
+                yield node
 
 
 def _last_line_of_head(statement: ast.stmt) -> int:
@@ -153,15 +166,20 @@ def _last_line_of_head(statement: ast.stmt) -> int:
 
 def _nodes_of(node: ast.AST, variables: set[str]) -> list[str]:
     """Return the tree of a statement, of a compound one its head, as a list of its nodes."""
-    if isinstance(node, ast.Name):
-        return ["variable" if node.id in variables else node.id]
-    if isinstance(node, ast.Constant):
-        return ["text" if isinstance(node.value, str) else repr(node.value)]
+    match node:
+        case ast.Name(id=name):
+            return ["variable" if name in variables else name]
+        case ast.Constant(value=str()):
+            return ["text"]
+        case ast.Constant(value=value):
+            return [repr(value)]
     nodes = [type(node).__name__]
-    has_bodies = isinstance(node, ast.stmt | ast.ExceptHandler)
+    ignored = IGNORED_FIELDS
+    if isinstance(node, ast.stmt | ast.ExceptHandler):
+        ignored = IGNORED_FIELDS | BODIES
     binds_its_text = isinstance(node, ast.arg | ast.ExceptHandler)  # a name, called anything
     for field, value in ast.iter_fields(node):
-        if field in IGNORED_FIELDS or (field in BODIES and has_bodies):
+        if field in ignored:
             continue
         children = value if isinstance(value, list) else [value]
         for child in children:
@@ -189,17 +207,15 @@ def similar_pairs(
 
     The most similar come first.
     """
-    given_shapes = given.shapes if given is not None else set()
-    counts = {}
+    counts = {place: work.count_shapes() for place, work in works.items()}
+    given_shapes = set()
+    if given is not None:
+        given_shapes = given.shapes
     owners: dict[bytes, list[int]] = {}
-    for place, work in works.items():
-        counts[place] = Counter(statement.shape for statement in work.statements)
-        for shape in counts[place].keys() - given_shapes:
+    for place, counts_of_work in counts.items():
+        for shape in counts_of_work.keys() - given_shapes:
             owners.setdefault(shape, []).append(place)
     weights = _weights_of(owners, works)
-    weight_of_work = {}
-    for place, counts_of_work in counts.items():
-        weight_of_work[place] = _total_weight(counts_of_work, weights)
 
     # What each pair shares: the sum of weights, and the number of statements.
     shared_weight: defaultdict[tuple[int, int], float] = defaultdict(float)
@@ -210,18 +226,30 @@ def similar_pairs(
             shared_weight[one, other] += weight * both
             shared_count[one, other] += both
 
+    # How much that is of all that counts in both.
+    weight_of_work = {}
+    for place, counts_of_work in counts.items():
+        weight_of_work[place] = _total_weight(counts_of_work, weights)
     pairs = []
     for (one, other), count in shared_count.items():
         if count >= FEWEST_SHARED:
             whole = weight_of_work[one] + weight_of_work[other]
             similarity = 2 * shared_weight[one, other] / whole
             pairs.append(SimilarPair(one, other, similarity, count))
-    return sorted(pairs, key=lambda pair: (-pair.similarity, -pair.shared, pair.one, pair.other))
+    return sorted(pairs, key=_rank_of_pair)
+
+
+def _rank_of_pair(pair: SimilarPair) -> tuple[float, ...]:
+    """What pairs are sorted by: similarity, statements that are shared, places in the class."""
+    return (-pair.similarity, -pair.shared, pair.one, pair.other)
 
 
 def _total_weight(counts: Mapping[bytes, int], weights: Mapping[bytes, float]) -> float:
     """Return what all statements of a work count; those without a weight count nothing."""
-    return sum(weights.get(shape, 0.0) * count for shape, count in counts.items())
+    total = 0.0
+    for shape, count in counts.items():
+        total += weights.get(shape, 0.0) * count
+    return total
 
 
 def _weights_of(
@@ -241,9 +269,10 @@ def _weights_of(
     weights = {}
     for shape, places in owners.items():
         count = len(places)
-        if count <= most_owners:
-            rarity = math.log((len(works) + 1) / max(count, 2)) / rarest
-            weights[shape] = sizes[shape] * rarity
+        if count > most_owners:
+            continue
+        rarity = math.log((len(works) + 1) / max(count, 2)) / rarest
+        weights[shape] = sizes[shape] * rarity
     return weights
 
 
@@ -277,7 +306,9 @@ def side_by_side(
     right = _blocks_with(common, other)
     rows: list[BlockPair] = []
     for name in sorted(left.keys() | right.keys()):
-        rows += itertools.zip_longest(left.get(name, []), right.get(name, []))
+        blocks_of_one = left.get(name, [])
+        blocks_of_other = right.get(name, [])
+        rows += itertools.zip_longest(blocks_of_one, blocks_of_other)
     return rows
 
 
@@ -291,12 +322,20 @@ def _blocks_with(shapes: set[bytes], work: ComparedWork) -> dict[str, list[Shown
     blocks: dict[str, list[ShownBlock]] = {}
     for place, marked in sorted(marked_lines.items()):
         block = work.blocks[place]
-        title = f"{block.name}, {block.where}".removeprefix(", ")
-        shown = []
-        for number, text in enumerate(block.lines, block.first):
-            shown.append(ShownLine(number, text, number in marked))
-        blocks.setdefault(block.name, []).append(ShownBlock(title, shown))
+        shown = _mark_lines(block, marked)
+        blocks.setdefault(block.name, []).append(shown)
     return blocks
+
+
+def _mark_lines(block: SourceBlock, marked: set[int]) -> ShownBlock:
+    """Return a block as it is shown, with the lines of these numbers marked."""
+    title = block.where
+    if block.name:
+        title = f"{block.name}, {block.where}"
+    lines = []
+    for number, text in enumerate(block.lines, block.first):
+        lines.append(ShownLine(number, text, number in marked))
+    return ShownBlock(title, lines)
 
 
 def similarity_page(
@@ -310,7 +349,8 @@ def similarity_page(
     pairs = similar_pairs(works, given)
     compared = []
     for pair in pairs[:MOST_PAIRS]:
-        compared.append((pair, side_by_side(works[pair.one], works[pair.other], given)))
+        blocks = side_by_side(works[pair.one], works[pair.other], given)
+        compared.append((pair, blocks))
     return render_page(
         "similarity.html",
         "class.js",

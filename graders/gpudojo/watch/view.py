@@ -27,6 +27,7 @@ from gpudojo.grading.feedback import (
     progress_bar,
 )
 from gpudojo.model.errors import suggest_name
+from gpudojo.model.evidence import Raised
 from gpudojo.model.lessons import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.watch.course import BusiestCalls, Course, ExerciseWork
@@ -64,6 +65,7 @@ def wanted_style(style: str) -> str:
 
 
 def _code_theme(dark: bool) -> str:
+    """The name of rich's colours for code on a dark or a light background."""
     return "ansi_dark" if dark else "ansi_light"
 
 
@@ -104,7 +106,13 @@ def score_line(course: Course, width: int = 20) -> Text:
     """The points of the day, after a bar of so many characters."""
     points, most = course.score
     bar = progress_bar(points, most, width)
-    return Text(f"{bar} {format_points(points)} of {format_points(most)} points")
+    return Text(f"{bar} {_score_of_course(course)}")
+
+
+def _score_of_course(course: Course) -> str:
+    """The points of the day, and how many there are: "12 of 80 points"."""
+    points, most = course.score
+    return f"{format_points(points)} of {format_points(most)} points"
 
 
 def fix_panel(
@@ -123,41 +131,60 @@ def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[
     """What was finished just now, the title of the current exercise, and what is to fix in it."""
     work = course.current
     if course.finished is not None and course.finished is not work:
-        points = _points_of_most(course.finished.count_points(), " of ")
-        text = f"✓ {course.finished.stem} is done: {points} points. Next:\n"
-        yield Text(text, wanted_style("bold green"))
+        yield _finished_line(course.finished)
     yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
     yield Text(f"{work.path.name}{_points_by_function(work)}\n", "dim")
     # One of these: the file is missing, is no Python, is done or not graded yet, or has a mistake.
     if work.state == "missing":
         yield from _missing_parts(course, work)
     elif work.broken is not None:
-        yield Text(f"{work.broken.type}: {work.broken.message}", wanted_style("bold red"))
-        if work.broken.line is not None:
-            yield code_excerpt(work.text or "", work.broken.line, dark)
-        yield Text("Nothing is graded until Python can read the file.")
+        yield from _broken_parts(work, work.broken, dark)
     elif work.first is None:
-        if work.stem in course.pending:
-            yield Text("not graded yet")
-        else:
-            following = "Press n for the next exercise." if course.work_after(work) else ""
-            yield Text(f"All checks pass. {following}", wanted_style("green"))
+        yield _line_without_mistakes(course, work)
     else:
-        if work.first.function in course.pending.get(work.stem, ()):
+        functions_in_work = course.pending.get(work.stem, ())
+        if work.first.function in functions_in_work:
             text = "What you saved is being graded. This is about the file as it was before:\n"
             yield Text(text, wanted_style("yellow"))
         yield from _feedback_parts(work, work.first, hints, more, dark)
 
 
+def _finished_line(work: ExerciseWork) -> Text:
+    """That an exercise is done, with its points."""
+    points = _points_of_most(work.count_points(), " of ")
+    text = f"✓ {work.stem} is done: {points} points. Next:\n"
+    return Text(text, wanted_style("bold green"))
+
+
 def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableType]:
     """That a file is missing, and which other file may be it."""
-    text = f"{work.path.name} is not in {work.path.parent}. Its points count as not reached."
+    folder = work.path.parent
+    text = f"{work.path.name} is not in {folder}. Its points count as not reached."
     yield Text(text, wanted_style("red"))
-    every = {path.name for path in work.path.parent.glob("*.py")}
-    others = every - {each.path.name for each in course.works}
+    others = {path.name for path in folder.glob("*.py")}
+    for each in course.works:
+        others.discard(each.path.name)
     near = suggest_name(work.path.name, others, "").strip("; ")
     if near:
         yield Text(f"\nA file with another name is not graded: {near}")
+
+
+def _broken_parts(work: ExerciseWork, error: Raised, dark: bool) -> Iterator[RenderableType]:
+    """Why Python cannot read the file, and at which line."""
+    yield Text(f"{error.type}: {error.message}", wanted_style("bold red"))
+    if error.line is not None:
+        yield code_excerpt(work.text or "", error.line, dark)
+    yield Text("Nothing is graded until Python can read the file.")
+
+
+def _line_without_mistakes(course: Course, work: ExerciseWork) -> Text:
+    """That an exercise passes, and whether there is another to do; or that nothing is known yet."""
+    if work.stem in course.pending:
+        return Text("not graded yet")
+    following = ""
+    if course.work_after(work):
+        following = "Press n for the next exercise."
+    return Text(f"All checks pass. {following}", wanted_style("green"))
 
 
 def _points_by_function(work: ExerciseWork) -> str:
@@ -166,29 +193,29 @@ def _points_by_function(work: ExerciseWork) -> str:
         return ""
     points = []
     for name in work.names:
-        points.append(f"{name} {_points_of_most(work.count_points(name), '/')}")
+        row = work.count_points(name)
+        points.append(f"{name} {_points_of_most(row, '/')}")
     return f": {', '.join(points)}"
 
 
 def _feedback_parts(
     work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool
 ) -> Iterator[RenderableType]:
-    """Everything about one check that did not pass, with this many hints."""
+    """Everything about one check that did not pass.
+
+    `hints` is how many are shown, `more` says how to see one more.
+    """
     # The headline, and what is below it.
-    place = "here" if result.line is not None else ""  # the line itself is an excerpt below
+    place = "" if result.line is None else "here"  # the line itself is an excerpt below
     headline, parts = headline_and_parts(result, place, work.path.name)
-    mark = MARKS["to do" if result.outcome is Outcome.TODO else "broken"]
-    style_of_mark = wanted_style(f"bold {mark.style}")
-    yield Text.assemble((f"{mark.sign} ", style_of_mark), (headline, "bold"))
     if result.outcome is Outcome.TODO:
+        yield _marked_headline(MARKS["to do"], headline)
         task = Text(_task_of(work, result.function))
         yield Padding(task, (1, 0, 0, 2))
-    elif result.outcome is Outcome.FAILED:
-        function = next(each for each in work.exercise.functions if each.name == result.function)
-        every = hints_about(result, function)
-        parts += hint_parts(every, work.exercise, hints, more)
-        if not hints and every:
-            parts.append(Part("", f"({len(every)} hints; the first with {more})"))
+    else:
+        yield _marked_headline(MARKS["broken"], headline)
+    if result.outcome is Outcome.FAILED:
+        parts += _parts_of_hints(work, result, hints, more)
     # The labelled parts, in a table that is interrupted for code.
     yield Text()
     table = _two_columns()
@@ -197,11 +224,28 @@ def _feedback_parts(
         if label == "line" and result.line is not None:  # code needs all columns
             yield table
             yield Text(f"line {result.line}", style)
-            yield code_excerpt(work.about[result.function], result.line, dark)
+            graded_text = work.about[result.function]
+            yield code_excerpt(graded_text, result.line, dark)
             table = _two_columns()
         else:
             table.add_row(Text(label, style), Text(text))
     yield table
+
+
+def _marked_headline(mark: StateMark, headline: str) -> Text:
+    """A headline after its sign, both bold, the sign in its colour."""
+    style = wanted_style(f"bold {mark.style}")
+    return Text.assemble((f"{mark.sign} ", style), (headline, "bold"))
+
+
+def _parts_of_hints(work: ExerciseWork, result: CheckResult, hints: int, more: str) -> list[Part]:
+    """The first hints about a check that failed, or how many there are if none is to be shown."""
+    functions = {function.name: function for function in work.exercise.functions}
+    every = hints_about(result, functions[result.function])
+    parts = hint_parts(every, work.exercise, hints, more)
+    if every and not hints:
+        parts.append(Part("", f"({len(every)} hints; the first with {more})"))
+    return parts
 
 
 def _two_columns() -> Table:
@@ -213,16 +257,20 @@ def _two_columns() -> Table:
 
 
 def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
-    """A line of the student's file, marked, with some around it."""
-    lines = text.replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
+    """A line of the student's file, marked, with some around it.
+
+    `text` is the whole file. A line after its end is not marked.
+    """
+    text = text.replace("\0", "\N{SYMBOL FOR NULL}")
+    lines = text.split("\n")
     last_marked = min(line, len(lines))
     first = max(last_marked - LINES_AROUND, 1)
     shown = slice(first - 1, line + LINES_AROUND)
     indent = _common_indent(lines[shown])
     # The whole file is coloured, as an excerpt may begin inside a string.
-    code = Text("\n".join(lines))
+    code = Text(text)
     if not os.environ.get("NO_COLOR"):
-        code = Syntax("", "python", theme=_code_theme(dark)).highlight(code.plain)
+        code = Syntax("", "python", theme=_code_theme(dark)).highlight(text)
     coloured = code.split("\n", allow_blank=True)[: len(lines)]
     # A row for each line: a sign beside the marked one, the number, the code.
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
@@ -232,16 +280,21 @@ def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
         if number == line:
             sign = "❱"
             style_of_number = "bold"
-        dedented = code_of_line[indent:] if len(code_of_line) > indent else Text()
-        table.add_row(
-            Text(sign, wanted_style("bold red")), Text(f"{number:>3}", style_of_number), dedented
-        )
+        dedented = Text()
+        if len(code_of_line) > indent:
+            dedented = code_of_line[indent:]
+        marker = Text(sign, wanted_style("bold red"))
+        table.add_row(marker, Text(f"{number:>3}", style_of_number), dedented)
     return table
 
 
 def _common_indent(lines: list[str]) -> int:
     """The number of spaces that all lines begin with; blank lines do not count."""
-    indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
+    indents = []
+    for line in lines:
+        code = line.lstrip()
+        if code:
+            indents.append(len(line) - len(code))
     return min(indents, default=0)
 
 
@@ -251,14 +304,16 @@ def _task_of(work: ExerciseWork, name: str) -> str:
     Its paragraphs are without line breaks.
     """
     tree = ast.parse(work.graded or "")
-    text = (ast.get_docstring(tree) or "").partition("\n\n")[0]
+    text_of_file = ast.get_docstring(tree) or ""
+    text, _, _ = text_of_file.partition("\n\n")
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             text = ast.get_docstring(node) or text
             break
     paragraphs = []
     for paragraph in text.split("\n\n"):
-        paragraphs.append(" ".join(paragraph.split()))
+        words = paragraph.split()
+        paragraphs.append(" ".join(words))
     return "\n\n".join(paragraphs)
 
 
@@ -278,7 +333,9 @@ def aside_panel(course: Course) -> RenderableType:
 def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
     """Of one exercise: what waits, where the file stopped, and what was printed."""
     first = work.first
+    printing_function = work.last
     if first is not None:
+        printing_function = first.function
         yield _blocked_by(work, first)
         for name in work.names:
             failed = _first_failure(work.results.get(name, []))
@@ -286,12 +343,13 @@ def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
                 headline, _ = headline_and_parts(failed)
                 yield Text(f"then `{name}`: {headline}", "dim")
     if work.stopped is not None:
-        place = f" at line {work.stopped.line}" if work.stopped.line else ""
-        reason = f"The file stopped{place}: {work.stopped.short}."
-        text = f"\n{reason} What it defines before was graded."
+        place = ""
+        if work.stopped.line:
+            place = f" at line {work.stopped.line}"
+        text = f"\nThe file stopped{place}: {work.stopped.short}."
+        text += " What it defines before was graded."
         yield Text(text, wanted_style("yellow"))
-    shown_function = first.function if first is not None else work.last
-    yield from _printed_parts(work, shown_function)
+    yield from _printed_parts(work, printing_function)
 
 
 def _first_failure(results: list[CheckResult]) -> CheckResult | None:
@@ -308,7 +366,8 @@ def _blocked_by(work: ExerciseWork, first: CheckResult) -> Text:
     blocked = [each.check for each in results if each.blocked_by == first.check]
     if not blocked:
         return Text("", "dim")
-    return Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}", "dim")
+    names = ", ".join(blocked)
+    return Text(f"\nblocked until `{first.check}` passes: {names}", "dim")
 
 
 def _printed_parts(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
@@ -321,7 +380,8 @@ def _printed_parts(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
     if left_out > 0:
         lines[:-PRINTED_LINES] = [f"… {left_out:,} lines left out …"]
     yield Text(f"\nprinted by {name}", "bold")
-    yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
+    text = Text("\n".join(lines))
+    yield Padding(text, (0, 0, 0, 2))
 
 
 def timeline_page(course: Course, width: int) -> RenderableType:
@@ -423,7 +483,6 @@ def celebration_page(course: Course, step: int = 0) -> RenderableType:
         pixels = f"{row:08b}".replace("1", "██").replace("0", "  ")
         colour = RAINBOW[(number + step) % len(RAINBOW)]
         heart.append(f"{pixels}\n", wanted_style(colour))
-    points, most = course.score
     text = Text(f"{course.title}: everything passes.\n", "bold", justify="center")
-    text.append(f"{format_points(points)} of {format_points(most)} points. Well done!", "not bold")
+    text.append(f"{_score_of_course(course)}. Well done!", "not bold")
     return Group(Align.center(heart), text)
