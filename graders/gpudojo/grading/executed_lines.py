@@ -30,8 +30,10 @@ def compile_with_marks(tree: ast.Module, name: str) -> types.CodeType:
         first_line = function.lineno
         for decorator in function.decorator_list:
             first_line = min(first_line, decorator.lineno)
-        function.body[start:] = _with_marks(function.body[start:], first=first_line)
-    return _with_set_for_mark(compile(tree, name, "exec"))
+        statements = function.body[start:]
+        function.body[start:] = _with_marks(statements, first=first_line)
+    code = compile(tree, name, "exec")
+    return _with_set_for_mark(code)
 
 
 def _begins_with_constant(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -72,7 +74,8 @@ def _with_marks(
         else:
             mark.value = (mark.value[0], last)
         if inside and not isinstance(statement, SCOPES):
-            _mark_inside(marked, statement, caught or isinstance(statement, ast.Try))
+            is_caught_inside = caught or isinstance(statement, ast.Try)
+            _mark_inside(marked, statement, is_caught_inside)
         if inside or caught:  # the run ends here
             mark = None
             first = None
@@ -107,11 +110,15 @@ def _mark_inside(marked: list[ast.stmt], statement: Any, caught: bool) -> None:
 
 
 def _add_mark(marked: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
-    """Add a mark to the statements `marked`, and return the constant in it that has the lines."""
+    """Add a mark to the statements `marked`, and return the constant in it that has the lines.
+
+    The mark is the call `RAN.add((first, last))`, at the place of the statement `before`.
+    """
     place: dict[str, Any] = {"lineno": before.lineno, "col_offset": before.col_offset}
     lines: Any = ast.Constant(0, **place)
     lines.value = (first, last)
-    add = ast.Attribute(ast.Constant(_MARK, **place), "add", ast.Load(), **place)
+    executed = ast.Constant(_MARK, **place)
+    add = ast.Attribute(executed, "add", ast.Load(), **place)
     call = ast.Call(add, [lines], [], **place)
     marked.append(ast.Expr(call, **place))
     return lines  # type: ignore[no-any-return]
@@ -148,6 +155,6 @@ def take_executed_lines(error_line: int | None = None) -> Lines:
 
 def _is_pair_of_lines(run: Any) -> bool:
     """True for a tuple of two numbers of exactly the class int."""
-    if type(run) is not tuple or len(run) != 2:
+    if type(run) is not tuple:
         return False
-    return type(run[0]) is int and type(run[1]) is int
+    return [type(each) for each in run] == [int, int]

@@ -43,10 +43,10 @@ def _nodes_directly_in(node: ast.AST) -> list[ast.AST]:
         if field in _SKIPPED_FIELDS:
             continue
         value = getattr(node, field, None)
-        if isinstance(value, list):
-            inside += [part for part in value if isinstance(part, ast.AST)]
-        elif isinstance(value, ast.AST):
-            inside.append(value)
+        parts = value if isinstance(value, list) else [value]
+        for part in parts:
+            if isinstance(part, ast.AST):
+                inside.append(part)
     return inside
 
 
@@ -90,10 +90,15 @@ def viewed_name(node: ast.AST) -> str | None:
 
 
 def first_name(node: ast.AST) -> str | None:
-    """The name that a chain of attributes begins with: `torch` of `torch.cuda.is_available`."""
+    """The name that a chain of attributes begins with: `torch` of `torch.cuda.is_available`.
+
+    None where it begins with something other than a name, such as a call.
+    """
     while isinstance(node, ast.Attribute):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else None
+    if isinstance(node, ast.Name):
+        return node.id
+    return None
 
 
 def names_among(nodes: Iterable[ast.AST]) -> list[str]:
@@ -102,7 +107,7 @@ def names_among(nodes: Iterable[ast.AST]) -> list[str]:
 
 
 def names_in(node: ast.AST) -> list[str]:
-    """All names in an expression."""
+    """All names in an expression, each as often as it stands there."""
     return names_among(ast.walk(node))
 
 
@@ -137,12 +142,16 @@ def gives_value(statement: ast.AST) -> bool:
 
 
 def boolean_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, bool]]:
-    """Yield the parameters whose default is True or False, with it."""
+    """Yield the parameters whose default is True or False, with it.
+
+    Those by position come first, then those by keyword alone.
+    """
     arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
+    positional = arguments.posonlyargs + arguments.args
+    # The defaults are those of the last parameters; one by keyword has None where it has none.
     without_default = len(positional) - len(arguments.defaults)
-    parameters = [*positional[without_default:], *arguments.kwonlyargs]
-    defaults = [*arguments.defaults, *arguments.kw_defaults]
+    parameters = positional[without_default:] + arguments.kwonlyargs
+    defaults = arguments.defaults + arguments.kw_defaults
     for parameter, default in zip(parameters, defaults, strict=True):
         match default:
             case ast.Constant(value=bool(value)):
@@ -151,20 +160,22 @@ def boolean_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, bool]
 
 def missing_parameters(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
     """The parameters that a call does not pass. There are none where it may pass anything."""
-    if any(isinstance(argument, ast.Starred) for argument in call.args):
+    for argument in call.args:
+        if isinstance(argument, ast.Starred):
+            return []
+    passed_by_name = [keyword.arg for keyword in call.keywords]
+    if None in passed_by_name:  # `**options`
         return []
-    keywords = [keyword.arg for keyword in call.keywords]
-    if None in keywords:  # `**options`
-        return []
-    parameters = callee.args
-    positional = [parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args)]
-    keyword_only = [parameter.arg for parameter in parameters.kwonlyargs]
-    passed = {*positional[: len(call.args)], *keywords}
-    return [name for name in (*positional, *keyword_only) if name not in passed]
+    positional = callee.args.posonlyargs + callee.args.args
+    not_passed = positional[len(call.args) :] + callee.args.kwonlyargs
+    return [each.arg for each in not_passed if each.arg not in passed_by_name]
 
 
 def lines_of_returns(function: ast.FunctionDef) -> list[int]:
-    """The lines of all `return`s. Without any, the line of the last statement."""
+    """The lines of all `return`s, each once. Without any, the line of the last statement.
+
+    Those of functions inside are left out.
+    """
     lines: list[int] = []
     for node in statements_in(function.body):
         if isinstance(node, ast.Return) and node.lineno not in lines:
@@ -182,12 +193,16 @@ def _line_of_last_statement(statement: ast.AST) -> int:
 
 
 def lines_leaving_loops(body: list[ast.stmt]) -> Iterator[int]:
-    """Yield the lines in loops that leave them, by `return` or `break`."""
+    """Yield the lines in loops that leave them, by `return` or `break`.
+
+    A line in several loops is yielded for each of them.
+    """
     for node in statements_in(body):
-        if isinstance(node, ast.For | ast.While):
-            for part in statements_in(node.body):
-                if isinstance(part, ast.Return | ast.Break):
-                    yield part.lineno
+        if not isinstance(node, ast.For | ast.While):
+            continue
+        for part in statements_in(node.body):
+            if isinstance(part, ast.Return | ast.Break):
+                yield part.lineno
 
 
 def guarded_lines(body: list[ast.stmt]) -> Iterator[tuple[int, int]]:

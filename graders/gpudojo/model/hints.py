@@ -55,7 +55,10 @@ def read_hints(path: Path) -> dict[str, FunctionHints]:
         written = msgspec.convert(tables, dict[str, _OfFunction])
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise BadDay(str(path), None, str(error)) from error
-    return {name: _hints_of_function(path, name, table) for name, table in written.items()}
+    hints = {}
+    for name, table in written.items():
+        hints[name] = _hints_of_function(path, name, table)
+    return hints
 
 
 def _hints_of_function(path: Path, name: str, table: _OfFunction) -> FunctionHints:
@@ -66,7 +69,8 @@ def _hints_of_function(path: Path, name: str, table: _OfFunction) -> FunctionHin
     every: list[str] = []
     by_key: dict[str, tuple[str, ...]] = {}
     for hints in table.hints:
-        if not hints.steps or not all(step.strip() for step in hints.steps):
+        steps = [step.strip() for step in hints.steps]
+        if not steps or "" in steps:
             raise BadDay(str(path), None, f"`{name}` has an empty hint, or an empty list of hints")
         every += hints.steps
         for key in hints.about:

@@ -43,7 +43,7 @@ SHORTEST_NAME: Final = 12
 
 def markup_of(style: str) -> dict[str, bool]:
     """A style in the words of rich as keywords for pytest's terminal writer."""
-    words = ["purple" if word == "magenta" else word for word in style.split()]
+    words = style.replace("magenta", "purple").split()
     return dict.fromkeys(words, True)
 
 
@@ -60,7 +60,8 @@ def move_output(report: Any, printed: list[tuple[str, str]]) -> None:
             others.append((title, content))
     report.sections = others
     if report.failed and printed:
-        report.sections += [(title, shorten_output(content)) for title, content in printed]
+        for title, content in printed:
+            report.sections.append((title, shorten_output(content)))
         printed.clear()
 
 
@@ -68,8 +69,9 @@ def shorten_output(text: str) -> str:
     """The first and last lines of a long text, and how many were left out."""
     lines = []
     for line in text.splitlines():
-        is_long = len(line) > LINE_CHARACTERS
-        lines.append(f"{line[:LINE_CHARACTERS]} …" if is_long else line)
+        if len(line) > LINE_CHARACTERS:
+            line = f"{line[:LINE_CHARACTERS]} …"
+        lines.append(line)
     left_out = len(lines) - FIRST_LINES - LAST_LINES
     if left_out > 0:
         note = f"… {left_out:,} lines left out here; pytest -s shows all of them …"
@@ -94,7 +96,9 @@ class Feedback(TerminalRepr):
         blocks: Sequence[str] = (),
         first: str | None = None,
     ) -> None:
-        place = describe_line(path, result.line) if result.line is not None else ""
+        place = ""
+        if result.line is not None:
+            place = describe_line(path, result.line)
         self.headline, self.parts = headline_and_parts(result, place, path.name)
         if first is not None:
             labels = ("happened", "expected", "line")
@@ -102,15 +106,18 @@ class Feedback(TerminalRepr):
             text = f"fix {first}: the line that fails there is used here as well"
             self.parts.append(Part("first", text))
         elif result.outcome is Outcome.FAILED:
-            function = next(f for f in exercise.functions if f.name == result.function)
-            every = hints_about(result, function)
-            more = f"{option} {min(hints, len(every)) + 1}"
+            functions = {function.name: function for function in exercise.functions}
+            every = hints_about(result, functions[result.function])
+            shown = min(hints, len(every))
+            more = f"{option} {shown + 1}"
             self.parts += hint_parts(every, exercise, hints, more)
         if blocks:
             names = ", ".join(blocks)
             self.parts.append(Part("blocks", f"{names}: checked as soon as this passes"))
         # What pytest shows in its short summary, and what a JUnit file says first.
-        short = result.happened if result.outcome is Outcome.FAILED else self.headline
+        short = self.headline
+        if result.outcome is Outcome.FAILED:
+            short = result.happened
         self.reprcrash = ReprFileLocation(str(path), result.line or 1, short)
 
     def __str__(self) -> str:
@@ -126,11 +133,12 @@ class Feedback(TerminalRepr):
             tw.line(line, bold=True)
         for label, text in self.parts:
             first, *rest = lay_out_part(label, text, width) or [""]
-            tw.write(first[:LABEL_WIDTH], bold=True, **markup_of(style_of_label(label)))
-            emphasis = {"bold": True} if label in ("line", "mistake") else {}
-            tw.line(first[LABEL_WIDTH:], **emphasis)
+            markup = markup_of(style_of_label(label))
+            tw.write(first[:LABEL_WIDTH], bold=True, **markup)
+            is_bold = label in ("line", "mistake")
+            tw.line(first[LABEL_WIDTH:], bold=is_bold)
             for line in rest:
-                tw.line(line, **emphasis)
+                tw.line(line, bold=is_bold)
 
 
 @dataclass
@@ -146,8 +154,11 @@ class ReportedCheck:
     @property
     def position(self) -> tuple[str, str, int]:
         """The order of the course, whatever order the checks ran in."""
-        every = [check for function in self.exercise.functions for check in function.checks]
-        return os.path.relpath(self.path), self.exercise.stem, every.index(self.check)
+        every: list[Check] = []
+        for function in self.exercise.functions:
+            every += function.checks
+        place = every.index(self.check)
+        return os.path.relpath(self.path), self.exercise.stem, place
 
 
 @dataclass
@@ -161,8 +172,11 @@ class MissingFile:
     @property
     def note(self) -> str:
         """A sentence about it."""
-        renamed = f". Is {self.instead} that file? Give it its name back" if self.instead else ""
-        return f"{self.exercise.stem}.py is missing in {os.path.relpath(self.folder)}{renamed}"
+        folder = os.path.relpath(self.folder)
+        sentence = f"{self.exercise.stem}.py is missing in {folder}"
+        if self.instead:
+            sentence += f". Is {self.instead} that file? Give it its name back"
+        return sentence
 
 
 class _RowKey(NamedTuple):
@@ -192,9 +206,11 @@ def write_summary(
     reporter.ensure_newline()
     reporter.section("points", sep="=")
     _write_points(reporter, rows)
-    notes = [check.note for check in checks if check.note] + [each.note for each in missing]
+    notes = [check.note for check in checks]
+    notes += [file.note for file in missing]
     for note in dict.fromkeys(notes):
-        _write_in_lines(reporter, f"note: {note}", yellow=True)
+        if note:
+            _write_in_lines(reporter, f"note: {note}", yellow=True)
     _write_errors(reporter, checks)
     _write_next(reporter, checks, missing)
 
@@ -206,12 +222,15 @@ def _rows_of_points(checks: Sequence[ReportedCheck], missing: Sequence[MissingFi
         key = _RowKey(os.path.relpath(check.path), check.exercise.stem)
         row = rows.setdefault(key, ExercisePoints(key.exercise))
         row.add_check(check.check.points, check.result)
+    if not missing:
+        return rows
     for file in missing:
         stem = file.exercise.stem
-        key = _RowKey(os.path.relpath(file.folder / f"{stem}.py"), stem)
+        path = os.path.relpath(file.folder / f"{stem}.py")
         empty = ExercisePoints(stem, max_points=float(file.exercise.points))
-        rows.setdefault(key, empty).outcomes[MISSING] += 1
-    return dict(sorted(rows.items())) if missing else rows
+        row = rows.setdefault(_RowKey(path, stem), empty)
+        row.outcomes[MISSING] += 1
+    return dict(sorted(rows.items()))
 
 
 class _Widths(NamedTuple):
@@ -223,17 +242,20 @@ class _Widths(NamedTuple):
 
 def _widths_for(rows: Iterable[ExercisePoints], columns: int) -> _Widths:
     """The widths for a terminal. That of the bars does not depend on what is run."""
-    rows = list(rows)
+    longest_state = 0
+    longest_name = 0
+    for row in rows:
+        longest_state = max(longest_state, len(row.state))
+        longest_name = max(longest_name, len(row.exercise))
     bar = 0
     for at_least, width in BAR_WIDTHS.items():
         if columns >= at_least:
             bar = width
             break
     bar_and_gap = bar + 2 if bar else 0
-    longest_state = max(len(row.state) for row in rows)
     others = len("    0 of 14    ") + longest_state + 2 + bar_and_gap
-    longest_name = max(len(row.exercise) for row in rows)
-    return _Widths(min(longest_name, max(columns - others, SHORTEST_NAME)), bar)
+    room = max(columns - others, SHORTEST_NAME)
+    return _Widths(min(longest_name, room), bar)
 
 
 def _write_points(reporter: pytest.TerminalReporter, rows: _Rows) -> None:
@@ -248,8 +270,10 @@ def _write_points(reporter: pytest.TerminalReporter, rows: _Rows) -> None:
         _write_row(reporter, row, widths)
     points = sum(row.points for row in rows.values())
     most = sum(row.max_points for row in rows.values())
-    gap = f"{'':{widths.bar}}  " if widths.bar else ""
-    reporter.write_line(f"{'total':{widths.name}}  {gap}{points:5.4g} of {most:g}", bold=True)
+    total = "total".ljust(widths.name + 2)
+    if widths.bar:
+        total += " " * (widths.bar + 2)
+    reporter.write_line(f"{total}{points:5.4g} of {most:g}", bold=True)
 
 
 def _write_row(reporter: pytest.TerminalReporter, row: ExercisePoints, widths: _Widths) -> None:
@@ -316,14 +340,18 @@ def _write_next(
                 return
     if missing:
         return
-    if all(check.result and check.result.outcome is Outcome.PASSED for check in checks):
-        reporter.write_line(ALL_PASSED, green=True, bold=True)
+    for check in checks:
+        if check.result is None or check.result.outcome is not Outcome.PASSED:
+            return
+    reporter.write_line(ALL_PASSED, green=True, bold=True)
 
 
 def _write_next_check(reporter: pytest.TerminalReporter, path: Path, result: CheckResult) -> None:
     """Write which check is next, and the command that runs its function."""
     name = f"`{result.function}`"
-    what = f"write {name}" if result.outcome is Outcome.TODO else result.claim
+    what = result.claim
+    if result.outcome is Outcome.TODO:
+        what = f"write {name}"
     if name not in what:
         what = f"{name}: {what}"
     _write_in_lines(reporter, f"next: {what}", bold=True)

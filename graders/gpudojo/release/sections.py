@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,76 +58,110 @@ def split_into_sections(path: Path) -> list[Section]:
         tree = ast.parse(stub)
     except SyntaxError as error:
         raise BadMarkers(str(path), error.lineno or 1, f"this is not Python: {error.msg}") from None
-    lines = stub.splitlines()
-    statements = tree.body
     title = ast.get_docstring(tree)
-    begin = 0  # the number of lines that are in a section already
+    statements = tree.body
+    splitter = _SectionSplitter(stub.splitlines(), tasks)
     if title is None:
         title = path.stem.replace("_", " ")
     else:
-        begin = statements[0].end_lineno or 0
-        statements = statements[1:]
-    sections = [Section("", title)]
-    given: list[str] = []  # lines between tasks
+        docstring, *statements = statements
+        splitter.skip_to(docstring.end_lineno or 0)
     for statement in statements:
+        splitter.add_statement(statement)
+    splitter.add_rest()
+    return [Section("", title), *splitter.sections]
+
+
+class _SectionSplitter:
+    """Puts the lines of a file into sections, statement by statement.
+
+    `tasks` are the names that students bind. Lines above a statement belong to it.
+    """
+
+    def __init__(self, lines: list[str], tasks: Collection[str]) -> None:
+        self.sections: list[Section] = []
+        self._lines = lines
+        self._tasks = tasks
+        self._begin = 0  # the number of lines that are in a section already
+        self._given: list[str] = []  # lines since the last task or demo
+
+    def skip_to(self, line: int) -> None:
+        """Leave out the lines up to this one."""
+        self._begin = line
+
+    def add_statement(self, statement: ast.stmt) -> None:
+        """Add the next statement: as a task, as a demo, or to what is given between them."""
         first = _first_line(statement)
         end = statement.end_lineno or 0
-        above = lines[begin : first - 1]
-        code = lines[first - 1 : end]
-        begin = end
+        above = self._lines[self._begin : first - 1]
+        code = self._lines[first - 1 : end]
+        self._begin = end
         name = _name_bound_by(statement)
-        if name in tasks:
-            sections += _section_of(given)
-            given = []
-            sections.append(_make_task(statement, name, above, code))
+        if name in self._tasks:
+            self._end_given_code()
+            task = _make_task(statement, name, above, code)
+            self.sections.append(task)
         elif is_demo(statement):
-            sections += _section_of(given)
-            given = []
-            demo = [*_without_blank_ends(above), *code]
-            sections.append(Section("\n".join(demo), demo=True))
+            self._end_given_code()
+            demo = "\n".join(_without_blank_ends(above) + code)
+            self.sections.append(Section(demo, demo=True))
         else:
-            given += [*above, *code]
-    given += lines[begin:]
-    return sections + _section_of(given)
+            self._given += above + code
+
+    def add_rest(self) -> None:
+        """Add the lines after the last statement."""
+        self._given += self._lines[self._begin :]
+        self._end_given_code()
+
+    def _end_given_code(self) -> None:
+        """Make a section of the given lines, unless they are empty."""
+        lines = _without_blank_ends(self._given)
+        self._given = []
+        if lines:
+            self.sections.append(Section("\n".join(lines)))
 
 
 def _first_line(statement: ast.stmt) -> int:
     """Return the line of a statement, or of its first decorator."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) and statement.decorator_list:
-        return statement.decorator_list[0].lineno
+    match statement:
+        case ast.FunctionDef(decorator_list=[first, *_]) | ast.ClassDef(decorator_list=[first, *_]):
+            return first.lineno
     return statement.lineno
 
 
-def names_of_tasks(source: str) -> set[str | None]:
-    """Return the names that are bound by statements in which a solution stands."""
-    begins = []  # lines
-    for number, line in enumerate(source.splitlines(), 1):
-        if line.strip() == BEGIN:
-            begins.append(number)
+def names_of_tasks(source: str) -> set[str]:
+    """Return the names that are bound by statements in which a solution stands.
+
+    Raises SyntaxError where the source is not Python.
+    """
+    lines = source.splitlines()
     names = set()
-    statements = ast.parse(source).body
-    for position, statement in enumerate(statements):
-        # Comments behind a statement belong to it, too.
-        following = statements[position + 1 :]
-        last = following[0].lineno - 1 if following else len(source)
-        if any(statement.lineno <= number <= last for number in begins):
+    # From the last statement to the first: comments behind a statement belong to it, too.
+    end = len(lines)
+    for statement in reversed(ast.parse(source).body):
+        first = statement.lineno - 1
+        lines_of_statement = [line.strip() for line in lines[first:end]]
+        if BEGIN in lines_of_statement:
             names.add(_name_bound_by(statement))
-    return names - {None}
+        end = first
+    return names - {""}
 
 
-def _make_task(statement: ast.stmt, name: str | None, above: list[str], code: list[str]) -> Task:
-    """Return a task, with its contract as text: the docstring, or the comment above a value."""
-    task_name = name or ""
+def _make_task(statement: ast.stmt, name: str, above: list[str], code: list[str]) -> Task:
+    """Return a task, with its contract as text: the docstring, or the comment above a value.
+
+    `above` are the lines between the statement before and the code.
+    """
     if not isinstance(statement, ast.FunctionDef):
-        comment = [line.strip().lstrip("# ") for line in above if line.strip()]
-        return Task("\n".join(code), " ".join(comment), name=task_name)
-    code = [*_without_blank_ends(above), *_with_short_docstring(statement, code)]
-    return Task(
-        "\n".join(code),
-        ast.get_docstring(statement) or "",
-        name=task_name,
-        signature=f"{task_name}({ast.unparse(statement.args)})",
-    )
+        words = []
+        for line in above:
+            if line.strip():
+                words.append(line.strip().lstrip("# "))
+        return Task("\n".join(code), " ".join(words), name=name)
+    parameters = ast.unparse(statement.args)
+    contract = ast.get_docstring(statement) or ""
+    code = _without_blank_ends(above) + _with_short_docstring(statement, code)
+    return Task("\n".join(code), contract, name=name, signature=f"{name}({parameters})")
 
 
 def _with_short_docstring(function: ast.FunctionDef, code: list[str]) -> list[str]:
@@ -136,20 +171,19 @@ def _with_short_docstring(function: ast.FunctionDef, code: list[str]) -> list[st
     nothing, and then the docstring stays.
     """
     docstring = function.body[0]
-    if not isinstance(docstring, ast.Expr) or not isinstance(docstring.value, ast.Constant):
-        return code
+    match docstring:
+        case ast.Expr(value=ast.Constant()):
+            pass
+        case _:
+            return code
+    # Its places among the lines of the code.
     first_line_of_code = (function.end_lineno or 0) - len(code) + 1
     first = docstring.lineno - first_line_of_code
     last = (docstring.end_lineno or 0) - first_line_of_code
     if first == last or not code[first].endswith((".", ":")):
         return code
-    return [*code[:first], f'{code[first]}"""', *code[last + 1 :]]
-
-
-def _section_of(lines: list[str]) -> list[Section]:
-    """Return one section of these lines; none where they are empty."""
-    kept = _without_blank_ends(lines)
-    return [Section("\n".join(kept))] if kept else []
+    closed_line = f'{code[first]}"""'
+    return [*code[:first], closed_line, *code[last + 1 :]]
 
 
 def _without_blank_ends(lines: list[str]) -> list[str]:
@@ -157,14 +191,16 @@ def _without_blank_ends(lines: list[str]) -> list[str]:
     return "\n".join(lines).strip("\n").splitlines()
 
 
-def _name_bound_by(statement: ast.stmt) -> str | None:
-    """Return what a definition defines, or an assignment assigns first; None for the rest."""
+def _name_bound_by(statement: ast.stmt) -> str:
+    """Return what a definition defines, or an assignment assigns first; empty for the rest."""
     match statement:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return name
-        case ast.Assign(targets=[ast.Name(id=name), *_]) | ast.AnnAssign(target=ast.Name(id=name)):
+        case ast.Assign(targets=[ast.Name(id=name), *_]):
             return name
-    return None
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+    return ""
 
 
 def title_text(docstring: str, stem: str, level: int = 1) -> str:
@@ -175,7 +211,8 @@ def title_text(docstring: str, stem: str, level: int = 1) -> str:
     if number.isdecimal():
         words.insert(1, number)
     blocks = [" ".join(words)]
-    for block in LINE_FOR_SCRIPTS.sub("", rest).strip().split("\n\n"):
+    text = LINE_FOR_SCRIPTS.sub("", rest).strip()
+    for block in text.split("\n\n"):
         if block.strip():
             blocks.append(_on_one_line(block))
     about = []
@@ -191,8 +228,11 @@ def title_text(docstring: str, stem: str, level: int = 1) -> str:
 
 def _how_to_begin(exercise: Exercise | None) -> str:
     """Return what to do with the cells of an exercise; one may have values alone to fill in."""
-    if exercise is None or any(function.name.islower() for function in exercise.functions):
+    if exercise is None:
         return HOW_TO_FILL_IN
+    for function in exercise.functions:
+        if function.name.islower():  # a value is in capitals
+            return HOW_TO_FILL_IN
     return HOW_TO_ANSWER
 
 
@@ -205,8 +245,11 @@ def task_text(task: Task) -> str:
         contract.append(last)
     for block in contract:
         # Prose flows; a command on a line of its own stays as it is.
-        is_command = COMMAND.fullmatch(block.strip())
-        blocks.append(f"    {block.strip()}" if is_command else _on_one_line(block))
+        text = block.strip()
+        if COMMAND.fullmatch(text):
+            blocks.append(f"    {text}")
+        else:
+            blocks.append(_on_one_line(text))
     if reading is not None:
         size = reading["size"]
         if SIZE.fullmatch(size):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -84,13 +84,11 @@ class SubmissionRecords:
         for path, data in self.sources.items():
             if len(data) > LARGEST_FILE or not ending_of(path, SOURCES):
                 continue
-            cells = []
             try:
-                for text, _, cell in source_parts(path, data):
-                    cells.append(ShownSource(cell, text.splitlines()))
+                parts = source_parts(path, data)
             except (Unparsable, NotANotebook, RecursionError, MemoryError):
                 continue
-            texts[path] = cells
+            texts[path] = [ShownSource(part.cell, part.source.splitlines()) for part in parts]
         return texts
 
     def timeline_pair(self, exercise: str, function: str) -> TimelinePair:
@@ -101,16 +99,23 @@ class SubmissionRecords:
         mine = _timeline_of(self.record, exercise, function)
         if mine is None:
             return TimelinePair(None)
-        seen_by_function = self.reference.functions if self.reference is not None else {}
-        seen = seen_by_function.get(f"{exercise}::{function}")
-        theirs = same_call(mine, seen.timelines) if seen is not None else None
+        timelines = self._timelines_of_reference()
+        theirs = same_call(mine, timelines.get(f"{exercise}::{function}", []))
         if theirs is not None:
             return TimelinePair(mine, theirs)
-        if not any(each.timelines for each in seen_by_function.values()):
+        if not any(timelines.values()):
             return TimelinePair(mine, missing=NO_PICTURES)
         if mine.place is None:
             return TimelinePair(mine, missing=UNKNOWN_CALL)
         return TimelinePair(mine, missing=NOTHING_THERE)
+
+    def _timelines_of_reference(self) -> dict[str, Sequence[Timeline]]:
+        """Return the timelines of the reference's calls, by exercise and function."""
+        timelines: dict[str, Sequence[Timeline]] = {}
+        if self.reference is not None:
+            for name, seen in self.reference.functions.items():
+                timelines[name] = seen.timelines
+        return timelines
 
     def race_bars(self, exercise: str, function: str) -> list[Bar]:
         """Return modelled times of the loop, the student's code and the reference, if any."""
@@ -118,13 +123,15 @@ class SubmissionRecords:
         theirs = _modelled_times(self.reference, exercise, function)
         if mine is None:
             return []
-        loop = theirs.loop if theirs else mine.loop  # it is measured beside the reference
+        loop = mine.loop
+        if theirs is not None:
+            loop = theirs.loop  # it is measured beside the reference
         if not loop:
             return []
         bars = [_bar_of_time("the loop", loop, "other")]
         if mine.student:
             bars.append(_bar_of_time("yours", mine.student, "mine"))
-        if theirs and theirs.student:
+        if theirs is not None and theirs.student:
             bars.append(_bar_of_time("the reference", theirs.student, "theirs"))
         return bars
 
@@ -134,12 +141,13 @@ class SubmissionRecords:
             plain = _number_in(case.facts, "stored")
             mine = _number_in(case.fact, "peak")
             theirs = _number_in(case.reference, "peak")
-            if plain and mine:
-                bars = [_bar_of_size("plain", plain, "other")]
-                bars.append(_bar_of_size("yours", mine, "mine"))
-                if theirs:
-                    bars.append(_bar_of_size("the reference", theirs, "theirs"))
-                return bars
+            if not plain or not mine:
+                continue
+            bars = [_bar_of_size("plain", plain, "other")]
+            bars.append(_bar_of_size("yours", mine, "mine"))
+            if theirs:
+                bars.append(_bar_of_size("the reference", theirs, "theirs"))
+            return bars
         return []
 
     def memory_curves(self, exercise: str, function: str) -> list[Curve]:
@@ -154,8 +162,12 @@ class SubmissionRecords:
             plain = curve_from("all activations stored", stored_curve, "other")
             mine = curve_from("yours", own_curve, "mine")
             theirs = curve_from("the reference", curve_of_reference, "theirs")
-            if plain is not None and mine is not None:
-                return [plain, mine] if theirs is None else [plain, mine, theirs]
+            if plain is None or mine is None:
+                continue
+            curves = [plain, mine]
+            if theirs is not None:
+                curves.append(theirs)
+            return curves
         return []
 
     def _measured_cases(self, exercise: str, function: str) -> Iterator[MeasuredCase]:
@@ -164,10 +176,11 @@ class SubmissionRecords:
         for facts in _facts_of(self.reference, exercise, function):
             reference_facts = {**facts, **reference_facts}
         for own in _facts_of(self.record, exercise, function):
-            # What only the reference's record has, such as what a plain loop takes.
-            facts = {}
+            facts = dict(own)
             for name, fact in own.items():
-                facts[name] = reference_facts.get(name) if fact is None else fact
+                if fact is None:
+                    # Only the reference's record has it, such as what a plain loop takes.
+                    facts[name] = reference_facts.get(name)
             for name, fact in own.items():
                 yield MeasuredCase(facts, fact, reference_facts.get(name))
 
@@ -181,8 +194,8 @@ class SubmissionRecords:
         first = check.line - LINES_AROUND
         last = check.line + LINES_AROUND
         near = [number for number in sorted(lines) if first <= number <= last]
-        joined = "\n".join(lines[number].expandtabs(4) for number in near)
-        texts = textwrap.dedent(joined).split("\n")
+        code = "\n".join(lines[number] for number in near)
+        texts = textwrap.dedent(code.expandtabs(4)).split("\n")
         if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
             return []
         shown = []
@@ -221,27 +234,41 @@ class RecordStore:
 
     def __init__(self, results: Path, reference: str) -> None:
         self._store = Store(results.parent)
-        self.reference = self._store.load_record(reference) if reference else None
-        # The reference's files, with the given code.
-        self.given = self._store.load_sources(reference) if reference else {}
+        self.reference = self._load_record(reference)
+        self.given = self._load_sources(reference)  # the reference's files, with the given code
 
     def of_submission(self, row: SubmissionRow) -> SubmissionRecords:
         """Return what is known of a submission beside its row; empty where it was not kept."""
-        record = self._store.load_record(row.record) if row.record else None
-        # With seeds per student, each has a reference of its own.
-        reference = self._store.load_record(row.reference) if row.reference else self.reference
+        record = self._load_record(row.record)
+        reference = self.reference
+        if row.reference:  # with seeds per student, each has a reference of its own
+            reference = self._load_record(row.reference)
         return SubmissionRecords(record, reference, self.sources_of(row))
 
     def sources_of(self, row: SubmissionRow) -> dict[str, bytes]:
         """Return what was handed in, by path; empty where it was not kept."""
-        return self._store.load_sources(row.digest) if row.digest else {}
+        return self._load_sources(row.digest)
+
+    def _load_record(self, key: str | None) -> Record | None:
+        """Return the record of this key; None without a key, or where it was not kept."""
+        if not key:
+            return None
+        return self._store.load_record(key)
+
+    def _load_sources(self, key: str | None) -> dict[str, bytes]:
+        """Return the files of this key, by path; none without a key, or if they were not kept."""
+        if not key:
+            return {}
+        return self._store.load_sources(key)
 
 
 def _bar_of_time(label: str, seconds: float, kind: str) -> Bar:
+    """Return a bar for a time; `kind` is a class of the style sheet."""
     return Bar(label, seconds, format_duration(seconds), kind)
 
 
 def _bar_of_size(label: str, count: float, kind: str) -> Bar:
+    """Return a bar for so many bytes; `kind` is a class of the style sheet."""
     return Bar(label, count, format_size(count), kind)
 
 
@@ -250,7 +277,9 @@ def _timeline_of(record: Record | None, exercise: str, function: str) -> Timelin
     if record is None:
         return None
     seen = record.functions.get(f"{exercise}::{function}")
-    return seen.timeline if seen is not None else None
+    if seen is None:
+        return None
+    return seen.timeline
 
 
 def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mapping[str, Any]]:
@@ -267,17 +296,23 @@ def _modelled_times(record: Record | None, exercise: str, function: str) -> Mode
     """Return the modelled times of a function, if it has any that can be drawn."""
     for facts in _facts_of(record, exercise, function):
         times = struct_or_none(_value_in(facts, "speed"), Modelled)
-        if times and times.student and is_drawable(times.loop) and is_drawable(times.student):
+        if times is None or not times.student:
+            continue
+        if is_drawable(times.loop) and is_drawable(times.student):
             return times
     return None
 
 
 def _value_in(facts: Any, key: str) -> Any:
     """Return a value of untrusted evidence; None if there is none, or these are no facts."""
-    return facts.get(key) if isinstance(facts, Mapping) else None
+    if not isinstance(facts, Mapping):
+        return None
+    return facts.get(key)
 
 
 def _number_in(facts: Any, key: str) -> float | None:
-    """Return a number that can be drawn."""
+    """Return a number of untrusted evidence; None if there is none that can be drawn."""
     value = _value_in(facts, key)
-    return float(value) if is_drawable(value) else None
+    if not is_drawable(value):
+        return None
+    return float(value)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
-from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, count_phrase, mark_of
+from virtual_cuda.ledger import MARKS, Lane, Scaled, Timeline, TimelineEvent, count_phrase, mark_of
 
 from gpudojo.report.rendering import format_size, visible_value
 
@@ -27,6 +27,7 @@ class Strip(NamedTuple):
 
     @property
     def middle(self) -> float:
+        """The height half way between top and bottom."""
         return (self.top + self.bottom) / 2
 
     @property
@@ -120,6 +121,7 @@ def largest_copy(*timelines: Timeline | None) -> int:
 
 
 def _events_of(timelines: Sequence[Timeline | None]) -> Iterator[TimelineEvent]:
+    """Yield the events of several timelines, one after the other; None has none."""
     for timeline in timelines:
         if timeline is not None:
             yield from timeline.events
@@ -169,19 +171,23 @@ def scaled_svg(scaled: Scaled, label: str) -> Markup:
     """Return the lanes of host and streams to scale; the height of a mark is its share of time."""
     height = max(len(scaled.lanes), 1) * LANE_HEIGHT
     shapes = [_opening_tag("scaled", height, str(visible_value(label)))]
-    for number, row in enumerate(scaled.lanes):
-        top = number * LANE_HEIGHT
+    top = 0
+    for row in scaled.lanes:
         lane = Strip(top, top + LANE_HEIGHT - LANE_GAP)
         shapes.append(_lane_ground(0, lane, WIDTH))
-        for kind, activity in ACTIVITIES.items():
-            outline = _outline_of(kind, row.parts, lane)
-            if not outline:
-                continue
-            name = visible_value(row.name)
-            path = Markup('<path class="lane-{}" d="{}"><title>{}: {}</title></path>')
-            shapes.append(path.format(kind, outline, name, activity))
+        shapes += _activities_in_lane(row, lane)
+        top += LANE_HEIGHT
     shapes.append(Markup("</svg>"))
     return Markup("").join(shapes)
+
+
+def _activities_in_lane(row: Lane, lane: Strip) -> Iterator[Markup]:
+    """Yield the path of each activity of a lane, with its name as a title."""
+    path = Markup('<path class="lane-{}" d="{}"><title>{}: {}</title></path>')
+    for kind, activity in ACTIVITIES.items():
+        outline = _outline_of(kind, row.parts, lane)
+        if outline:
+            yield path.format(kind, outline, visible_value(row.name), activity)
 
 
 def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Strip) -> str:
@@ -189,11 +195,12 @@ def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Strip) -> str
     width = WIDTH / max(len(parts), 1)
     outline = ""
     for place, (part_kind, percent) in enumerate(parts):
-        if part_kind == kind and percent:
-            seen_percent = max(percent, SMALLEST_SEEN)
-            height = lane.height * seen_percent / 100
-            x = place * width
-            outline += f"M{x:.1f} {lane.bottom}v-{height:.1f}h{width:.1f}V{lane.bottom}Z"
+        if part_kind != kind or not percent:
+            continue
+        seen_percent = max(percent, SMALLEST_SEEN)
+        height = lane.height * seen_percent / 100
+        x = place * width
+        outline += f"M{x:.1f} {lane.bottom}v-{height:.1f}h{width:.1f}V{lane.bottom}Z"
     return outline
 
 
@@ -251,50 +258,59 @@ class _CallDrawing:
 
     def _draw_mark(self, group: Sequence[PlacedEvent]) -> Markup:
         """Return the mark of an event, or of operations that look alike."""
-        event = group[0].event
+        place, event = group[0]
         if event.kind == "op":
             return self._draw_ticks(group)
-        x = self.x_of(group[0].place)
+        x = self.x_of(place)
         kind = str(mark_of(event))
         if event.kind in COPIES:
-            arrow = _path_element(self._arrow_path(x, event))
-            return self._with_title(kind, event, arrow)
+            arrow = self._arrow_path(x, event)
+            return self._with_title(kind, event, _path_element(arrow))
         if event.kind in ("sync", "explicit sync"):
-            pillar = _path_element(self._pillar_path(x))
-            return self._with_title(kind, event, pillar)
-        scale = min(max(self.slot / 8, 0.6), 1.6)
+            pillar = self._pillar_path(x)
+            return self._with_title(kind, event, _path_element(pillar))
+        return self._draw_pass(x, event)
+
+    def _draw_pass(self, x: float, event: TimelineEvent) -> Markup:
+        """Return the sign of a pass or a step, in the lane of the host."""
+        scale = _clamp(self.slot / 8, 0.6, 1.6)
+        outline = SHAPES_OF_PASSES[event.kind]
         path = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
-        shape = path.format(x, HOST.middle, scale, SHAPES_OF_PASSES[event.kind])
+        shape = path.format(x, HOST.middle, scale, outline)
         return self._with_title(f"pass {event.kind}", event, shape)
 
     def _draw_ticks(self, group: Sequence[PlacedEvent]) -> Markup:
         """Return operations as short lines; those with gradients are longer."""
         event = group[0].event
-        top = DEVICE.top + 3 if event.grad else DEVICE.middle
+        top = DEVICE.middle
+        if event.grad:
+            top = DEVICE.top + 3
+        bottom = DEVICE.bottom - 3
         ticks = ""
         for each in group:
-            ticks += f"M{self.x_of(each.place):.1f} {top:g}V{DEVICE.bottom - 3}"
-        width = min(max(self.slot * 0.55, 0.6), 3)
+            x = self.x_of(each.place)
+            ticks += f"M{x:.1f} {top:g}V{bottom}"
+        width = _clamp(self.slot * 0.55, 0.6, 3)
         shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, width)
-        names = list(dict.fromkeys(each.event.name for each in group))
-        listed = ", ".join(names[:MOST_NAMES])
-        if len(names) > MOST_NAMES:
-            listed += ", …"
-        words = f"{_describe_operations(event, len(group))} ({listed})"
+        words = f"{_describe_operations(event, len(group))} ({_list_names(group)})"
         return self._with_title(f"tick {mark_of(event)}", event, shape, words)
 
     def _pillar_path(self, x: float) -> str:
         """Return the path of a wait, which goes through both lanes."""
-        width = min(max(self.slot * 0.6, 2), 4)
+        width = _clamp(self.slot * 0.6, 2, 4)
+        left = x - width / 2
         top = HOST.top - 6
         bottom = DEVICE.bottom + 6
-        return f"M{x - width / 2:.1f} {top}h{width:.1f}V{bottom}h-{width:.1f}Z"
+        return f"M{left:.1f} {top}h{width:.1f}V{bottom}h-{width:.1f}Z"
 
     def _arrow_path(self, x: float, event: TimelineEvent) -> str:
-        """Return the path of a copy; its width is the logarithm of the bytes."""
-        carried = min(max(event.bytes, 0), self.widest)  # untrusted, and may be negative
+        """Return the path of a copy; its width is the logarithm of the bytes.
+
+        It goes from the lane of the host to that of the device, or back; `x` is its middle.
+        """
+        carried = _clamp(event.bytes, 0, self.widest)  # untrusted, and may be negative
         share = math.log2(1 + carried) / math.log2(1 + self.widest)
-        half = (1 + 5 * share) / 2
+        half = (1 + 5 * share) / 2  # of the width
         head = half + 2.5
         start = HOST.bottom + 2
         end = DEVICE.top - 2
@@ -313,15 +329,18 @@ class _CallDrawing:
         if words is None:
             words = _describe_event(event)
         text = self._describe_line(event) + words
+        title = visible_value(self.hide_names(text))
         group = Markup('<g class="mark {}"><title>{}</title>{}</g>')
-        return group.format(kind, visible_value(self.hide_names(text)), shape)
+        return group.format(kind, title, shape)
 
     def _describe_line(self, event: TimelineEvent) -> str:
         """Return the line that caused an event, with its code; empty where it is not shown."""
         if event.line is None or not self.code:
             return ""
         code = self.timeline.lines.get(event.line, "").strip()
-        return f"line {event.line}: {code}\n" if code else f"line {event.line}: "
+        if not code:
+            return f"line {event.line}: "
+        return f"line {event.line}: {code}\n"
 
     def draw_memory(self) -> Markup:
         """Return the area of the memory in use after each event, and a line at the peak."""
@@ -330,11 +349,13 @@ class _CallDrawing:
         for place, event in enumerate(self.timeline.events):
             y = self._y_of(event.live)
             if y != last_y:
-                area += f"H{LEFT + place * self.slot:.1f}V{y:.1f}"
+                x = LEFT + place * self.slot
+                area += f"H{x:.1f}V{y:.1f}"
                 last_y = y
         area += f"H{RIGHT}V{MEMORY.bottom}Z"
         base = f"M{LEFT} {MEMORY.bottom}H{RIGHT}"
-        peak = f"M{LEFT} {self._y_of(self.timeline.peak_bytes):.1f}H{RIGHT}"
+        height_of_peak = self._y_of(self.timeline.peak_bytes)
+        peak = f"M{LEFT} {height_of_peak:.1f}H{RIGHT}"
         shapes = '<path class="area" d="{}"/><path class="base" d="{}"/><path class="peak" d="{}"/>'
         return Markup(shapes).format(area, base, peak)
 
@@ -344,8 +365,22 @@ class _CallDrawing:
         return MEMORY.bottom - MEMORY.height * share
 
 
+def _clamp(value: float, lowest: float, highest: float) -> float:
+    """Return the value, or the nearer of two bounds where it is not between them."""
+    return min(max(value, lowest), highest)
+
+
 def _path_element(outline: str) -> Markup:
+    """Return the element that draws an outline."""
     return Markup('<path d="{}"/>').format(outline)
+
+
+def _list_names(group: Sequence[PlacedEvent]) -> str:
+    """Return the names of operations, each once; of many, the first ones and "…"."""
+    names = list(dict.fromkeys(each.event.name for each in group))
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES:] = ["…"]
+    return ", ".join(names)
 
 
 def _group_key(placed: PlacedEvent) -> tuple[object, ...]:
