@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
-import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -124,52 +123,69 @@ def make_mutants(
     write. Changes that compile to the same code are left out. Statements that also stand in `stub`,
     the source that students get, are left as they are.
     """
-    tree = parse_solution(source)
-    statements_of_stub = {ast.unparse(statement) for statement in parse_solution(stub).body}
-    # The whole file as texts, so that one of them can be replaced.
-    texts = [ast.unparse(statement) for statement in tree.body]
-    forms = [text_of_tree(statement) for statement in tree.body]
+    statements = parse_solution(source).body
+    given = {ast.unparse(statement) for statement in parse_solution(stub).body}
     variants = []
-    for index, statement in enumerate(tree.body):
-        if isinstance(statement, IMPORTS) or texts[index] in statements_of_stub:
+    for index, statement in enumerate(statements):
+        original = _write_statement(statement)
+        if isinstance(statement, IMPORTS) or original.text in given:
             continue
-        concern = _concern_of(tree, statement, functions)
-        # The functions that are not needed would be run for nothing.
-        is_kept = []
-        for each in tree.body:
-            is_kept.append(not isinstance(each, ast.FunctionDef) or each.name in concern.needed)
+        concern = _concern_of(statements, statement, functions)
+        before = _write_needed(statements[:index], concern.needed)
+        after = _write_needed(statements[index + 1 :], concern.needed)
         # A variant is the file with one changed statement.
-        for change in _changes_of(statement):
-            new_texts = list(texts)
-            new_texts[index] = change.text
-            new_forms = list(forms)
-            new_forms[index] = change.form
+        for kind, changed in _changes_of(statement):
+            file = [*before, changed, *after]
+            texts = [each.text for each in file]
+            forms = [each.form for each in file]
             variant = Variant(
                 solution,
-                change.kind,
+                kind,
                 concern.functions,
-                diff=changed_lines(texts[index], change.text),
-                source="\n\n".join(itertools.compress(new_texts, is_kept)) + "\n",
-                digest=digest_of(*itertools.compress(new_forms, is_kept)),
+                diff=changed_lines(original.text, changed.text),
+                source="\n\n".join(texts) + "\n",
+                digest=digest_of(*forms),
             )
             variants.append(variant)
     return variants
+
+
+class _WrittenStatement(NamedTuple):
+    """A statement as text: as Python, and in the form that digests are made of."""
+
+    text: str
+    form: str
+
+
+def _write_statement(statement: ast.stmt) -> _WrittenStatement:
+    """Return a statement as text, as it is now: it may be changed afterwards."""
+    return _WrittenStatement(ast.unparse(statement), text_of_tree(statement))
+
+
+def _write_needed(
+    statements: Sequence[ast.stmt], needed: Container[str]
+) -> list[_WrittenStatement]:
+    """Return statements as texts; functions that are not needed would be run for nothing."""
+    written = []
+    for statement in statements:
+        if not isinstance(statement, ast.FunctionDef) or statement.name in needed:
+            written.append(_write_statement(statement))
+    return written
 
 
 class _Change(NamedTuple):
     """A changed statement."""
 
     kind: str
-    text: str
-    form: str
+    statement: _WrittenStatement
 
 
 def _changes_of(statement: ast.stmt) -> Iterator[_Change]:
     """Yield the statement with one change after another, each that compiles to new code."""
     known_codes = {_code_of(statement)}
     for kind, undo_change in _apply_changes(statement):
-        text = ast.unparse(ast.fix_missing_locations(statement))
-        form = text_of_tree(statement)
+        ast.fix_missing_locations(statement)
+        written = _write_statement(statement)
         try:
             code = _code_of(statement)
         except (SyntaxError, ValueError):
@@ -178,7 +194,7 @@ def _changes_of(statement: ast.stmt) -> Iterator[_Change]:
         undo_change()
         if code is not None and code not in known_codes:
             known_codes.add(code)
-            yield _Change(kind, text, form)
+            yield _Change(kind, written)
 
 
 def _code_of(statement: ast.stmt) -> Any:
@@ -186,7 +202,8 @@ def _code_of(statement: ast.stmt) -> Any:
     with warnings.catch_warnings():
         # A mutant may compare by `is` with a constant, or call a tuple.
         warnings.simplefilter("ignore")
-        return _code_without_lines(compile(ast.Module([statement], []), "", "exec"))
+        code = compile(ast.Module([statement], []), "", "exec")
+    return _code_without_lines(code)
 
 
 def _code_without_lines(code: CodeType) -> Any:
@@ -213,20 +230,26 @@ class _Concern(NamedTuple):
     needed: set[str]  # all names that those need
 
 
-def _concern_of(tree: ast.Module, changed: ast.stmt, functions: Sequence[str]) -> _Concern:
+def _concern_of(
+    statements: Sequence[ast.stmt], changed: ast.stmt, functions: Sequence[str]
+) -> _Concern:
     """Return the functions that a changed statement may concern, and the names they need.
 
     Where none uses it, all functions that are there are concerned.
     """
     used_by = {}
-    for statement in tree.body:
+    for statement in statements:
         for name in names_bound_by(statement):
             used_by[name] = names_in(statement)
-    needed_by = {name: _reachable_from(name, used_by) for name in used_by}
     own_names = set(names_bound_by(changed))
     present = [name for name in functions if name in used_by]
-    concerned = [name for name in present if own_names & (needed_by[name] | {name})]
-    concerned = concerned or present
+    needed_by = {name: _reachable_from(name, used_by) for name in present}
+    concerned = []
+    for name in present:
+        if not own_names.isdisjoint(needed_by[name]):
+            concerned.append(name)
+    if not concerned:
+        concerned = present
     needed = set(own_names)
     for name in concerned:
         needed |= needed_by[name]
@@ -238,7 +261,8 @@ def _reachable_from(name: str, used_by: dict[str, set[str]]) -> set[str]:
     reached = {name}
     waiting = [name]
     while waiting:
-        new = used_by.get(waiting.pop(), set()) - reached
+        user = waiting.pop()
+        new = used_by.get(user, set()) - reached
         reached |= new
         waiting += new
     return reached
@@ -265,25 +289,26 @@ def _apply_changes(root: ast.stmt) -> Iterator[_AppliedChange]:
     for place in list(_places_in(root)):
         replacements = list(_replacements_of(place.node))
         replacements += _replacements_by_place(place)
-        for replacement in replacements:
-            yield _AppliedChange(replacement.kind, _replace_node(place, replacement.other))
+        for kind, other in replacements:
+            yield _AppliedChange(kind, _replace_node(place, other))
     for owner in ast.walk(root):
         for field in ("body", "orelse", "finalbody"):
             body = getattr(owner, field, None)
-            if isinstance(body, list):
-                for replacement in _other_orders(body):
-                    undo = _set_field(owner, field, replacement.other)
-                    yield _AppliedChange(replacement.kind, undo)
+            if not isinstance(body, list):
+                continue
+            for kind, other in _other_orders(body):
+                yield _AppliedChange(kind, _set_field(owner, field, other))
 
 
 def _replace_node(place: _Place, other: Any) -> Callable[[], None]:
     """Replace a node by another one, or by the statements of a list. Returns what undoes it."""
     if place.position is None:
         return _set_field(place.parent, place.field, other)
-    siblings = list(getattr(place.parent, place.field))
     others = other if isinstance(other, list) else [other]
-    siblings[place.position : place.position + 1] = others
-    return _set_field(place.parent, place.field, siblings)
+    siblings = getattr(place.parent, place.field)
+    before = siblings[: place.position]
+    after = siblings[place.position + 1 :]
+    return _set_field(place.parent, place.field, [*before, *others, *after])
 
 
 def _set_field(node: ast.AST, field: str, value: Any) -> Callable[[], None]:
@@ -313,9 +338,12 @@ def _places_in(node: ast.AST) -> Iterator[_Place]:
 
 def _is_call_for_people(node: ast.AST) -> bool:
     """True for a call of `print` or `warn`, whatever they belong to."""
-    if not isinstance(node, ast.Call):
-        return False
-    return ast.unparse(node.func).rpartition(".")[2] in ("print", "warn")
+    match node:
+        case ast.Call(func=ast.Name(id="print" | "warn")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="print" | "warn")):
+            return True
+    return False
 
 
 def _other_orders(body: list[Any]) -> Iterator[Replacement]:
@@ -325,7 +353,8 @@ def _other_orders(body: list[Any]) -> Iterator[Replacement]:
             continue
         if is_text(statement):
             continue
-        yield Replacement("statement dropped", _without_item(body, index) or [ast.Pass()])
+        shorter = _without_item(body, index) or [ast.Pass()]
+        yield Replacement("statement dropped", shorter)
         following = index + 1
         if following < len(body) and _order_may_matter(statement, body[following]):
             yield Replacement("statements exchanged", _exchange_neighbours(body, index))
@@ -385,6 +414,7 @@ def _other_text(text: str) -> str:
 
 
 def _opposite_operator(operator: ast.AST) -> Any:
+    """Return the operator that OPPOSITES has for this one. Raises KeyError where it has none."""
     return OPPOSITES[type(operator)]()
 
 
@@ -457,10 +487,7 @@ def _other_constants(value: Any) -> Iterator[Replacement]:
         yield Replacement("constant", ast.Constant(not value))
     elif isinstance(value, int):
         yield Replacement("off by one", ast.Constant(value + 1))
-        if value == 0:
-            less: ast.expr = ast.UnaryOp(ast.USub(), ast.Constant(1))
-        else:
-            less = ast.Constant(value - 1)
+        less = ast.parse(str(value - 1), mode="eval").body
         yield Replacement("off by one", less)
     elif isinstance(value, float):
         yield Replacement("constant", ast.Constant(value * 1.5 + 0.5))
@@ -498,16 +525,20 @@ def _fewer_types(call: ast.Call) -> Iterator[Replacement]:
         case [value, ast.Tuple(elts=types)]:
             for index in range(len(types)):
                 fewer = ast.Tuple(_without_item(types, index), ast.Load())
-                yield Replacement("type dropped", ast.Call(call.func, [value, fewer], []))
+                other = ast.Call(call.func, [value, fewer], [])
+                yield Replacement("type dropped", other)
 
 
 def _other_ranges(call: ast.Call) -> Iterator[Replacement]:
     """Yield `range(n)` that ends one earlier, and that begins at 1."""
     *before, stop = call.args
-    earlier_stop = ast.BinOp(stop, ast.Sub(), ast.Constant(1))
-    yield Replacement("off by one", ast.Call(call.func, [*before, earlier_stop], []))
+    one = ast.Constant(1)
+    earlier_stop = ast.BinOp(stop, ast.Sub(), one)
+    shorter = ast.Call(call.func, [*before, earlier_stop], [])
+    yield Replacement("off by one", shorter)
     if not before:
-        yield Replacement("off by one", ast.Call(call.func, [ast.Constant(1), stop], []))
+        later = ast.Call(call.func, [one, stop], [])
+        yield Replacement("off by one", later)
 
 
 def _without_item(items: Sequence[Any], index: int) -> list[Any]:
