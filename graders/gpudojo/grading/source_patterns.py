@@ -100,18 +100,21 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     devices: set[str] = set()
     found: dict[str, int] = {}
     for statement in statements:
-        if isinstance(statement, ast.FunctionDef):
-            functions[statement.name] = statement
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-            nodes[statement.name] = nodes_in(statement)
-        if isinstance(statement, ast.Assign) and _names_a_device(statement.value):
-            devices.update(names_among(statement.targets))
+        match statement:
+            case ast.FunctionDef(name=name):
+                functions[name] = statement
+                nodes[name] = nodes_in(statement)
+            case ast.ClassDef(name=name):
+                nodes[name] = nodes_in(statement)
+            case ast.Assign(targets=targets, value=value) if _names_a_device(value):
+                devices.update(names_among(targets))
         for name, key, line in _keys_of_dict(statement):
             found[pattern_key(name, key)] = line
     # The patterns of each function and class, and then of each function with its helpers.
     patterns = {}
     for name, inside in nodes.items():
-        patterns[name] = list(_PatternReader(inside, functions, devices).read_patterns())
+        reader = _PatternReader(inside, functions, devices)
+        patterns[name] = list(reader.read_patterns())
     for name, node in functions.items():
         with_helpers = [name, *_helpers_of(name, nodes)]
         numbered = _numbered_places(node, [patterns[each] for each in with_helpers])
@@ -128,7 +131,10 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
 def _numbered_places(
     function: ast.FunctionDef, patterns: Iterable[Iterable[tuple[str, int]]]
 ) -> list[tuple[str, int]]:
-    """Each pattern with its lines, the second and later ones numbered: `to(`, `to( 2`."""
+    """Each pattern with its lines, the second and later ones numbered: `to(`, `to( 2`.
+
+    `patterns` are those of the function itself and of each helper, in this order.
+    """
     places: dict[str, list[int]] = {
         "return": lines_of_returns(function)[-PLACES:],
         "leaves loop": list(lines_leaving_loops(function.body))[:PLACES],
@@ -147,7 +153,10 @@ def _numbered_places(
 
 
 def _patterns_of_the_end(name: str, function: ast.FunctionDef) -> dict[str, int]:
-    """`no return` for a function that returns nothing, `end` for one that ends in an `if`."""
+    """`no return` for a function that returns nothing, `end` for one that ends in an `if`.
+
+    Each with its line, by `pattern_key`; there is one at most.
+    """
     if not any(gives_value(statement) for statement in statements_in(function.body)):
         return {pattern_key(name, "no return"): function.lineno}
     last = function.body[-1]
@@ -179,8 +188,11 @@ def _names_a_device(value: ast.expr) -> bool:
     """True for `"cuda"`, and for a choice or a call with such a text in it."""
     if not isinstance(value, ast.Constant | ast.IfExp | ast.Call):
         return False
-    texts = [str(node.value) for node in ast.walk(value) if isinstance(node, ast.Constant)]
-    return any(_type_of_device(text) in DEVICE_TYPES for text in texts)
+    for node in ast.walk(value):
+        match node:
+            case ast.Constant(value=str(text)) if _type_of_device(text) in DEVICE_TYPES:
+                return True
+    return False
 
 
 def _type_of_device(text: str) -> str:
@@ -193,7 +205,8 @@ def _helpers_of(name: str, nodes: Mapping[str, list[ast.AST]]) -> list[str]:
     found = [name]
     waiting = [name]
     while waiting:
-        for mentioned in names_among(nodes[waiting.pop()]):
+        user = waiting.pop()
+        for mentioned in names_among(nodes[user]):
             if mentioned in nodes and mentioned not in found:
                 found.append(mentioned)
                 waiting.append(mentioned)
@@ -311,6 +324,7 @@ class _PatternReader:
                 yield "global device", node.lineno
 
     def _is_global_device(self, name: str) -> bool:
+        """True for a device of the file, unless the function sets a variable of that name."""
         return name in self.devices and name not in self.around.set_at
 
     def _read_header(self, function: ast.FunctionDef) -> Patterns:
@@ -350,7 +364,8 @@ class _PatternReader:
             return False
         if node in self.around.moved:
             return False
-        return all(keyword.arg != "device" for keyword in node.keywords)
+        arguments = [keyword.arg for keyword in node.keywords]
+        return "device" not in arguments
 
     def _read_keyword(self, node: ast.keyword) -> Patterns:
         """`pin_memory=` at the line where the value is made, and `pin_memory=True`."""
@@ -376,6 +391,7 @@ class _PatternReader:
             yield f".{node.attr} =", line
 
     def _comparison_sign(self, node: ast.AST) -> str:
+        """What a pattern begins with: `==` for what is compared, nothing for the rest."""
         return "== " if node in self.around.compared else ""
 
     def _read_constant(self, node: ast.Constant) -> Patterns:
@@ -395,16 +411,23 @@ class _PatternReader:
 
     def _read_list(self, node: ast.List | ast.Tuple) -> Patterns:
         """`numbers 0.5, 1` for a list or tuple of floats."""
-        values = [getattr(item, "value", None) for item in node.elts]
-        if values and all(isinstance(value, float) for value in values):
-            numbers = ", ".join(f"{value:.3g}" for value in values)
-            yield f"numbers {numbers}", node.lineno
+        numbers = []
+        for item in node.elts:
+            match item:
+                case ast.Constant(value=float(value)):
+                    numbers.append(f"{value:.3g}")
+                case _:
+                    return
+        if numbers:
+            yield f"numbers {', '.join(numbers)}", node.lineno
 
     def _read_slice(self, node: ast.Slice) -> Patterns:
+        """`[::-1]` for a step with a sign."""
         if isinstance(node.step, ast.UnaryOp):
             yield "[::-1]", node.lineno
 
     def _read_subscript(self, node: ast.Subscript) -> Patterns:
+        """`[] =` for an item that is set."""
         if isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
 
@@ -416,6 +439,7 @@ class _PatternReader:
             yield "==", node.lineno
 
     def _read_operation(self, node: ast.BinOp) -> Patterns:
+        """The operator of an expression with two sides."""
         return self._read_operator(node.op, node.right, node.lineno)
 
     def _read_operator(self, operator: ast.operator, right: ast.expr, line: int) -> Patterns:
@@ -446,7 +470,8 @@ class _PatternReader:
             case ast.Attribute(attr=attribute):
                 yield f"{attribute} not called", node.lineno
             case ast.BinOp(op=operator):
-                yield f"unused {_SIGNS.get(type(operator), 'operator')}", node.lineno
+                sign = _SIGNS.get(type(operator), "operator")
+                yield f"unused {sign}", node.lineno
             case ast.Call(func=ast.Name(id=function)):
                 yield f"unused {function}(", node.lineno
                 if function == getattr(self.nodes[0], "name", None):

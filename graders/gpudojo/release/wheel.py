@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -44,8 +44,10 @@ def build_wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
         root = Path(folder) / "gpudojo"
         target = Path(folder) / "built"
         write_files(root, files_of_wheel(day, evidence))
-        (built,) = WheelBuilder(str(root)).build(directory=str(target), versions=["standard"])
-        return Path(built).name, Path(built).read_bytes()
+        builder = WheelBuilder(str(root))
+        (built,) = builder.build(directory=str(target), versions=["standard"])
+        wheel = Path(built)
+        return wheel.name, wheel.read_bytes()
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -67,20 +69,28 @@ def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
     files = {"LICENSE": (PROJECT / "LICENSE").read_bytes()}
     wanted = registered_days()[day]
     for path, name in _shipped_files(SOURCES, PurePosixPath("graders")):
-        if path.parent != SHIPPED_FOLDER and not _is_of_another_day(path, wanted):
-            files[name] = path.read_bytes()
-    project = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
-    project = README_LINE.sub("", project)
+        if path.parent == SHIPPED_FOLDER or _is_of_another_day(path, wanted):
+            continue
+        files[name] = path.read_bytes()
     if not wanted.built_in:
         files |= _files_of_outside_day(wanted)
-        top = wanted.package.partition(".")[0]
-        project = PACKAGES_LINE.sub(rf'\1, "graders/{top}"]', project)
-        project += f'\n[project.entry-points."{GROUP}"]\n{day} = "{wanted.package}"\n'
-    files["pyproject.toml"] = project.encode()
+    files["pyproject.toml"] = _project_file(wanted).encode()
     if evidence is not None:
         folder = SHIPPED_FOLDER.relative_to(PROJECT).as_posix()
         files[f"{folder}/{day}{SHIPPED_SUFFIX}"] = evidence
     return _with_own_version(files)
+
+
+def _project_file(day: Day) -> str:
+    """Return gpudojo's pyproject.toml without its readme; with a day from outside, if it is one."""
+    path = PROJECT / "pyproject.toml"
+    project = README_LINE.sub("", path.read_text(encoding="utf-8"))
+    if day.built_in:
+        return project
+    top = day.package.partition(".")[0]
+    project = PACKAGES_LINE.sub(rf'\1, "graders/{top}"]', project)
+    project += f'\n[project.entry-points."{GROUP}"]\n{day.name} = "{day.package}"\n'
+    return project
 
 
 def _is_of_another_day(path: Path, wanted: Day) -> bool:
@@ -128,22 +138,32 @@ def _files_of_outside_day(day: Day) -> dict[str, bytes]:
 
 def _require_own_imports(day: Day, files: Mapping[str, bytes]) -> None:
     """Raise CannotRelease where a file imports a module of its distribution that is not shipped."""
-    modules = set()
-    for name in files:
-        module = name.removeprefix("graders/").removesuffix(".py").removesuffix("/__init__")
-        modules.add(module)
-        modules.update(str(parent) for parent in PurePosixPath(module).parents)
+    shipped = _modules_among(files)
     own_top = day.package.partition(".")[0]
     for name, data in files.items():
         if not name.endswith(".py"):
             continue
         for module, line in _imports_of(name, data):
-            if module.partition("/")[0] == own_top and module not in modules:
-                where = f"{name.removeprefix('graders/')}, line {line}"
-                dotted = module.replace("/", ".")
-                raise CannotRelease(
-                    f"{where}: students get only {day.package}, and it imports {dotted}"
-                )
+            top = module.partition("/")[0]
+            if top != own_top or module in shipped:
+                continue
+            file = name.removeprefix("graders/")
+            dotted = module.replace("/", ".")
+            raise CannotRelease(
+                f"{file}, line {line}: students get only {day.package}, and it imports {dotted}"
+            )
+
+
+def _modules_among(files: Iterable[str]) -> set[str]:
+    """Return the modules that files are, and the packages above them: "my_course/day9"."""
+    modules = set()
+    for name in files:
+        module = name.removeprefix("graders/").removesuffix(".py")
+        path = PurePosixPath(module.removesuffix("/__init__"))
+        modules.add(str(path))
+        for parent in path.parents:
+            modules.add(str(parent))
+    return modules
 
 
 class ImportedModule(NamedTuple):
@@ -159,10 +179,11 @@ def _imports_of(name: str, data: bytes) -> Iterator[ImportedModule]:
     for node in ast.walk(ast.parse(data, name)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield ImportedModule(alias.name.replace(".", "/"), node.lineno)
+                path = alias.name.replace(".", "/")
+                yield ImportedModule(path, node.lineno)
         elif isinstance(node, ast.ImportFrom):
             start = PurePosixPath()
-            if node.level:
+            if node.level:  # one dot is the file's own folder
                 start = (folder, *folder.parents)[node.level - 1]
             module = (node.module or "").replace(".", "/")
             yield ImportedModule(str(start / module), node.lineno)
@@ -175,10 +196,13 @@ def _with_own_version(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     digest = hashlib.sha256()
     for name, data in sorted(files.items()):
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+        header = f"{name}\0{len(data)}\0"
+        digest.update(header.encode())
+        digest.update(data)
     name = "graders/gpudojo/__init__.py"
     source = files[name].decode()
-    versioned = VERSION_LINE.sub(rf'\1+{digest.hexdigest()[:8]}"', source)
+    suffix = digest.hexdigest()[:8]
+    versioned = VERSION_LINE.sub(rf'\1+{suffix}"', source)
     if versioned == source:
         raise CannotRelease(
             f'{name} has no line `__version__ = "…"` that a release could be told apart by'

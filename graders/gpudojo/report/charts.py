@@ -52,7 +52,9 @@ def draw_histogram(scores: Sequence[float], most: float, clickable: bool = False
     """
     counts = [0] * 10
     for score in scores:
-        step = min(int(10 * score / most), 9) if most > 0 else 0
+        step = 0
+        if most > 0:
+            step = min(int(10 * score / most), 9)
         counts[step] += 1
     edges = [most * number / 10 for number in range(11)]
     spans = []
@@ -86,7 +88,28 @@ def draw_scatter(dots: Sequence[Dot]) -> Markup:
     longest = _largest_or_1([dot.seconds for dot in dots])
     largest = _largest_or_1([dot.bytes for dot in dots])
     smallest = min([dot.bytes for dot in dots], default=0)
-    # The memory, in the largest unit of which there is one at least.
+    # Graded ones first: the others are drawn over them.
+    kinds = {dot.kind for dot in dots}
+    drawn_first = sorted(kinds & {"graded"})
+    drawn_last = sorted(kinds - {"graded"})
+    count = count_phrase(len(dots), "submission")
+    most = f"at most {format_duration(longest)} and {format_size(largest)}"
+    return draw_chart(
+        "scatter",
+        label=f"Time and memory of each submission: {count}; {most}.",
+        points=dots,
+        kinds=drawn_first + drawn_last,
+        longest=longest,
+        marks=_marks_up_to(longest),
+        levels=_levels_of_memory(smallest, largest),
+    )
+
+
+def _levels_of_memory(smallest: float, largest: float) -> list[tuple[float, str]]:
+    """Return round numbers of bytes around all values, each as a number and as a text.
+
+    They are told in the largest unit of which the largest value is one at least.
+    """
     unit = 0
     while unit + 1 < len(SIZES) and largest >= 1024 ** (unit + 1):
         unit += 1
@@ -95,19 +118,7 @@ def draw_scatter(dots: Sequence[Dot]) -> Markup:
     for level in levels_around(smallest / bytes_of_unit, largest / bytes_of_unit):
         label = f"{level:g} {SIZES[unit]}"
         levels.append((level * bytes_of_unit, label))
-    # Graded ones first: the others are drawn over them.
-    kinds = sorted({dot.kind for dot in dots}, key=lambda kind: (kind != "graded", kind))
-    most = f"at most {format_duration(longest)} and {format_size(largest)}"
-    told = f"{count_phrase(len(dots), 'submission')}; {most}"
-    return draw_chart(
-        "scatter",
-        label=f"Time and memory of each submission: {told}.",
-        points=dots,
-        kinds=kinds,
-        longest=longest,
-        marks=_marks_up_to(longest),
-        levels=levels,
-    )
+    return levels
 
 
 def _round_step(span: float) -> float:
@@ -137,7 +148,9 @@ def levels_around(lowest: float, highest: float) -> list[float]:
     """
     if lowest <= highest / 2:
         lowest = 0.0
-    span = highest - lowest if highest > lowest else highest
+    span = highest
+    if highest > lowest:
+        span = highest - lowest
     step = _round_step(span)
     first = math.floor(lowest / step + 1e-9)
     last = max(math.ceil(highest / step - 1e-9), first + 1)
@@ -156,6 +169,7 @@ class Curve:
 
     @property
     def steps(self) -> int:
+        """How many points there are."""
         return len(self.points)
 
     def outline_path(self, left: float, foot: float, wide: float, tall: float) -> str:
@@ -165,7 +179,9 @@ class Curve:
         """
         path = ""
         for step, value in enumerate(self.points, 1):
-            path += f"V{foot - tall * value:.1f}H{left + wide * step:.1f}"
+            y = foot - tall * value
+            x = left + wide * step
+            path += f"V{y:.1f}H{x:.1f}"
         return path
 
     @property
@@ -179,8 +195,10 @@ class Curve:
     @property
     def highest_in(self) -> str:
         """The pass in which the peak is."""
-        highest = self.points.index(max(self.points))
-        return "backward" if highest >= self.backward else "forward"
+        step_of_peak = self.points.index(max(self.points))
+        if step_of_peak < self.backward:
+            return "forward"
+        return "backward"
 
 
 def curve_from(label: str, evidence: Any, kind: str) -> Curve | None:
@@ -192,14 +210,18 @@ def curve_from(label: str, evidence: Any, kind: str) -> Curve | None:
     backward = evidence.get("backward")
     if not isinstance(points, list) or not 2 <= len(points) <= MOST_POINTS:
         return None
-    if not all(map(is_drawable, points)) or max(points) < 1:
+    for point in points:
+        if not is_drawable(point):
+            return None
+    if max(points) < 1:
         return None
     if type(backward) is not int or not 0 <= backward <= len(points):
         return None
     if not is_drawable(peak):
         return None
+    heights = tuple(float(point) for point in points)
     highest = max(float(peak), *points)
-    return Curve(label, tuple(map(float, points)), backward, highest, kind)
+    return Curve(label, heights, backward, highest, kind)
 
 
 def is_drawable(value: Any) -> bool:
