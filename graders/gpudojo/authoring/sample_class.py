@@ -54,7 +54,8 @@ def read_corpus(root: Path, day: str) -> Corpus:
     Raises BadClass where there are none to make a class from.
     """
     stubs = {}
-    for path in sorted((root / "exercises" / day).glob("*.py")):
+    exercises = root / "exercises" / day
+    for path in sorted(exercises.glob("*.py")):
         stubs[path.stem] = path.read_text(encoding="utf-8")
     solutions = kept_solutions(root / "tests" / day)
     if not stubs or not solutions:
@@ -68,12 +69,17 @@ def read_corpus(root: Path, day: str) -> Corpus:
         right[stem] = [reference.read_text(encoding="utf-8")]
         wrong[stem] = []
     for solution in solutions:
-        if solution.exercise in stubs and _fits_below_stub(solution):
-            # Who answers one function of several has the others still as stubs; the last
-            # definition counts.
-            text = f"{_without_demo(stubs[solution.exercise])}\n\n{solution.source}"
-            kind = wrong if solution.wrong else right
-            kind[solution.exercise].append(text)
+        stem = solution.exercise
+        if stem not in stubs or not _fits_below_stub(solution):
+            continue
+        # Who answers one function of several has the others still as stubs; the last definition
+        # counts.
+        stub = _without_demo(stubs[stem])
+        text = f"{stub}\n\n{solution.source}"
+        if solution.wrong:
+            wrong[stem].append(text)
+        else:
+            right[stem].append(text)
     return Corpus(stubs, right, wrong)
 
 
@@ -87,6 +93,7 @@ def _fits_below_stub(solution: Solution) -> bool:
 
 
 def _without_demo(source: str) -> str:
+    """The source of a file up to where it shows what it does as a script."""
     return source.partition('\nif __name__ == "__main__":')[0]
 
 
@@ -108,11 +115,13 @@ def sample_submissions(
         name = f"student-{number:0{width}}"
         files = {}
         for stem in corpus.stubs:
-            files[f"{stem}.py"] = _choose_answer(corpus, stem, generator).encode()
+            answer = _choose_answer(corpus, stem, generator)
+            files[f"{stem}.py"] = answer.encode()
         chance = generator.random()
         if chance < hostile:
             harmful = generator.choice(HARMFUL)
-            files[generator.choice(sorted(files))] = harmful.encode()
+            victim = generator.choice(sorted(files))
+            files[victim] = harmful.encode()
         elif chance < hostile + broken:
             victim = generator.choice(sorted(files))
             half = len(files[victim]) // 2
@@ -121,7 +130,8 @@ def sample_submissions(
         first = next(iter(files))
         files[first] = f"# {name}\n".encode() + files[first]
         forms = list(SHARES_OF_FORMS)
-        form = generator.choices(forms, list(SHARES_OF_FORMS.values()))[0]
+        shares = list(SHARES_OF_FORMS.values())
+        (form,) = generator.choices(forms, shares)
         yield SampleSubmission(name, files, form)
 
 
@@ -137,11 +147,13 @@ def _choose_answer(corpus: Corpus, stem: str, generator: random.Random) -> str:
 
 def hand_in(submission: SampleSubmission, folder: Path) -> Path:
     """Write a submission as its student would have handed it in; returns its path."""
-    target = folder / (submission.name + ENDINGS.get(submission.form, ""))
+    ending = ENDINGS.get(submission.form, "")
+    target = folder / f"{submission.name}{ending}"
     if submission.form == "zip":
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in submission.files.items():
-                archive.writestr(zipfile.ZipInfo(f"{submission.name}/{name}"), data)
+                member = zipfile.ZipInfo(f"{submission.name}/{name}")
+                archive.writestr(member, data)
     elif submission.form == "notebook":
         target.write_bytes(_encode_notebook(submission))
     else:
@@ -158,7 +170,8 @@ def _encode_notebook(submission: SampleSubmission) -> bytes:
     title = nbformat.v4.new_markdown_cell(f"# {submission.name}", id="title")  # type: ignore[no-untyped-call]
     cells = [title]
     for number, data in enumerate(submission.files.values()):
-        source = _without_demo(data.decode(errors="replace"))
+        text_of_file = data.decode(errors="replace")
+        source = _without_demo(text_of_file)
         cell = nbformat.v4.new_code_cell(source, id=f"cell-{number}")  # type: ignore[no-untyped-call]
         cells.append(cell)
     notebook = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]

@@ -49,8 +49,12 @@ class _EntryWriter:
         self.keys = {entry.key for entry in entries}
         self.concerned: list[Participant] = []
         for participant in book.list_class().participants:
-            if EVERYONE in self.keys or not self.keys.isdisjoint(participant.keys):
+            if EVERYONE in self.keys or self._are_for(participant):
                 self.concerned.append(participant)
+
+    def _are_for(self, participant: Participant) -> bool:
+        """True if a participant is named in one of the entries."""
+        return not self.keys.isdisjoint(participant.keys)
 
     def write_and_print(self) -> None:
         """Write the log and the results, and print whose points changed; raises BadClass."""
@@ -101,7 +105,7 @@ class _EntryWriter:
         """How many handed in nothing, and are not named themselves."""
         absent = 0
         for participant in self.concerned:
-            if not participant.submissions and self.keys.isdisjoint(participant.keys):
+            if not participant.submissions and not self._are_for(participant):
                 absent += 1
         return absent
 
@@ -118,7 +122,7 @@ def _describe_change_of_row(old: SubmissionRow, new: SubmissionRow) -> str:
 
 
 def _describe_change(old: Grade, new: Grade) -> str:
-    """Points before and after, and what they are out of."""
+    """Points before and after, and what they are out of: "3 → 5 of 8"."""
     before = format_points(old.points)
     after = format_points(new.points)
     maximum = format_points(new.max_points)
@@ -131,6 +135,8 @@ def _describe_change(old: Grade, new: Grade) -> str:
 def print_overrides(book: Gradebook) -> None:
     """Print what holds: of several keys of one student, the last; and what nobody has any more."""
     entries = _entries_to_show(book)
+    if not entries:
+        click.echo("There are no overrides.")
     entries.sort(key=lambda entry: (entry.student, entry.item))
     for entry in entries:
         words = [entry.student, entry.item, format_points(entry.points)]
@@ -139,12 +145,13 @@ def print_overrides(book: Gradebook) -> None:
         date = entry.at[:10]
         words.append(f"({entry.by}, {date})")
         _print_line("  ".join(words))
-    if not entries:
-        click.echo("There are no overrides.")
 
 
 def _entries_to_show(book: Gradebook) -> list[LogEntry]:
-    """The entries that a participant has, or nobody; without those that another one replaces."""
+    """The entries that a participant has, or nobody; without those that another one replaces.
+
+    A student may have several keys: an entry of one may replace that of another.
+    """
     keys: set[str] = set()
     in_use: set[LogEntry] = set()
     for participant in book.list_class().participants:
@@ -171,7 +178,8 @@ def print_items_to_grade(book: Gradebook) -> None:
             names_by_item = absent
         for exercise in row.exercises:
             if exercise.to_grade:
-                names_by_item[exercise.exercise].append(row.called)
+                names = names_by_item[exercise.exercise]
+                names.append(row.called)
     if handed_in:
         click.echo(TO_GRADE)
     for item in book.course.by_hand:
@@ -193,14 +201,17 @@ def _print_item_to_grade(item: HandItem, handed_in: Sequence[str], absent: Seque
 
 
 def _print_names(introduction: str, names: Sequence[str]) -> None:
-    """Print names, on as many lines as they need."""
+    """Print names after an introduction, on as many lines as they need."""
     text = introduction + ", ".join(names)
-    for line in textwrap.wrap(printable_text(text), WIDTH):
+    lines = textwrap.wrap(printable_text(text), WIDTH)
+    for line in lines:
         click.echo(f"    {line}")
 
 
 def print_log(book: Gradebook) -> None:
-    """Print every command that gave or took back points."""
+    """Print every command that gave or took back points, the first one first."""
+    if not book.overrides.log:
+        click.echo("Nothing was overridden yet.")
     for entry in book.overrides.log:
         what = "undone"
         if entry.action == SET:
@@ -209,8 +220,6 @@ def print_log(book: Gradebook) -> None:
         time = entry.at[:19]
         words = [time, entry.by, entry.student, entry.item, what]
         _print_line("  ".join(words))
-    if not book.overrides.log:
-        click.echo("Nothing was overridden yet.")
 
 
 def print_items(book: Gradebook) -> None:

@@ -26,7 +26,9 @@ def arrays_close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5)
     """
     if isinstance(right, Array):
         return isinstance(found, Array) and arrays_close([found], [right], rtol, atol)
-    if [_form_of(array) for array in found] != [_form_of(array) for array in right]:
+    forms_found = [_form_of(array) for array in found]
+    right_forms = [_form_of(array) for array in right]
+    if forms_found != right_forms:
         return False
     for one, other in zip(found, right, strict=True):
         if arrays_identical(one, other):
@@ -37,6 +39,7 @@ def arrays_close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5)
 
 
 def _form_of(array: Array) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of an array."""
     return array.dtype, array.shape
 
 
@@ -57,7 +60,8 @@ def _has_no_nan(dtype: str, data: bytes) -> bool:
     if letter is None:
         return not dtype.startswith("complex")
     count = len(data) // struct.calcsize(letter)
-    return not any(map(math.isnan, struct.unpack(f"<{count}{letter}", data)))
+    values = struct.unpack(f"<{count}{letter}", data)
+    return not any(map(math.isnan, values))
 
 
 def values_close(found: Any, right: Any, rtol: float, atol: float) -> bool:

@@ -47,24 +47,36 @@ class SessionFunction:
         names = getattr(_function_inside(self.thing), "__globals__", namespace)
         if names.get(self.name) is not self.thing:
             names = {**names, self.name: self.thing}
-        todo = frozenset({self.name} if self.stub else ())
-        lines = {} if self.line is None else {self.name: self.line}
-        node = _parse_definition(self.source)
-        if node is not None:
-            lines |= pattern_lines([ast.increment_lineno(node, self.first - 1)])
-        return Submission(Path(self.file), names, todo=todo, lines=lines)
+        todo = set()
+        if self.stub:
+            todo.add(self.name)
+        lines = {}
+        if self.line is not None:
+            lines[self.name] = self.line
+        definition = _parse_definition(self.source)
+        if definition is not None:
+            ast.increment_lineno(definition, self.first - 1)
+            lines |= pattern_lines([definition])
+        return Submission(Path(self.file), names, todo=frozenset(todo), lines=lines)
 
     def describe_line(self, line: int) -> str:
         """A line and its text, for the reader."""
+        place = f"line {line}"
         cell = cell_name(self.file)
-        place = f"{cell}, line {line}" if cell else f"line {line}"
+        if cell:
+            place = f"{cell}, line {line}"
         text = linecache.getline(self.file, line).strip()
-        return f"{place}\n{line:>4} | {text}" if text else place
+        if not text:
+            return place
+        return f"{place}\n{line:>4} | {text}"
 
     def cell_text(self) -> str:
         """The text of its cell, or at least the function at its lines."""
         text = "".join(linecache.getlines(self.file))
-        return text or "\n" * (self.first - 1) + "\n".join(self.source)
+        if text:
+            return text
+        lines_before = [""] * (self.first - 1)
+        return "\n".join([*lines_before, *self.source])
 
 
 def find_source(name: str, thing: Any) -> SessionFunction:
@@ -91,13 +103,16 @@ def _only_raises(code: CodeType) -> bool:
 
 def cell_name(file: str) -> str:
     """The name of a cell, `In[5]`, or of a file. Empty if there is none."""
+    # Of IPython, if it runs: a front end, or an older version, may have none of this.
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    format_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    compiler = getattr(shell, "compile", None)
+    format_name = getattr(compiler, "format_code_name", None)
     if format_name is not None:
-        name = format_name(file)
-        if name:
-            return str(name[-1])
-    return Path(file).name if Path(file).is_file() else ""
+        kind_and_name = format_name(file)
+        if kind_and_name:
+            return str(kind_and_name[-1])
+    path = Path(file)
+    return path.name if path.is_file() else ""
 
 
 def _function_inside(thing: Any) -> FunctionType | None:
@@ -114,7 +129,8 @@ def _function_inside(thing: Any) -> FunctionType | None:
                 return thing
         elif not isinstance(thing, type):
             call = inspect.getattr_static(type(thing), "__call__", None)
-            inner = call if isinstance(call, FunctionType) else None
+            if isinstance(call, FunctionType):
+                inner = call
         if inner is None:
             return None
         thing = inner
@@ -131,11 +147,12 @@ def _inner_functions(function: FunctionType) -> Iterator[Any]:
     if callable(named):
         yield named
     code = function.__code__
-    if code.co_freevars and code.co_filename.startswith(sys.prefix):
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not bound yet
-                if isinstance(cell.cell_contents, FunctionType):
-                    yield cell.cell_contents
+    if not code.co_freevars or not code.co_filename.startswith(sys.prefix):
+        return
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not bound yet
+            if isinstance(cell.cell_contents, FunctionType):
+                yield cell.cell_contents
 
 
 def _source_lines(code: CodeType) -> list[str]:
@@ -192,11 +209,16 @@ def recording_lines(function: SessionFunction, names: Mapping[str, Any]) -> Iter
 def _codes_with_marks(function: SessionFunction) -> dict[tuple[str, int], CodeType]:
     """The code of all functions in a cell, which records lines, by name and first line."""
     codes: dict[tuple[str, int], CodeType] = {}
-    with contextlib.suppress(*_PARSING_ERRORS):
-        waiting = [compile_with_marks(ast.parse(function.cell_text()), function.file)]
-        for code in waiting:  # the list grows meanwhile
-            codes[code.co_qualname, code.co_firstlineno] = code
-            waiting += (inner for inner in code.co_consts if isinstance(inner, CodeType))
+    try:
+        tree = ast.parse(function.cell_text())
+        waiting = [compile_with_marks(tree, function.file)]
+    except _PARSING_ERRORS:
+        return {}
+    for code in waiting:  # the list grows meanwhile
+        codes[code.co_qualname, code.co_firstlineno] = code
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                waiting.append(constant)
     return codes
 
 
@@ -209,8 +231,9 @@ def code_of_cells(function: SessionFunction, namespace: dict[str, Any]) -> list[
     The function's own cell keeps its lines.
     """
     if function.file == NO_SOURCE:
-        is_table = isinstance(function.thing, dict)
-        return [f"{function.name} = {function.thing!r}"] if is_table else []
+        if not isinstance(function.thing, dict):
+            return []
+        return [f"{function.name} = {function.thing!r}"]
     own = function.cell_text()
     history = namespace.get("In")
     texts = []
@@ -254,12 +277,14 @@ def only_definitions(source: str, used: set[str]) -> str:
     for statement in _parse_cell(text).body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             continue
-        if used.isdisjoint(_names_bound_by(statement)):
-            first = statement.lineno
-            for decorator in getattr(statement, "decorator_list", ()):
-                first = min(first, decorator.lineno)
-            for number in range(first, (statement.end_lineno or first) + 1):
-                lines[number - 1] = ""
+        if not used.isdisjoint(_names_bound_by(statement)):
+            continue
+        first = statement.lineno
+        for decorator in getattr(statement, "decorator_list", ()):
+            first = min(first, decorator.lineno)
+        last = statement.end_lineno or first
+        for number in range(first, last + 1):
+            lines[number - 1] = ""
     return "\n".join(lines)
 
 
@@ -291,7 +316,9 @@ def _names_used_by(statement: ast.stmt) -> set[str]:
                 read.add(name)
             case ast.Name(id=name) | ast.arg(arg=name):
                 own.add(name)
-    return read - own if isinstance(statement, _SCOPES) else read
+    if isinstance(statement, _SCOPES):
+        return read - own
+    return read
 
 
 def _parse_cell(source: str) -> ast.Module:

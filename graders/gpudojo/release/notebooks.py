@@ -33,7 +33,8 @@ def notebooks_of_day(root: Path, day: str, package: str | None = None) -> dict[s
     `package` is what pip installs where there is no wheel. Raises BadMarkers.
     """
     sections_by_stem = {}
-    for path in sorted((root / "reference" / day).glob("*.py")):
+    references = root / "reference" / day
+    for path in sorted(references.glob("*.py")):
         sections_by_stem[path.stem] = split_into_sections(path)
     notebooks = {}
     for stem, sections in sections_by_stem.items():
@@ -72,11 +73,13 @@ def _cells_of_day(
 ) -> Iterator[Cell]:
     """Yield the cells of the notebook with all exercises, after a table of them."""
     titles = {stem: sections[0].text for stem, sections in sections_by_stem.items()}
-    yield _markdown_cell(f"{day}-title", _table_of_exercises(day, titles))
+    table = _table_of_exercises(day, titles)
+    yield _markdown_cell(f"{day}-title", table)
     yield _code_cell(f"{day}-opening", _opening_code(package))
     for stem, sections in sections_by_stem.items():
+        prefix = _prefix_of(stem)
         text = title_text(titles[stem], stem, level=2)
-        yield _markdown_cell(f"{_prefix_of(stem)}-title", text)
+        yield _markdown_cell(f"{prefix}-title", text)
         yield from _cells_below_title(day, stem, sections[1:])
     yield _markdown_cell(f"{day}-everything-text", EVERYTHING)
     yield _code_cell(f"{day}-everything", "check()")
@@ -87,11 +90,13 @@ def _table_of_exercises(day: str, titles: dict[str, str]) -> str:
 
     `titles` are the docstrings of the exercises' files, by stem.
     """
-    points = {exercise.stem: exercise.points for exercise in catalogue.exercises_of(day)}
+    points_of = {exercise.stem: exercise.points for exercise in catalogue.exercises_of(day)}
     lines = [f"# {catalogue.day_title(day)}", "", "| exercise | points |", "| --- | ---: |"]
     for stem, title in titles.items():
+        number = _prefix_of(stem)
         heading = title.splitlines()[0].removesuffix(".")
-        lines.append(f"| {_prefix_of(stem)} {heading} | {points.get(stem, '')} |")
+        points = points_of.get(stem, "")
+        lines.append(f"| {number} {heading} | {points} |")
     return "\n".join(lines)
 
 
@@ -100,7 +105,8 @@ def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iter
     prefix = _prefix_of(stem)
     lesson = lesson_path(day, stem)
     if lesson:
-        text = lesson_text(lesson.read_text(encoding="utf-8"), folded=True)
+        source = lesson.read_text(encoding="utf-8")
+        text = lesson_text(source, folded=True)
         below_title = text.partition("\n")[2]
         with_lower_headings = re.sub(r"(?m)^## ", "### ", below_title)
         yield _markdown_cell(f"{prefix}-lesson", with_lower_headings)
@@ -108,7 +114,8 @@ def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iter
     for section in sections:
         if isinstance(section, Task):
             name = f"{prefix}-{section.name}"
-            yield _markdown_cell(f"{name}-text", task_text(section))
+            text = task_text(section)
+            yield _markdown_cell(f"{name}-text", text)
             yield _code_cell(name, section.code)
             yield _code_cell(f"{name}-check", f"check({section.name})")
         elif section.demo:
@@ -127,31 +134,31 @@ def _opening_code(package: str | None) -> str:
 def _prefix_of(stem: str) -> str:
     """Return the number of an exercise; its whole name where it has none."""
     number = stem.partition("_")[0]
-    return number if number.isdecimal() else stem
+    if not number.isdecimal():
+        return stem
+    return number
 
 
 def _markdown_cell(name: str, text: str) -> Cell:
+    """Return a cell of text; its name is its id, if it is not too long."""
     return {
         "cell_type": "markdown",
-        "id": _id_of_cell(name),
+        "id": name[:LONGEST_ID],
         "metadata": {},
         "source": _lines_of_cell(text),
     }
 
 
 def _code_cell(name: str, text: str) -> Cell:
+    """Return a cell of code that was not run; its name is its id, if it is not too long."""
     return {
         "cell_type": "code",
-        "id": _id_of_cell(name),
+        "id": name[:LONGEST_ID],
         "metadata": {},
         "source": _lines_of_cell(text),
         "execution_count": None,
         "outputs": [],
     }
-
-
-def _id_of_cell(name: str) -> str:
-    return name[:LONGEST_ID]
 
 
 def _lines_of_cell(text: str) -> list[str]:
