@@ -20,6 +20,7 @@ from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import allocate, closed_device_error, record_operation, work_of
 from virtual_cuda.ops.elementwise import is_slow_on_host
 from virtual_cuda.ops.whole_kernels import (
+    WholeKernel,
     are_on_several_devices,
     bytes_of_all,
     call_in_cuda_words,
@@ -194,7 +195,7 @@ def _sizes_for_backward(kernel: str, query: Any, key: Any, value: Any, mask: Any
 # ---- the kernels ---------------------------------------------------------------------------------
 
 
-class FusedAttention(torch.autograd.Function):
+class FusedAttention(WholeKernel):
     """One of CUDA's three fused kernels, and the class of the memory-efficient one.
 
     The CPU's own graph inside computes the gradients. Memory that CUDA would keep alive for them is

@@ -31,6 +31,7 @@ from virtual_cuda.ops.elementwise import is_slow_on_host
 from virtual_cuda.ops.placement import compare_devices, compare_devices_by_name, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.ops.whole_kernels import (
+    WholeKernel,
     are_on_several_devices,
     bytes_of_all,
     cast_by_autocast,
@@ -87,7 +88,7 @@ class _CellKind(NamedTuple):
 _KINDS: Final = {"lstm": _CellKind(_lstm_states, 4), "gru": _CellKind(_gru_states, 5)}
 
 
-class FusedCell(torch.autograd.Function):
+class FusedCell(WholeKernel):
     """The part of a recurrent cell after its two products, as one kernel each way."""
 
     @staticmethod
@@ -380,7 +381,7 @@ def _size_of_reserve(settings: _LayerSettings, data: Any, hidden: int) -> int:
     return nbytes
 
 
-class CudnnRnn(torch.autograd.Function):
+class CudnnRnn(WholeKernel):
     """One call of cuDNN, for a whole layer or several.
 
     The CPU's own graph inside computes the gradients. Memory that CUDA would keep alive for them is

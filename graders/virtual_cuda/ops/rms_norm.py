@@ -13,6 +13,7 @@ from virtual_cuda.ops.autocast import cast_argument
 from virtual_cuda.ops.dispatch import record_operation, require_open_device, work_of
 from virtual_cuda.ops.registry import autocast_knows
 from virtual_cuda.ops.whole_kernels import (
+    WholeKernel,
     are_on_several_devices,
     bytes_of_all,
     is_recording_operators,
@@ -22,7 +23,7 @@ from virtual_cuda.ops.whole_kernels import (
 aten: Final = torch.ops.aten
 
 
-class FusedRmsNorm(torch.autograd.Function):
+class FusedRmsNorm(WholeKernel):
     """One kernel, which keeps the reciprocal of the root for backward, and not the squares."""
 
     @staticmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import functools
+from typing import Any, ClassVar, Final
 
 import torch
 import torch.nn.functional
@@ -10,9 +11,45 @@ from torch.autograd import grad as _grad
 
 from virtual_cuda.device.cuda_errors import without_lazy
 from virtual_cuda.device.state import VirtualDevice
-from virtual_cuda.device.tensor import VIRTUAL, wrap
+from virtual_cuda.device.tensor import VIRTUAL, operator_hooks, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import allocate
+
+
+class KernelHook:
+    """A hook for `operator_hooks` that runs around whole kernels as well."""
+
+    def run_kernel(self, kernel: Any, args: Any) -> Any:
+        """Return what `kernel(*args)` returns, which this calls."""
+        return kernel(*args)
+
+
+class WholeKernel(torch.autograd.Function):
+    """A function that CUDA runs as one kernel each way.
+
+    A subclass writes `forward` and `backward` as for any function of autograd. Both run inside the
+    KernelHook that is in use, if there is one.
+    """
+
+    class_names: ClassVar[set[str]] = set()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.class_names.add(cls.__name__)
+        for name in ("forward", "backward"):
+            if name in vars(cls):
+                kernel = functools.partial(_run_kernel, vars(cls)[name].__func__)
+                setattr(cls, name, staticmethod(kernel))
+
+
+def _run_kernel(kernel: Any, *args: Any) -> Any:
+    """Call one direction of a whole kernel, inside the hook if there is one."""
+    # With `create_graph`: made of operators, each of which has hooks.
+    if operator_hooks and not torch.is_grad_enabled():
+        for hook in operator_hooks:
+            if isinstance(hook, KernelHook):
+                return hook.run_kernel(kernel, args)
+    return kernel(*args)
 
 
 def wrap_each(tensors: Any, device: VirtualDevice) -> list[Any]:

@@ -18,15 +18,12 @@ from virtual_cuda.device.tensor import operator_hooks
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.profiled_events import events_as_on_gpu
 from virtual_cuda.torch_api.profiled_trace import TracedResults
-from virtual_cuda.torch_api.profiler_marks import (
-    mark_fused_operators,
-    run_in_mark,
-    unmark_fused_operators,
-)
+from virtual_cuda.torch_api.profiler_marks import MarkingHook
 
 _profile: Final[Any] = torch.autograd.profiler.profile
 _Activity: Final = torch.profiler.ProfilerActivity
 _recording: Final[list[Any]] = []  # the profilers that record now
+_marking: Final = MarkingHook()  # among the hooks for operators while a profiler records
 
 
 def _init_profiler(
@@ -55,8 +52,7 @@ def _init_profiler(
 def _start_recording(original: Any, profiler: Any) -> Any:
     """Start a profiler; with the first one, operators are marked."""
     if not _recording:
-        operator_hooks.append(run_in_mark)
-        mark_fused_operators()
+        operator_hooks.append(_marking)
     _recording.append(profiler)
     return original(profiler)
 
@@ -69,8 +65,7 @@ def _stop_recording(original: Any, profiler: Any, *error: Any) -> Any:
     if profiler in _recording:
         _recording.remove(profiler)
         if not _recording:
-            operator_hooks.remove(run_in_mark)
-            unmark_fused_operators()
+            operator_hooks.remove(_marking)
     suppresses = original(profiler, *error)
     results = getattr(profiler, "kineto_results", None)
     if results is not None:

@@ -10,17 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, Final
 
-import torch
-
 from virtual_cuda.clock.lanes import HOST as HOST_LANE
 from virtual_cuda.clock.lanes import Interval
 from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import Plan
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import AllocationRow, OperationRow, SyncRow, TransferRow
-from virtual_cuda.ops.attention import FusedAttention
-from virtual_cuda.ops.recurrent import CudnnRnn, FusedCell
-from virtual_cuda.ops.rms_norm import FusedRmsNorm
+from virtual_cuda.ops.whole_kernels import KernelHook, WholeKernel
 
 MARK: Final = "[virtual device]"  # and the number of a row
 IDLE_MARK: Final = "[virtual device, nothing to do]"
@@ -45,47 +41,19 @@ def _mark_for_next_row() -> Any:
     return _RecordFunction(f"{MARK}{row}")
 
 
-def run_in_mark(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
-    """Run an operator inside a mark: a hook for `operator_hooks`."""
-    is_idle = func.is_view or func._schema.name.startswith(_IDLE_OPERATORS)
-    mark = _RecordFunction(IDLE_MARK) if is_idle else _mark_for_next_row()
-    with mark:
-        return plan(args, kwargs)
+class MarkingHook(KernelHook):
+    """Runs operators and whole kernels inside marks: a hook for `operator_hooks`."""
 
+    def __call__(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
+        is_idle = func.is_view or func._schema.name.startswith(_IDLE_OPERATORS)
+        mark = _RecordFunction(IDLE_MARK) if is_idle else _mark_for_next_row()
+        with mark:
+            return plan(args, kwargs)
 
-# What is one operator of CUDA and not one of torch's dispatcher here.
-_FUSED_CLASSES: Final = (FusedRmsNorm, FusedAttention, FusedCell, CudnnRnn)
-_FUSED_NAMES: Final = frozenset(cls.__name__ for cls in _FUSED_CLASSES)
-_METHODS: Final = {
-    cls: {name: vars(cls)[name] for name in ("forward", "backward")} for cls in _FUSED_CLASSES
-}
-
-
-def _in_mark(function: Any) -> Any:
-    """A static method that does what this function does, inside a mark."""
-
-    def call_in_mark(*args: Any) -> Any:
-        # With `create_graph`: made of operators, each with its own mark.
-        if torch.is_grad_enabled():
-            return function(*args)
+    def run_kernel(self, kernel: Any, args: Any) -> Any:
+        """Run one direction of a whole kernel inside a mark."""
         with _mark_for_next_row():
-            return function(*args)
-
-    return staticmethod(call_in_mark)
-
-
-def mark_fused_operators() -> None:
-    """Have fused operators run inside marks, until `unmark_fused_operators`."""
-    for cls, methods in _METHODS.items():
-        for name, method in methods.items():
-            setattr(cls, name, _in_mark(method.__func__))
-
-
-def unmark_fused_operators() -> None:
-    """Have fused operators run without marks again."""
-    for cls, methods in _METHODS.items():
-        for name, method in methods.items():
-            setattr(cls, name, method)
+            return kernel(*args)
 
 
 # ---- reading marks -------------------------------------------------------------------------------
@@ -103,7 +71,7 @@ def is_ours(name: str) -> bool:
     """
     if name == "PythonSubclass" or _OUR_FILES in name:
         return True
-    return name.removesuffix("Backward") in _FUSED_NAMES
+    return name.removesuffix("Backward") in WholeKernel.class_names
 
 
 def row_number_of(mark: str) -> int | None:

@@ -176,6 +176,7 @@ def test_operators_that_cuda_has_and_the_cpu_has_not(gpu):
             "FusedAttention",
             "CudnnRnn",
             "FusedCell",
+            "FusedGruCell",
             "aten::lstm",
             "aten::mkldnn_rnn_layer",
         } & set(found)
