@@ -52,9 +52,10 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 DESCRIPTION: Final = """\
-Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line its modelled time on a
-GPU, what it copied, how often the CPU waited for the GPU, and what was allocated. Output and exit status are the
-script's own; the table goes to stderr. Options come before FILE; what follows FILE goes to the script."""
+Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line its
+modelled time on a GPU, what it copied, how often the CPU waited for the GPU, and what was
+allocated. Output and exit status are the script's own; the table goes to stderr. Options come
+before FILE; what follows FILE goes to the script."""
 USAGE: Final = "\n       ".join(
     f"%(prog)s [options] {what} [ARGS ...]" for what in ("FILE", "-m MODULE", "-c CODE")
 )
@@ -544,10 +545,13 @@ class _Run:
 
 PAGE: Final = """\
 <!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>
-:root{{color-scheme:light dark}} body{{font:15px system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}}
-table{{border-collapse:collapse;font-size:13px}} td,th{{padding:.1em .6em;text-align:right;white-space:nowrap}}
+:root{{color-scheme:light dark}}
+body{{font:15px system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}}
+table{{border-collapse:collapse;font-size:13px}}
+td,th{{padding:.1em .6em;text-align:right;white-space:nowrap}}
 td:nth-child(2){{text-align:left;white-space:pre}} tr:not(.used) td,tr>th:first-child{{opacity:.6}}
 tr.used{{background:color-mix(in srgb,orange 15%,transparent)}} pre,.wide{{overflow-x:auto}}
 </style></head><body><h1>{title}</h1>

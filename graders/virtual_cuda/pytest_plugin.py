@@ -1,7 +1,7 @@
 """The pytest fixture `virtual_cuda`, its marker, and the option `--virtual-cuda`.
 
-Every pytest run in an environment with this package imports this module, so it imports nothing but pytest: torch comes
-with the first test that uses the fixture, or with the option.
+Every pytest run in an environment with this package imports this module, so it imports nothing but
+pytest: torch comes with the first test that uses the fixture, or with the option.
 """
 
 from __future__ import annotations
@@ -203,9 +203,8 @@ class AllTests:
         )
         write(f"{self._used.total()} tests used the device{counts and ': ' + counts}.")
         if self._limits:
-            write(
-                f"{len(self._limits)} failed because the virtual device cannot do something, which a GPU may:"
-            )
+            reason = "the virtual device cannot do something, which a GPU may"
+            write(f"{len(self._limits)} failed because {reason}:")
             for test, reason in self._limits.items():
                 write(f"  {test}: {reason}")
         if self._skips:

@@ -168,8 +168,8 @@ def _gpus_and_cpu() -> dict[str, Gpu]:
 def _complete_figures(figures: dict[str, Any], known: dict[str, Gpu]) -> dict[str, Any]:
     """All figures of a GPU of which only published figures are known.
 
-    The other figures are those of the GPU that it is `like`, which is among the known ones. Times of
-    kernels and copies are scaled by clock and bus.
+    The other figures are those of the GPU that it is `like`, which is among the known ones. Times
+    of kernels and copies are scaled by clock and bus.
     """
     published = dict(figures)
     base = known[published.pop("like")]

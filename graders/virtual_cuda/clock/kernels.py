@@ -125,7 +125,7 @@ class KernelCall(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of times that the first input's last dimension fits into the largest tensor."""
+        """How many times the first input's last dimension fits into the largest tensor."""
         length = self.first_shape[-1] if self.first_shape else 1
         return self.largest_elements // max(length, 1)
 

@@ -20,7 +20,10 @@ _REPORTED_LATER: Final = (
     "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 )
-_CUDA_TYPES: Final = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\n"
+_CUDA_TYPES: Final = (
+    "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html "
+    "for more information.\n"
+)
 _MEMORY_MANAGEMENT: Final = (
     "See documentation for Memory Management  "
     "(https://docs.pytorch.org/docs/stable/notes/cuda.html"
@@ -112,7 +115,8 @@ def argument_elsewhere_error(
     """
     return RuntimeError(
         f"Expected all tensors to be on the same device, but got {argument} is on {device}, "
-        f"different from other tensors on {other_device} (when checking argument in method {method})"
+        f"different from other tensors on {other_device} "
+        f"(when checking argument in method {method})"
     )
 
 

@@ -19,9 +19,10 @@ GRAD: Final = 1
 INFERENCE: Final = 2
 
 
-# gc=False: rows hold only texts, numbers, shapes and code objects, so they cannot be part of a
-# cycle, and a ledger of a hundred thousand of them does not slow down the garbage collector of the
-# code it watches.
+# gc=False: rows hold only texts, numbers, dtypes, code objects and shapes. None of these refers to
+# a row, so no row is part of a cycle, and the garbage collector of the code that is watched has no
+# row to visit. It does visit the shapes, which are `torch.Size` objects as torch gives them: plain
+# tuples, which it would skip, cost every operator more time than they save there.
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One entry of a ledger; `at` is a time of `time.perf_counter`."""
 
@@ -45,8 +46,8 @@ class OperationRow(SiteRow, frozen=True, gc=False):
     bytes: int  # what its outputs newly occupy on the device
     live: int  # what is allocated there afterwards
     # What `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor
-    # given, …), or None. At its end stands the number of the dimension it works along, if that is
-    # not the last.
+    # given, …), or None. Shapes are `torch.Size` objects, or tuples. At its end stands the number
+    # of the dimension it works along, if that is not the last.
     work: tuple[Any, ...] | None = None
 
     @property
@@ -123,8 +124,16 @@ class EndRow(Row, frozen=True, gc=False):
 
 
 StreamEvent = Literal[
-    "use", "record", "wait", "wait_stream", "synchronize", "synchronize_event", "sleep", "tf32", "list"
-]  # fmt: skip
+    "use",
+    "record",
+    "wait",
+    "wait_stream",
+    "synchronize",
+    "synchronize_event",
+    "sleep",
+    "tf32",
+    "list",
+]
 
 
 class StreamRow(SiteRow, frozen=True, gc=False):
