@@ -28,4 +28,7 @@ example:  ## grade the example class and make its report
 matrix:  ## try every supported release of torch; TORCH=2.15 for one, KEEP=1 keeps environments
 	.venv/bin/nox $(if $(TORCH),-s "matrix(torch='$(TORCH)')") $(if $(KEEP),-- --keep)
 
-.PHONY: help setup test test-all check example matrix
+gpu:  ## run all that needs a real GPU, and print a table; PARTS="class watch" for some of it
+	$(or $(wildcard .venv/bin/python),$(PYTHON)) -m benchmarks.check_gpu $(PARTS)
+
+.PHONY: help setup test test-all check example matrix gpu

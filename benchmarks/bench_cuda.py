@@ -105,27 +105,35 @@ def checks_by_id(row: SubmissionRow) -> dict[str, tuple[str, str, str]]:
     }
 
 
+def differences_of_rows(row: SubmissionRow, other: SubmissionRow) -> tuple[list[str], int]:
+    """What differs between two verdicts, and how many equal ones are told in other words."""
+    differences = []
+    words = 0
+    if row.status != other.status:
+        reasons = f"{row.reason} | {other.reason}"
+        differences.append(f"status {row.status} | {other.status}: {reasons}")
+    first = checks_by_id(row)
+    second = checks_by_id(other)
+    for check in sorted(first.keys() | second.keys()):
+        a = first.get(check, ("", "", ""))
+        b = second.get(check, ("", "", ""))
+        if a[:2] != b[:2]:
+            differences.append(f"{check}: {a[0]} {a[1]} «{a[2]}» | {b[0]} {b[1]} «{b[2]}»")
+        elif a[2] != b[2]:
+            words += 1
+    return differences, words
+
+
 def compare_runs(one: Run, other: Run) -> tuple[dict[str, list[str]], int]:
     """What differs, by submission, and how many equal verdicts are told in other words."""
     differing: dict[str, list[str]] = {}
-    words = 0
+    words_in_all = 0
     for name, row in one.rows.items():
-        there = other.rows[name]
-        found = []
-        if row.status != there.status:
-            found.append(f"status {row.status} | {there.status}: {row.reason} | {there.reason}")
-        first = checks_by_id(row)
-        second = checks_by_id(there)
-        for check in sorted(first.keys() | second.keys()):
-            a = first.get(check, ("", "", ""))
-            b = second.get(check, ("", "", ""))
-            if a[:2] != b[:2]:
-                found.append(f"{check}: {a[0]} {a[1]} «{a[2]}» | {b[0]} {b[1]} «{b[2]}»")
-            elif a[2] != b[2]:
-                words += 1
-        if found:
-            differing[name] = found
-    return differing, words
+        differences, words = differences_of_rows(row, other.rows[name])
+        words_in_all += words
+        if differences:
+            differing[name] = differences
+    return differing, words_in_all
 
 
 def main() -> None:
