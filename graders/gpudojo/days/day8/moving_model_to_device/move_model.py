@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gpudojo.days.day8.moving_model_to_device.declaration import move_model
-from gpudojo.days.day8.moving_model_to_device.sprite_model import make_model, tensors_of
+from gpudojo.days.day8.moving_model_to_device.sprite_model import (
+    devices_of,
+    make_model,
+    tensors_of,
+)
 from gpudojo.days.day8.tensor_values import Values, values_of
 from gpudojo.grading.call import (
     Call,
@@ -59,29 +64,28 @@ def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = N
     else:
         model.to(start)
         next(model.children())[1].eval()  # one batch norm frozen, as for fine-tuning
-    # What an optimizer built now would hold. Kept alive: a new parameter may get the address of one
-    # that is gone.
-    parameters_before = {id(parameter): parameter for parameter in model.parameters()}
+    parameters_before = set(model.parameters())  # what an optimizer built now would hold
     value, settings = call_and_restore_settings(call, model, device)
     copies = call.ledger.transfers()
     # One mistake is enough: where something else came back, the rest is judged on the model.
-    found = value if type(value) is type(model) else model
+    has_same_type = type(value) is type(model)
+    found = value if has_same_type else model
     tensors = tensors_of(found)
     parameters = tensors.parameters
     return MovedModel(
         same=value is model,
         kind=type(value).__name__,
-        copied=value is not model and type(value) is type(model),
+        copied=has_same_type and value is not model,
         wanted_device=device_name(device),
-        parameters={name: str(p.device) for name, p in parameters.items()},
-        buffers={name: str(buffer.device) for name, buffer in tensors.buffers.items()},
+        parameters=devices_of(parameters),
+        buffers=devices_of(tensors.buffers),
         copies=len(copies),
         line=call.first_line(copies),
         values={name: values_of(tensor) for name, tensor in tensors.all.items()},
         modes={name or "the model": module.training for name, module in found.named_modules()},
         learnable={name: p.requires_grad for name, p in parameters.items()},
-        replaced=[name for name, p in parameters.items() if id(p) not in parameters_before],
-        tied=len({id(p) for p in parameters.values()}) < len(parameters),
+        replaced=[name for name, p in parameters.items() if p not in parameters_before],
+        tied=len(set(parameters.values())) < len(parameters),
         settings=settings,
     )
 
@@ -89,18 +93,16 @@ def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = N
 @move_model.probe
 def moved(call: Call) -> Cases[MovedModel]:
     """Moves to the device, by either of its names (`cuda` for `cuda:0`), and back."""
+    device = call.device
     without_parameters = nn.Sequential(nn.Flatten(), nn.ReLU())
+    move = partial(_call_move_model, call)
     return try_scenarios(
         {
-            "model_starts_on_the_cpu": lambda: _call_move_model(call, call.device),
-            "already_there": lambda: _call_move_model(call, call.device.type, start=call.device),
-            "stays_on_the_cpu": lambda: _call_move_model(call, "cpu"),
-            "back_to_the_cpu": lambda: _call_move_model(
-                call, torch.device("cpu"), start=call.device
-            ),
-            "nothing_to_move": lambda: _call_move_model(
-                call, call.device, model=without_parameters
-            ),
+            "model_starts_on_the_cpu": partial(move, device),
+            "already_there": partial(move, device.type, start=device),
+            "stays_on_the_cpu": partial(move, "cpu"),
+            "back_to_the_cpu": partial(move, torch.device("cpu"), start=device),
+            "nothing_to_move": partial(move, device, model=without_parameters),
         }
     )
 
@@ -127,6 +129,7 @@ def _all_moves(seen: Seen) -> Cases[MovedModel]:
 
 
 def _names_elsewhere(devices: dict[str, str], wanted: str) -> list[str]:
+    """The names of the tensors that are on another device than this one."""
     return [name for name, device in devices.items() if device != wanted]
 
 
@@ -229,10 +232,9 @@ def changes_nothing_else(seen: Seen, wanted: Seen) -> None:
         for module, mode in right.modes.items():
             what = f"scenario `{name}`: {module}"
             expect_mode_kept(what, mode, case.modes.get(module))
-        for tensor, value in right.values.items():
-            found_value = case.values.get(tensor)
-            if found_value != value:
-                change = _describe_change(tensor, found_value, value)
+        for tensor in right.values:
+            change = _describe_change(tensor, case, right)
+            if change:
                 raise Failed(f"{change} {where}", "no change")
         if case.learnable != right.learnable:
             raise Failed(f"`requires_grad` of a parameter changed {where}", "no change")
@@ -251,8 +253,12 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
         raise Failed(happened, "the model itself")
 
 
-def _describe_change(tensor: str, found: Values | None, right: Values) -> str:
-    """What became of a tensor whose values should have stayed as they were."""
+def _describe_change(tensor: str, case: MovedModel, reference: MovedModel) -> str:
+    """What became of a tensor whose values should have stayed as they were; "" if they did."""
+    found = case.values.get(tensor)
+    right = reference.values[tensor]
+    if found == right:
+        return ""
     if found is None or found.values is None:
         return f"`{tensor}` has no values any more"
     if found.dtype != right.dtype:

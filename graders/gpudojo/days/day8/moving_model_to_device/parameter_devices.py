@@ -6,7 +6,12 @@ import random
 from typing import Any
 
 from gpudojo.days.day8.moving_model_to_device.declaration import parameter_devices
-from gpudojo.days.day8.moving_model_to_device.sprite_model import make_model, tensors_of
+from gpudojo.days.day8.moving_model_to_device.sprite_model import (
+    ModelTensors,
+    devices_of,
+    make_model,
+    tensors_of,
+)
 from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_inputs
 from gpudojo.grading.checks import expect_settings_kept, is_same_device, runs
 from gpudojo.model.evidence import Case, Cases
@@ -42,10 +47,7 @@ class Told(Case, frozen=True):
 def _call_parameter_devices(call: Call, model: Any) -> Told:
     """Call the student's function and describe the answer. Raises StudentRaised."""
     tensors = tensors_of(model)
-    names: dict[int, list[str]] = {}
-    for name, parameter in tensors.parameters.items():
-        names.setdefault(id(parameter), []).append(name)
-    actual = tensors.devices()
+    actual = devices_of(tensors.all)
     answer, settings = call_and_restore_settings(call, model)
     # What the answer says
     is_dict = isinstance(answer, dict)
@@ -59,7 +61,7 @@ def _call_parameter_devices(call: Call, model: Any) -> Told:
         if not isinstance(device, torch.device):
             no_device.append(name)
     # Where the tensors are afterwards
-    afterwards = tensors_of(model).devices()
+    afterwards = devices_of(tensors_of(model).all)
     saved = model.state_dict()
     return Told(
         kind=type(answer).__name__,
@@ -67,13 +69,21 @@ def _call_parameter_devices(call: Call, model: Any) -> Told:
         told=told,
         kinds=kinds,
         no_device=no_device,
-        parameters=list(names.values()),
+        parameters=_names_of_parameters(tensors),
         buffers=list(tensors.buffers),
         saved=[name for name in tensors.buffers if name in saved],
         actual=actual,
         moved=[name for name, device in actual.items() if afterwards.get(name) != device],
         settings=settings,
     )
+
+
+def _names_of_parameters(tensors: ModelTensors) -> list[list[str]]:
+    """All names of each parameter: one that two layers share has two."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in tensors.parameters.items():
+        names.setdefault(id(parameter), []).append(name)
+    return list(names.values())
 
 
 @parameter_devices.probe
@@ -91,8 +101,10 @@ def told_of_two_gpus(call: Call) -> Cases[Told]:
     """A model with its palette on one of two GPUs, a part on the second, the rest on the CPU."""
     model = make_model(call.seed)
     drawn = random.Random(call.seed)
-    drawn.choice(list(model.children())).to("cuda:1")
-    model.palette = model.palette.to(drawn.choice(["cuda:0", "cuda:1"]))
+    part = drawn.choice(list(model.children()))
+    part.to("cuda:1")
+    gpu = drawn.choice(["cuda:0", "cuda:1"])
+    model.palette = model.palette.to(gpu)
     return try_inputs(_call_parameter_devices, call, {"spread_out": model})
 
 
@@ -153,12 +165,8 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
     for scenario, case in _require_dict_answers(seen).items():
         for name in case.no_device:
             raise _no_device(name, case)
-        for name, device in case.told.items():
-            actual = case.actual[name]  # no other name passes `names_every_parameter`
-            if not is_same_device(device, actual):
-                happened = f"the value for `{name}` is {device} (scenario `{scenario}`)"
-                key = _mistake_of_device(case, device, actual)
-                raise Failed(happened, actual, misconception=key)
+        for name in case.told:
+            _expect_own_device(name, case, scenario)
         for name in case.moved:
             happened = f"the call moved `{name}` (scenario `{scenario}`)"
             raise Failed(happened, "tensors left where they are")
@@ -166,6 +174,16 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
     for name in seen[told]["nothing_to_tell"].told:
         happened = f"for a model without tensors it names `{name}`"
         raise Failed(happened, "an empty dict")
+
+
+def _expect_own_device(name: str, case: Told, scenario: str) -> None:
+    """Raises Failed unless the value for a tensor is that tensor's device."""
+    device = case.told[name]
+    actual = case.actual[name]  # no other name passes `names_every_parameter`
+    if not is_same_device(device, actual):
+        happened = f"the value for `{name}` is {device} (scenario `{scenario}`)"
+        key = _mistake_of_device(case, device, actual)
+        raise Failed(happened, actual, misconception=key)
 
 
 def _no_device(name: str, case: Told) -> Failed:

@@ -66,9 +66,10 @@ class ModelTensors(NamedTuple):
     def all(self) -> dict[str, Any]:
         return self.parameters | self.buffers
 
-    def devices(self) -> dict[str, str]:
-        """The device of every tensor, by its names."""
-        return {name: str(tensor.device) for name, tensor in self.all.items()}
+
+def devices_of(tensors: dict[str, Any]) -> dict[str, str]:
+    """The device of every tensor, by its names."""
+    return {name: str(tensor.device) for name, tensor in tensors.items()}
 
 
 def tensors_of(model: Any) -> ModelTensors:

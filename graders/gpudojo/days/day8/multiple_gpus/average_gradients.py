@@ -89,7 +89,37 @@ class RankGradients(NamedTuple):
         return f"{_in_words(self.found[number])} in {self.rank}"
 
 
-def _answers_of_both(seen: Seen, wanted: Seen) -> list[RankGradients]:
+class BothRanks(NamedTuple):
+    """The gradients of both processes."""
+
+    first: RankGradients
+    second: RankGradients
+
+    def are_means(self, factor: float = 1.0) -> bool:
+        """True if in both every gradient is the mean, or the mean times a factor."""
+        return self.first.is_mean(factor) and self.second.is_mean(factor)
+
+    def are_own(self, factor: float = 1.0) -> bool:
+        """True if in both every gradient is that from before, or that times a factor."""
+        return self.first.is_own(factor) and self.second.is_own(factor)
+
+    def has_mean(self, factor: float = 1.0) -> bool:
+        """True if in one of them every gradient is the mean, or the mean times a factor."""
+        return self.first.is_mean(factor) or self.second.is_mean(factor)
+
+    def is_own_at(self, number: int) -> bool:
+        """True if in both the gradient of one parameter is that from before."""
+        return self.first.is_own_at(number) and self.second.is_own_at(number)
+
+    def first_wrong_parameter(self) -> int:
+        """The number of the first parameter whose gradient is not the mean in both."""
+        for number in range(len(PARAMETERS)):
+            if not self.first.is_mean_at(number) or not self.second.is_mean_at(number):
+                return number
+        return 0
+
+
+def _answers_of_both(seen: Seen, wanted: Seen) -> BothRanks:
     """The gradients of both processes. One alone, where nothing changes, shows those before."""
     answers = []
     for rank in RANKS:
@@ -102,51 +132,42 @@ def _answers_of_both(seen: Seen, wanted: Seen) -> list[RankGradients]:
             mean=right.some.gradients,
         )
         answers.append(answer)
-    return answers
+    return BothRanks(*answers)
 
 
 @average_gradients.check(points=0.75)
 def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     """In every process every gradient becomes the mean over the processes."""
     answers = _answers_of_both(seen, wanted)
-    if not all(answer.is_mean() for answer in answers):
-        raise _not_the_mean(*answers)
+    if not answers.are_means():
+        raise _not_the_mean(answers)
 
 
-def _not_the_mean(first: RankGradients, second: RankGradients) -> Failed:
+def _not_the_mean(answers: BothRanks) -> Failed:
     """The failure of gradients other than the mean, with its cause where that can be told."""
-    number = _first_wrong_parameter(first, second)
+    first, second = answers
+    number = answers.first_wrong_parameter()
     gradients = f"{first.describe_gradient(number)} and {second.describe_gradient(number)}"
     happened = f"the gradient of `{PARAMETERS[number]}` is {gradients}"
     expected = f"{_in_words(first.mean[number])} in both"
-    sums = (first.is_mean(2), second.is_mean(2))
-    if (first.is_mean() or second.is_mean()) and not any(sums):  # the other has still its own
+    if answers.has_mean() and not answers.has_mean(2):  # the other has still its own
         return Failed(happened, expected, misconception="reduced-to-one-rank")
-    if all(sums):
+    if answers.are_means(2):
         return Failed(happened, expected, misconception="gradients-summed-not-averaged")
-    if first.is_own() and second.is_own():
+    if answers.are_own():
         at = (".data", "clone(", *UNUSED)
         return Failed(f"{happened}: no gradient has changed", expected, at=at)
-    if first.is_own_at(number) and second.is_own_at(number):
+    if answers.is_own_at(number):
         return Failed(f"{happened}, as before the call", expected, at=("leaves loop", "for"))
-    if first.is_own(0.5) and second.is_own(0.5):
+    if answers.are_own(0.5):
         happened = f"{happened}: half of its own, with nothing added"
         return Failed(happened, expected, at=("async_op=",))
-    if first.is_mean(0.5) and second.is_mean(0.5):
+    if answers.are_means(0.5):
         return Failed(f"{happened}: half of the mean", expected)
     if _are_equal(first.found, second.found):
         return Failed(happened, expected)
     # After a sum that has arrived, both have the same.
     return Failed(happened, expected, at=("async_op=True",))
-
-
-def _first_wrong_parameter(*answers: RankGradients) -> int:
-    """The number of the first parameter whose gradient is not the mean in every process."""
-    for number in range(len(PARAMETERS)):
-        for answer in answers:
-            if not answer.is_mean_at(number):
-                return number
-    return 0
 
 
 def _in_words(gradient: Gradient) -> str:
@@ -183,7 +204,7 @@ def _is_equal(found: Gradient, right: Gradient, factor: float = 1.0) -> bool:
 def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
     """Only gradients change: parameters without one have none, weights are as before, and the group
     still exists."""
-    if all(answer.is_own() for answer in _answers_of_both(seen, wanted)):
+    if _answers_of_both(seen, wanted).are_own():
         raise Failed("no gradient has changed", "the gradients of all processes put together")
     for rank in RANKS:
         found = seen[two_processes][rank].some

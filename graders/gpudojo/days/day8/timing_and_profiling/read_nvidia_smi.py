@@ -62,12 +62,15 @@ def _describe_gpu(gpu: Any) -> GpuRow:
     """One item of the list that the student's function returned."""
     if not isinstance(gpu, dict):
         return GpuRow(type(gpu).__name__, {})
-    values: dict[str, tuple[str, str | None]] = {}
-    for key, value in dict.items(gpu):
-        values[str(key)] = (type(value).__name__, str(value))
-        if value is None:
-            values[str(key)] = ("NoneType", None)
+    values = {str(key): _describe_value(value) for key, value in dict.items(gpu)}
     return GpuRow("dict", values)
+
+
+def _describe_value(value: Any) -> tuple[str, str | None]:
+    """The type of a value and its text, which None has not."""
+    if value is None:
+        return "NoneType", None
+    return type(value).__name__, str(value)
 
 
 MODELS: Final = (
@@ -133,12 +136,12 @@ def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise Failed(happened, str(len(right.gpus)), at=("first return",))
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                happened = f"{right.text!r} gave {gpu}"
-                at = _where_to_look(gpu, wished, right)
-                # What is as wrong in the usual texts belongs to their check.
-                about = "reads_every_gpu" if gpu in _usual_gpus(seen) else ""
+                failed = Failed(f"{right.text!r} gave {gpu}", str(wished))
+                failed.at = _where_to_look(gpu, wished, right)
+                if gpu in _usual_gpus(seen):
+                    failed.about = "reads_every_gpu"  # where it is as wrong
                 seen.about(texts.name, name)
-                raise Failed(happened, str(wished), at=at, about=about)
+                raise failed
 
 
 def _usual_gpus(seen: Seen) -> list[GpuRow]:

@@ -96,19 +96,21 @@ def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
     generator = _make_generator(seed, size)
     every_color = _every_color()
     order = torch.randperm(len(every_color), generator=generator)
-    palette = every_color[order[: size.colors]]
+    chosen = order[: size.colors]
+    palette = every_color[chosen]
     if tied:
         palette[-1] = palette[0]  # a colour twice, beside the ties between different colours
     # The colours with one nearest colour of the palette, or with several.
     distances = (every_color[:, None] - palette).square().sum(2)
     nearest = distances.amin(1, keepdim=True)
     count_of_nearest = (distances == nearest).sum(1)
-    is_candidate = count_of_nearest > 1 if tied else count_of_nearest == 1
-    candidates = every_color[is_candidate]
+    has_ties = count_of_nearest > 1
+    candidates = every_color[has_ties if tied else ~has_ties]
     # One of them for each pixel
     chosen = torch.randint(0, len(candidates), size.shape, generator=generator)
     pixels = candidates[chosen]
-    return pixels.permute(0, 3, 1, 2).contiguous(), palette
+    sprites = pixels.permute(0, 3, 1, 2).contiguous()
+    return sprites, palette
 
 
 @lru_cache(maxsize=1)
