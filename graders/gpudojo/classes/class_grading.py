@@ -52,6 +52,7 @@ from gpudojo.classes.runners import GradingTask, Progress, Runner
 from gpudojo.classes.score_changes import GradedEntry, ScoreChange, add_to_class
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.classes.verdict_reporting import EqualEntries, VerdictReporter
+from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.model.catalogue import exercises_of, torch_version, wrong_points
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import RunLimits
@@ -107,6 +108,7 @@ class ClassGrading:
         self._stored: dict[str, StoredSubmission] = {}  # by the name of the entry
         # By key of its record, the entries of equal content of which one is under way.
         self._under_way: dict[str, list[SubmissionEntry]] = {}
+        self._has_begun_judging = False
         self._reporter = VerdictReporter(self._stored, self._settings_for, progress)
 
     def run(self) -> GradedClass:
@@ -156,16 +158,11 @@ class ClassGrading:
         if options.reference is not None:
             return None
         recorded = read_recorded_reference(options.day, options.bench, options.evidence)
-        if not self._has_one_seed:
+        if self.course.seed == "per-student":
             raise self.course.bad_setting(
                 "seeds per student need the reference solutions, not recorded evidence", "seed"
             )
         return recorded
-
-    @property
-    def _has_one_seed(self) -> bool:
-        """True if all students have the same seeds; else each has a reference's record, too."""
-        return self.course.seed == "per-class"
 
     # Before anything runs
 
@@ -191,8 +188,8 @@ class ClassGrading:
     def _open_class(self) -> None:
         """Read the roster, the secret and the reference, and put the settings into the state.
 
-        A new secret is kept in a file, and so is the record of recorded evidence. Raises BadClass
-        where another run has written meanwhile or there are no solutions, and BadFile.
+        A new secret is kept in a file. Raises BadClass where another run has written meanwhile or
+        there are no solutions, and BadFile.
         """
         options = self.options
         if version_on_disk(options.out) != self._version_on_disk:
@@ -217,15 +214,14 @@ class ClassGrading:
             self.reference_files,
         )
         self._put_settings_into_state()
-        if self.recorded is not None:
-            record = self.recorded.make_record(self.exercises, options.bench)
-            self.store.keep_record(self.state.reference, record)
         self._references = ReferenceRuns(
             self.store,
             self.reference_files,
             self.exercises,
             options.only,
-            timelines_key=store.record_key(self.state.reference, protocol.EVERY),
+            timelines_key=store.record_key(
+                self._settings.settings_of_class().verdicts.reference_key, protocol.EVERY
+            ),
         )
 
     def _read_reference_files(self) -> dict[str, bytes]:
@@ -248,7 +244,7 @@ class ClassGrading:
         state.bench = options.bench
         state.only = sorted(options.only)
         state.seed = self.recorded.name if self.recorded else name_of_secret(self.secret)
-        if not self._has_one_seed:
+        if self.course.seed == "per-student":
             state.seed = f"per student: {state.seed}"
         state.limits = RunLimits(options.seconds, options.memory, options.gpu_memory)
         # Relative to the folder of the class, which may be moved together with them.
@@ -261,7 +257,6 @@ class ClassGrading:
         state.torch = torch_version()
         state.gpudojo = __version__
         state.python = platform.python_version()
-        state.reference = self._settings.settings_of_class().verdicts.reference_key
 
     def _settings_for(self, entry: SubmissionEntry) -> RunSettings:
         """What an entry runs with; only after `_open_class`."""
@@ -278,9 +273,10 @@ class ClassGrading:
         entries = listing.entries
         if self.options.rejudge:
             self._prepare_judging_again(entries)
-        ready: dict[str, str] = {}
-        if not self.options.fresh:
-            ready = self._find_ready(entries)
+        ready = self._read_and_find_ready(entries)
+        self._keep_recorded_references(entries)
+        # One of them, for the header; a row names its own where that is another one.
+        self.state.reference = next(iter(self._settings.settings_by_reference(entries)))
         if self.course.path is not None:
             self.progress.report_preparation(f"course file: {self.course.path}")
         self.progress.report_submissions(len(entries), len(ready), self._strange_paths(listing))
@@ -295,10 +291,9 @@ class ClassGrading:
 
     def _prepare_judging_again(self, entries: Sequence[SubmissionEntry]) -> None:
         """Start other processes that judge, before submissions are read: so they are small."""
-        if self._has_one_seed:
-            judging.prepare_judging(self.exercises, self.options.only)
-            verdicts = self._settings_for(entries[0]).verdicts
-            self._reporter.start_processes(verdicts, len(entries), self.options.jobs)
+        judging.prepare_judging(self.exercises, self.options.only)
+        verdicts = self._settings.settings_of_class().verdicts
+        self._reporter.start_processes(verdicts, len(entries), self.options.jobs)
 
     def _strange_paths(self, listing: Listing) -> list[IgnoredPath]:
         """What lies among the submissions and is none, but for the course file and the roster."""
@@ -309,16 +304,27 @@ class ClassGrading:
         return [each for each in listing.ignored if each.path.resolve() not in own_files]
 
     def _layers_of_reference(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
-        return dict(self._settings_for(entries[0]).verdicts.reference.layers)
+        for settings in self._settings.settings_by_reference(entries).values():
+            return dict(settings.verdicts.reference.layers)
+        return {}
 
-    def _find_ready(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
-        """The names of entries that need not run, each with its record's key."""
+    def _keep_recorded_references(self, entries: Sequence[SubmissionEntry]) -> None:
+        """Keep a record of recorded evidence, if it is used, for each of the entries' seeds."""
+        for key, settings in self._settings.settings_by_reference(entries).items():
+            if settings.recorded is not None:
+                record = settings.recorded.make_record(self.exercises, self.options.bench)
+                self.store.keep_record(key, record)
+
+    def _read_and_find_ready(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
+        """Read every entry, and choose its seeds.
+
+        Returns the names of entries that need not run, each with its record's key. What runs is
+        read once more when it is its turn: together, the files of a class take too much memory.
+        """
         ready: dict[str, str] = {}
-        if not self.recorded and not self.store.used:
-            return ready  # nothing has run: each submission is read when it is its turn
         for entry in entries:
             submission = self._read_submission(entry)
-            if submission is None:
+            if submission is None or self.options.fresh:
                 continue
             settings = self._settings_for(entry)
             key = settings.record_key(submission.digest)
@@ -341,6 +347,8 @@ class ClassGrading:
         """
         submission = read_submission(entry)
         readable = submission.problem is None
+        if readable:
+            self._settings.choose_seeds(entry, submission.digest)
         settings = self._settings_for(entry)
         record_key = settings.record_key(submission.digest) if readable else ""
         notes = list(submission.notes)
@@ -360,6 +368,7 @@ class ClassGrading:
             notes=notes,
             submitted=entry.submitted,
             late=entry.late,
+            public_scenarios=settings.public_scenarios,
         )
         return submission if readable else None
 
@@ -380,28 +389,30 @@ class ClassGrading:
         was asked for, and what the runner raises.
         """
         entries_left = [entry for entry in entries if entry.name not in ready]
-        references = self._settings_without_reference(entries)
+        by_reference = self._settings.settings_by_reference(entries)
+        references = self._references_to_run(by_reference)
         if self.options.rejudge:
             self._refuse_missing_records(entries_left, bool(references))
             self._judge_again(entries, ready)
             self._reporter.report_known_verdicts(entries_left)
         elif not references and all(self._is_known_unreadable(entry) for entry in entries_left):
-            self._begin_judging(entries, ready)
+            self._begin_judging(next(iter(by_reference.values())), len(entries_left))
+            self._reporter.report_known_verdicts(
+                [entry for entry in entries if entry.name in ready]
+            )
             self._reporter.report_known_verdicts(entries_left)
         else:
             self._run_and_judge_rest(entries, ready, entries_left, references)
 
-    def _settings_without_reference(self, entries: Sequence[SubmissionEntry]) -> list[RunSettings]:
-        """The settings for which the reference has to run."""
+    def _references_to_run(self, by_reference: Mapping[str, RunSettings]) -> dict[str, RunSettings]:
+        """The settings for which the reference has to run, by key of its record."""
         if self.recorded is not None:
-            return []
-        by_reference = self._settings.settings_by_reference(entries)
-        if self.options.fresh:
-            return list(by_reference.values())
-        if len(by_reference) == 1:
-            # `has_reference` reads the record for good; of many, each would stay in memory.
-            return [each for each in by_reference.values() if not each.verdicts.has_reference]
-        return [each for key, each in by_reference.items() if self.store.load_record(key) is None]
+            return {}
+        missing = {}
+        for key, settings in by_reference.items():
+            if self.options.fresh or self.store.load_record(key) is None:
+                missing[key] = settings
+        return missing
 
     def _refuse_missing_records(
         self, entries_left: Sequence[SubmissionEntry], lacks_reference: bool
@@ -435,35 +446,36 @@ class ClassGrading:
         entries: Sequence[SubmissionEntry],
         ready: Mapping[str, str],
         entries_left: Sequence[SubmissionEntry],
-        references: Sequence[RunSettings],
+        references: Mapping[str, RunSettings],
     ) -> None:
         """Run the references that are needed and the entries that are left, and judge all.
 
         Records and sources are kept in the store. Raises BadClass and what the runner raises; what
         has run by then is kept.
         """
-        options = self._settings_for(entries[0]).run_options
+        some_settings = next(iter(self._settings.settings_by_reference(entries).values()))
+        options = some_settings.run_options
         if not self._uses_judges(len(entries_left)):
             # While the process that runs submissions starts.
             judging.prepare_judging(self.exercises, self.options.only)
         try:
             self.layers = self.runner.start(options, self.progress)
+            self._reporter.begin_holding(references)
+            self._reporter.report_known_verdicts(
+                [entry for entry in entries if entry.name in ready]
+            )
+            tasks = self._tasks_for(entries_left, references)
             if references:
-                students = f" for {len(references)} students" if len(references) > 1 else ""
-                self.progress.report_preparation(f"running {REFERENCE}{students}")
-            submissions = self._tasks_for(entries_left)
-            timelines = self._timelines_tasks(options, entries)
-            begin_judging = functools.partial(self._begin_judging, entries, ready)
-            if len(references) == 1 and not self.options.require_isolation:
-                # Submissions run beside it; what they did is judged once it is done.
-                self._reporter.begin_holding()
-                reference = self._references.reference_tasks(references, then=begin_judging)
-                first = itertools.islice(submissions, 1)
-                self.runner.run(itertools.chain(reference, first, timelines, submissions))
+                self.progress.report_preparation(f"running {REFERENCE}")
+                if self.options.require_isolation:
+                    # No submission runs before it is known.
+                    self.runner.run(itertools.islice(tasks, 1))
             else:
-                self.runner.run(self._references.reference_tasks(references))
-                begin_judging()
-                self.runner.run(itertools.chain(timelines, submissions))
+                self._begin_judging(some_settings, len(entries_left))
+            # A reference, the first submission, and then what nobody waits for.
+            first = itertools.islice(tasks, 2)
+            timelines = self._timelines_tasks(options, entries)
+            self.runner.run(itertools.chain(first, timelines, tasks))
             self._reporter.wait_for_verdicts()
             self.store.wait_for_sources()
         finally:
@@ -480,12 +492,30 @@ class ClassGrading:
         reference_keys = functools.partial(self._settings.settings_by_reference, entries)
         yield self._references.timelines_task(options, reference_keys)
 
-    def _tasks_for(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
-        """Yield a task for each entry that has to run; each is begun when it is its turn."""
-        for entry in entries:
+    def _tasks_for(
+        self, entries: Sequence[SubmissionEntry], references: Mapping[str, RunSettings]
+    ) -> Iterator[GradingTask]:
+        """Yield a task for each entry that has to run, and for each of these references.
+
+        A reference comes before the entries that are compared with it. Each task is begun when it
+        is its turn. What a reference's does at the end raises BadClass where it cannot be used.
+        """
+        references_left = dict(references)
+        for entry in self._settings.sort_by_seeds(entries):
+            key = self._settings_for(entry).verdicts.reference_key
+            if key in references_left:
+                yield self._reference_task(references_left.pop(key), len(entries))
             task = self._begin_entry(entry)
             if task is not None:
                 yield task
+        # Of entries that have run before.
+        for settings in references_left.values():
+            yield self._reference_task(settings, len(entries))
+
+    def _reference_task(self, settings: RunSettings, records: int) -> GradingTask:
+        """The task that runs a reference, and then judges what waits for it."""
+        begin_judging = functools.partial(self._begin_judging, settings, records)
+        return self._references.reference_task(settings, then=begin_judging)
 
     def _begin_entry(self, entry: SubmissionEntry) -> GradingTask | None:
         """Read an entry, keep its sources, and return the task that runs it.
@@ -522,13 +552,23 @@ class ClassGrading:
 
     # Judging
 
-    def _begin_judging(self, entries: Sequence[SubmissionEntry], ready: Mapping[str, str]) -> None:
-        """Report what was ready, and judge what has run beside the reference.
+    def _begin_judging(self, settings: RunSettings, records: int) -> None:
+        """Judge and report what has waited for the reference of these settings.
 
-        Writes the state. Raises BadClass where the reference cannot be used, or isolation is
+        The first time, isolation is reported, the state is written, and other processes start that
+        judge so many records. Raises BadClass where the reference cannot be used, or isolation is
         missing.
         """
-        verdicts = self._settings_for(entries[0]).verdicts
+        if not self._has_begun_judging:
+            self._has_begun_judging = True
+            self._begin_first_judging(settings.verdicts, records)
+        self._reporter.stop_holding(settings.verdicts.reference_key)
+
+    def _begin_first_judging(self, verdicts: VerdictStore, records: int) -> None:
+        """Report isolation, write the state, and start the processes that judge.
+
+        Raises BadClass where the reference cannot be used, or isolation is missing.
+        """
         judging.require_usable_reference(verdicts.reference, self.exercises, self.options.only)
         self.layers = self.layers or dict(verdicts.reference.layers)
         self.progress.report_isolation(self.layers)
@@ -537,14 +577,8 @@ class ClassGrading:
         if not self.options.alone:
             # Before students' code is judged, for a run may be stopped; but not if it is refused.
             save_state(self.options.out, self.state)
-        held_back = self._reporter.stop_holding()
-        self._reporter.report_known_verdicts([entry for entry in entries if entry.name in ready])
-        if self._has_one_seed:
-            # This process has to keep children busy, and must not grow.
-            records = len(entries) - len(ready)
-            self._reporter.start_processes(verdicts, records, self._most_judges)
-        for equal in held_back:
-            self._reporter.judge_or_hold(equal)
+        # This process has to keep children busy, and must not grow.
+        self._reporter.start_processes(verdicts, records, self._most_judges)
 
     @property
     def _most_judges(self) -> int:
@@ -553,8 +587,6 @@ class ClassGrading:
 
     def _uses_judges(self, count: int) -> bool:
         """True if other processes judge so many records."""
-        if not self._has_one_seed:
-            return False
         return judge_pool.count_of_processes(count, self._most_judges) > 0
 
     def _judge_again(self, entries: Sequence[SubmissionEntry], ready: Mapping[str, str]) -> None:

@@ -42,6 +42,7 @@ class StoredSubmission(msgspec.Struct, omit_defaults=True):
     notes: list[str] = []
     submitted: str = ""
     late: bool = False  # says the platform
+    public_scenarios: bool = False  # students have them, too
     score: float = 0.0
     max_score: float = 0.0
     changes: list[str] = []  # against the submission before

@@ -48,7 +48,7 @@ class _CourseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline: datetime.datetime | None = None
     time_zone: str = ""
     attempt: AttemptRule | None = None
-    seed: SeedRule = "per-class"
+    seed: SeedRule = "per-submission"
     roster: str = ""
     exercises: dict[str, Any] = {}
     late: LateRule = LateRule()

@@ -28,7 +28,7 @@ from gpudojo.model.results import (
     sum_points,
 )
 
-SeedRule = Literal["per-class", "per-student"]
+SeedRule = Literal["per-submission", "per-class", "per-student"]
 ALL_VISIBLE: Final = Visibility()
 
 
@@ -57,7 +57,7 @@ class CourseRules:
     deadline: datetime.datetime | None = None
     zone: datetime.tzinfo = datetime.UTC
     attempt: AttemptRule | None = None
-    seed: SeedRule = "per-class"
+    seed: SeedRule = "per-submission"
     roster: Path | None = None
     # By what the file calls the exercise; empty if all exercises count.
     worths: Mapping[str, Worth] = field(default_factory=dict)

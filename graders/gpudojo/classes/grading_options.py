@@ -11,13 +11,14 @@ from typing import Final
 
 from gpudojo.classes.fingerprints import fingerprint_of_observing
 from gpudojo.classes.records import FunctionRecord, Record
-from gpudojo.grading.shipped_evidence import SHIPPED_FOLDER as SHIPPED
 from gpudojo.grading.shipped_evidence import (
+    PUBLIC_SEEDS,
     SHIPPED_SUFFIX,
     ShippedEvidence,
     encode_shipped_evidence,
     read_shipped_evidence,
 )
+from gpudojo.grading.shipped_evidence import SHIPPED_FOLDER as SHIPPED
 from gpudojo.model.catalogue import torch_version
 from gpudojo.model.errors import BadClass, suggest_name
 from gpudojo.model.exercise import Exercise, Function
@@ -59,6 +60,22 @@ class ChosenRecording:
 
     shipped: ShippedEvidence
     seed: int
+
+    @property
+    def is_public(self) -> bool:
+        """True if students have the scenarios of this seed, too."""
+        return self.seed in PUBLIC_SEEDS
+
+    def seed_for(self, digest: str) -> int:
+        """The seed of a submission with that digest.
+
+        Of secret ones, the one that follows from the digest and from all of them. Public ones are
+        no secret: then it is the one that was chosen for everybody.
+        """
+        if self.is_public:
+            return self.seed
+        seeds = [seed for seed in self.shipped.seeds if seed not in PUBLIC_SEEDS]
+        return seeds[derive_number(str(seeds), digest) % len(seeds)]
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import os
 import signal
@@ -19,6 +20,8 @@ from gpudojo.model.catalogue import exercises_of
 
 # A process takes as long to start as it takes to judge some thirty records.
 RECORDS_PER_PROCESS: Final = 50
+# Stores whose references a process keeps in memory. Those with equal seeds come one after another.
+OPENED_STORES: Final = 2
 # What starting a process or sending to it raises after one was killed.
 POOL_ERRORS: Final = (BrokenProcessPool, OSError, ValueError)
 
@@ -32,20 +35,21 @@ class JudgePool:
     """Processes that judge records; none where there are few records."""
 
     def __init__(self, verdicts: VerdictStore, records: int, most: int) -> None:
-        """Start up to `most` processes for so many records."""
+        """Start up to `most` processes for so many records.
+
+        They begin by judging the reference of `verdicts`.
+        """
         self._children_before = {process.pid for process in multiprocessing.active_children()}
         self._pool: ProcessPoolExecutor | None = None
         count = count_of_processes(records, most)
         if count == 0:
             return
-        # A copy has not read the reference yet: each process does that for itself.
-        copy = dataclasses.replace(verdicts)
-        self._pool = ProcessPoolExecutor(count, _start_method(), _begin_judging, (copy,))
+        self._pool = ProcessPoolExecutor(count, _start_method(), _begin_judging)
         with contextlib.suppress(*POOL_ERRORS):
             for _ in range(count):
-                self._pool.submit(_judge_reference)
+                self._pool.submit(_judge_reference, _unopened_copy(verdicts))
 
-    def submit(self, key: str) -> Future[VerdictSummary] | None:
+    def submit(self, verdicts: VerdictStore, key: str) -> Future[VerdictSummary] | None:
         """Have a record judged again, and the verdict kept; None where no process can do it.
 
         The future raises one of POOL_ERRORS if its process is killed, and BadClass where the
@@ -54,7 +58,7 @@ class JudgePool:
         if self._pool is None:
             return None
         with contextlib.suppress(*POOL_ERRORS):
-            return self._pool.submit(_judge_record, key)
+            return self._pool.submit(_judge_record, _unopened_copy(verdicts), key)
         return None
 
     def close(self) -> None:
@@ -68,6 +72,11 @@ class JudgePool:
                 if process.pid not in self._children_before:
                     process.kill()
         self._pool.shutdown(cancel_futures=True)
+
+
+def _unopened_copy(verdicts: VerdictStore) -> VerdictStore:
+    """A copy that has not read its reference: each process does that for itself."""
+    return dataclasses.replace(verdicts)
 
 
 def _start_method() -> multiprocessing.context.BaseContext:
@@ -87,13 +96,15 @@ def _is_broken(pool: ProcessPoolExecutor) -> bool:
 
 # In a process of the pool
 
-_verdicts: VerdictStore | None = None
+
+@functools.lru_cache(OPENED_STORES)
+def _opened_store(verdicts: VerdictStore) -> VerdictStore:
+    """The store that came first of those equal to this one: it may have read its reference."""
+    return verdicts
 
 
-def _begin_judging(verdicts: VerdictStore) -> None:
-    """Prepare a new process of the pool, which judges for this store."""
-    global _verdicts
-    _verdicts = verdicts
+def _begin_judging() -> None:
+    """Prepare a new process of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool
     threading.Thread(target=_end_with_grader, daemon=True).start()
 
@@ -109,16 +120,15 @@ def _end_with_grader() -> None:
     os._exit(1)
 
 
-def _judge_reference() -> None:
+def _judge_reference(verdicts: VerdictStore) -> None:
     """Judge the reference itself, which imports what is needed before there is work."""
-    assert _verdicts is not None
-    if _verdicts.has_reference:
-        reference = _verdicts.reference
-        exercises = exercises_of(_verdicts.day)
-        judging.judge_record(reference, reference.functions, exercises, _verdicts.only)
+    verdicts = _opened_store(verdicts)
+    if verdicts.has_reference:
+        reference = verdicts.reference
+        exercises = exercises_of(verdicts.day)
+        judging.judge_record(reference, reference.functions, exercises, verdicts.only)
 
 
-def _judge_record(key: str) -> VerdictSummary:
+def _judge_record(verdicts: VerdictStore, key: str) -> VerdictSummary:
     """Judge a record, keep the verdict, and return its summary. Raises BadClass: see `submit`."""
-    assert _verdicts is not None
-    return VerdictSummary.of_row(_verdicts.judge_and_keep(key))
+    return VerdictSummary.of_row(_opened_store(verdicts).judge_and_keep(key))

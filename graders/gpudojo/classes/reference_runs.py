@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -42,20 +42,11 @@ class ReferenceRuns:
         self.only = only
         self.timelines_key = timelines_key
 
-    def reference_tasks(
-        self, settings: Iterable[RunSettings], then: Callable[[], None] = lambda: None
-    ) -> Iterator[GradingTask]:
-        """A task for each of the settings. `then` is called after each one.
-
-        A task raises BadClass where the reference cannot be used.
-        """
-        for each in settings:
-            yield self._reference_task(each, then)
-
-    def _reference_task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
+    def reference_task(self, settings: RunSettings, then: Callable[[], None]) -> GradingTask:
         """The task that runs the reference with these settings, checks its record and keeps it.
 
-        What it does at the end raises BadClass where the reference cannot be used.
+        Then it calls `then`. What it does at the end raises BadClass where the reference cannot be
+        used.
         """
 
         def check_and_keep(record: Record) -> None:

@@ -14,6 +14,7 @@ from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
 from gpudojo.classes.judging import NO_FUNCTIONS
 from gpudojo.classes.overrides import Overrides, apply_overrides
 from gpudojo.classes.participants import Participant
+from gpudojo.classes.run_settings import POOL_SIZE
 from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import (
@@ -48,8 +49,8 @@ class RowMaker:
         self.state = state
         self.course = course
         self.overrides = overrides
-        # Few are needed at once; with seeds per student there are as many as students.
-        self._verdicts = functools.lru_cache(4)(self._open_verdicts)
+        # With seeds per student there are as many as students.
+        self._verdicts = functools.lru_cache(POOL_SIZE + 1)(self._open_verdicts)
 
     def make_row(
         self,
@@ -141,6 +142,7 @@ class RowMaker:
             "reference": submission.reference if own_reference else "",
             "graded_at": submission.at,
             "gone": _is_gone(Path(submission.origin)),
+            "public_scenarios": submission.public_scenarios,
         }
 
     def _timing_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -52,7 +52,9 @@ class VerdictReporter:
         self._settings_for = settings_for
         self._progress = progress
         self._judges: JudgePool | None = None
-        self._held: list[EqualEntries] | None = None
+        self._may_report = True
+        self._missing_references: set[str] = set()  # keys of records
+        self._held: list[EqualEntries] = []
         self._being_judged: deque[_BeingJudged] = deque()
 
     def start_processes(self, verdicts: VerdictStore, records: int, most: int) -> None:
@@ -64,17 +66,27 @@ class VerdictReporter:
         if self._judges is not None:
             self._judges.close()
 
-    # While the reference runs, nothing can be judged
+    # Before its reference has run, nothing can be judged
 
-    def begin_holding(self) -> None:
-        """From now on only collect what is to be judged or reported."""
+    def begin_holding(self, references: Iterable[str]) -> None:
+        """From now on only collect what is to be judged or reported.
+
+        `references` are the keys of the references' records that are missing.
+        """
+        self._may_report = False
+        self._missing_references = set(references)
+
+    def stop_holding(self, reference: str) -> None:
+        """Judge and report what was collected, but for what waits for another reference.
+
+        `reference` is the key of the record that is there now.
+        """
+        self._may_report = True
+        self._missing_references.discard(reference)
+        held = self._held
         self._held = []
-
-    def stop_holding(self) -> list[EqualEntries]:
-        """End `begin_holding`, and return what was collected. It is not judged yet."""
-        held = self._held or []
-        self._held = None
-        return held
+        for equal in held:
+            self.judge_or_hold(equal)
 
     # Judging and reporting
 
@@ -85,7 +97,7 @@ class VerdictReporter:
 
     def judge_or_hold(self, equal: EqualEntries) -> None:
         """Have a record judged, if that is to do, and report what is done by now."""
-        if self._held is not None:
+        if self._has_to_wait(equal):
             self._held.append(equal)
         elif equal.has_new_record:
             self._begin_judging(equal)
@@ -93,6 +105,13 @@ class VerdictReporter:
         else:
             for entry in equal.entries:
                 self._report_verdict(entry, self._known_verdict(entry), ran=False)
+
+    def _has_to_wait(self, equal: EqualEntries) -> bool:
+        """True before anything may be reported, and while the reference of these is missing."""
+        if not self._may_report:
+            return True
+        stored = self._stored[equal.entries[0].name]
+        return bool(stored.record) and stored.reference in self._missing_references
 
     def wait_for_verdicts(self) -> None:
         """Report all that is being judged."""
@@ -103,7 +122,8 @@ class VerdictReporter:
         first = equal.entries[0]
         future = None
         if self._judges is not None:
-            future = self._judges.submit(self._stored[first.name].record)
+            verdicts = self._settings_for(first).verdicts
+            future = self._judges.submit(verdicts, self._stored[first.name].record)
         self._being_judged.append(_BeingJudged(future, equal))
 
     def _report_in_order(self, wait: bool) -> None:

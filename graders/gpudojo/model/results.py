@@ -207,6 +207,12 @@ class Grade(msgspec.Struct, frozen=True):
     max_points: Points
 
 
+OUTPUT_HELD_BACK: Final = (
+    "What your code printed is not shown, because these scenarios are secret. "
+    "`pytest` shows what it prints in the public ones."
+)
+
+
 class SubmissionRow(msgspec.Struct, frozen=True):
     """One submission.
 
@@ -230,7 +236,10 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     peak_bytes: Count = 0
     digest: str = ""
-    output: str = ""  # what the student's code printed, cut off where it was too much
+    # What the student's code printed, cut off where it was too much. It is for the instructor:
+    # students are shown `output_for_student`.
+    output: str = ""
+    public_scenarios: bool = False  # it ran on scenarios that students have, too
     layers: list[str] = []  # the layers of isolation that held for it
     record: str = ""  # the key of what is kept of its run, beside the results
     # The key of the reference it was judged against, where it is not the header's.
@@ -248,6 +257,17 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     def final(self) -> Grade:
         """The points to publish, and what they are out of."""
         return self.grade or Grade(self.score, self.max_score)
+
+    @property
+    def output_for_student(self) -> str:
+        """What the student may read of the output.
+
+        All of it after public scenarios. After secret ones it is a sentence instead, because code
+        can print what it was called with. Empty where nothing was printed.
+        """
+        if self.output and not self.public_scenarios:
+            return OUTPUT_HELD_BACK
+        return self.output
 
     @property
     def scaled(self) -> bool:

@@ -90,7 +90,10 @@ def grade_checkout(
         )
         grading = ClassGrading(options, Display(None))
         results = read(grading.run().path)
-    seed = grading.recorded.seed if grading.recorded else None
+    recorded = grading.recorded
+    seed = None
+    if recorded is not None and recorded.is_public:
+        seed = recorded.seed
     return GradedCheckout(results, seed)
 
 

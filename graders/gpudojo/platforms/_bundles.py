@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from gpudojo.classes import store
 from gpudojo.classes.grading_options import derive_number
+from gpudojo.classes.run_settings import POOL_SIZE
 from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS, SHIPPED_SUFFIX
 from gpudojo.model.catalogue import day_title, exercises_of
 from gpudojo.model.errors import CannotRelease
@@ -179,18 +180,19 @@ def _grader_files(day: str) -> Files:
 
 
 def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> Files:
-    """Run the reference solutions and return what was recorded, for the secret seed if given.
+    """Run the reference solutions and return what was recorded.
 
+    With a secret that is a pool of seeds, of which a submission gets one; else a public seed.
     Raises CannotRelease where there are no solutions.
     """
     reference = root / "reference" / day
     if not reference.is_dir():
         raise CannotRelease(f"there is no folder {reference} to record evidence from")
-    if secret is None:
-        seed = PUBLIC_SEEDS[-1]
-    else:
-        seed = derive_number(secret, f"{platform} {day}")
-    return {f"evidence/{day}{SHIPPED_SUFFIX}": recording.record_evidence(reference, day, (seed,))}
+    seeds: tuple[int, ...] = (PUBLIC_SEEDS[-1],)
+    if secret is not None:
+        names = [f"{platform} {day} {number}" for number in range(POOL_SIZE)]
+        seeds = tuple(derive_number(secret, name) for name in names)
+    return {f"evidence/{day}{SHIPPED_SUFFIX}": recording.record_evidence(reference, day, seeds)}
 
 
 def _image_files(platform: str, day: str, image: str) -> Files:

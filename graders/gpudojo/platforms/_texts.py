@@ -82,6 +82,13 @@ def describe_lateness(row: SubmissionRow) -> str:
     return text
 
 
+def describe_output(row: SubmissionRow) -> str:
+    """Return what a student may read of what the code printed; empty where it printed nothing."""
+    if row.output and row.public_scenarios:
+        return f"What the code printed:\n{row.output}"
+    return row.output_for_student
+
+
 def describe_delay(timing: Timing) -> str:
     """Return "3.5 days", "7.0 hours", "16 minutes" or "1 second"; empty where it is not known."""
     seconds = timing.late_seconds or 0

@@ -47,7 +47,7 @@ def _result_of(entry: Entry) -> dict[str, Any]:
     names = [exercise_of(check) for check in entry.checks]
     exercises = list(dict.fromkeys(name for name in names if name))
     tests = [_test_of(check, exercises) for check in entry.checks]
-    output = printable_lines(join_texts("\n", points_left_out(row), row.output))
+    output = printable_lines(join_texts("\n", points_left_out(row), row.output_for_student))
     if output:
         # What was printed belongs to the submission; the first test is where it is seen.
         tests[0]["output"] = _cut_text(output)

@@ -74,7 +74,7 @@ def _document_of(entry: Entry) -> str:
     _add_properties(suite, properties)
     suite.extend(cases)
     if row.output:
-        ElementTree.SubElement(suite, "system-out").text = printable_lines(row.output)
+        ElementTree.SubElement(suite, "system-out").text = printable_lines(row.output_for_student)
     ElementTree.indent(suites, " ")
     text = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'

@@ -215,7 +215,7 @@ def student_page(
         reason=status_and_reason(row.status.value, person.hide_names(row.reason))
         if row.reason
         else "",
-        output="" if person.anonymous else row.output,
+        output="" if person.anonymous else row.output_for_student,
     )
 
 

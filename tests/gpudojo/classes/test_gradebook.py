@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.classes.run_settings import POOL_SIZE
 from gpudojo.cli import main
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadFile
@@ -916,10 +917,39 @@ def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:
     assert first.ran == 3  # the same files, with other numbers
     assert results.seed.startswith("per student: ")
     assert len({rows[name].record for name in ("ada", "twin")}) == 2
-    assert len({rows[name].reference for name in rows}) == 3
+    assert len(set(references_of(rows, results).values())) == 3
     assert rows["ada"].score == rows["twin"].score == results.max_score
     again, same, _ = grade(term / "new", term / "class")
     assert (again.ran, same) == (0, rows)
+
+
+def references_of(rows: dict[str, SubmissionRow], results: ClassResults) -> dict[str, str]:
+    """By name of a submission, the key of its reference."""
+    return {name: row.reference or results.reference for name, row in rows.items()}
+
+
+def test_seeds_follow_from_what_was_handed_in(term: Path) -> None:
+    for number in range(12):
+        hand_in(term / "many" / f"s{number:02}", f"{RIGHT}# {number}\n")
+    hand_in(term / "many" / "twin", f"{RIGHT}# 0\n")
+    first, rows, results = grade(term / "new", term / "many", secret="s")
+    references = references_of(rows, results)
+    assert 1 < len(set(references.values())) <= POOL_SIZE
+    assert references["twin"] == references["s00"]
+    assert first.ran == 12
+    assert {row.score for row in rows.values()} == {results.max_score}
+    # The same files have the same seeds: with the other submissions, alone, and by the same secret.
+    again, same, results = grade(term / "new", term / "many", fresh=True)
+    assert again.ran >= 12
+    assert references_of(same, results) == references
+    _, same, results = grade(term / "other", term / "many" / "s03", secret="s")
+    assert list(references_of(same, results).values()) == [references["s03"]]
+
+
+def test_one_seed_for_the_class_can_be_asked_for(term: Path) -> None:
+    (term / "class" / "course.toml").write_text("seed = 'per-class'\n", encoding="utf-8")
+    _, rows, results = grade(term / "new", term / "class", secret="s")
+    assert len(set(references_of(rows, results).values())) == 1
 
 
 def test_a_damaged_state_is_refused_in_plain_words(term: Path) -> None:

@@ -52,6 +52,25 @@ def test_the_last_seed_is_everybodys(tmp_path: Path) -> None:
     assert "limits" in record.layers
 
 
+def test_of_secret_seeds_each_submission_has_one(tmp_path: Path) -> None:
+    seeds = (8, 11, 12, 13)
+    (tmp_path / "day8.mp").write_bytes(
+        encode_shipped_evidence(ShippedEvidence("day8", seeds, {}, {}))
+    )
+    found = read_recorded_reference("day8", "virtual", tmp_path)
+    chosen = {digest: found.seed_for(digest) for digest in map(str, range(40))}
+    assert set(chosen.values()) == {11, 12, 13}
+    assert found.seed_for("7") == chosen["7"]
+
+
+def test_a_public_seed_is_everybodys(tmp_path: Path) -> None:
+    (tmp_path / "day8.mp").write_bytes(
+        encode_shipped_evidence(ShippedEvidence("day8", (8, 9, 10), {}, {}))
+    )
+    found = read_recorded_reference("day8", "virtual", tmp_path)
+    assert {found.seed_for(digest) for digest in map(str, range(40))} == {10}
+
+
 def test_other_evidence_has_another_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     first = read_recorded_reference("day8", "virtual", stored(tmp_path))

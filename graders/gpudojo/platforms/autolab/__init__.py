@@ -17,6 +17,7 @@ from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_text
 from gpudojo.platforms._rows import entries_to_export, exercises_with_missing
 from gpudojo.platforms._texts import (
+    describe_output,
     lines_for_student,
     one_line,
     printable_lines,
@@ -39,7 +40,7 @@ def _feedback_text(row: SubmissionRow, options: Options) -> str:
     """Return what a student reads; Autolab takes the scores from its last line."""
     lines = []
     if row.output:
-        lines.append(f"What the code printed:\n{printable_lines(row.output)}")
+        lines.append(printable_lines(describe_output(row)))
     lines += [one_line(line) for line in lines_for_student(row, options.exercises)]
     scores = {}
     for exercise in exercises_with_missing(row, options.exercises):

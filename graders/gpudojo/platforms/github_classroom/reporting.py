@@ -290,11 +290,11 @@ class Report:
         row = self.checkout.row
         yield from self._table_of_points()
         if in_workflow:
-            yield from log_of_output(row.output)
+            yield from log_of_output(row.output_for_student)
             for annotation in self._all_annotations():
                 yield annotation.as_command()
             return
-        for line in log_of_output(row.output):
+        for line in log_of_output(row.output_for_student):
             if not line.startswith("::"):
                 yield line
         for annotation in self._all_annotations():

@@ -17,6 +17,7 @@ from gpudojo.platforms._rows import Entry, costs_nothing, entries_to_export, exe
 from gpudojo.platforms._texts import (
     describe_check,
     describe_lateness,
+    describe_output,
     full_text,
     join_texts,
     points_and_reason,
@@ -45,8 +46,8 @@ def _result_of(entry: Entry, header: ClassResults) -> dict[str, Any]:
     row = entry.row
     visibility = VISIBILITY[header.visibility.results]
     scale = row.final.max_points / row.max_score if row.max_score else 1.0
-    printed = f"What the code printed:\n{row.output}" if row.output else ""
-    output = join_texts("\n\n", points_and_reason(row), describe_lateness(row), printed)
+    points = points_and_reason(row)
+    output = join_texts("\n\n", points, describe_lateness(row), describe_output(row))
     tests = []
     for position, check in enumerate(entry.checks, 1):
         tests.append(_test_of(check, position, scale, visibility))

@@ -53,7 +53,7 @@ def _result_of(entry: Entry) -> dict[str, Any]:
         "gradable": True,
         "score": _share_of(row.final),
         "message": message,
-        "output": printable_lines(row.output)[:LONGEST_OUTPUT],
+        "output": printable_lines(row.output_for_student)[:LONGEST_OUTPUT],
         "tests": [_test_of(check) for check in entry.checks],
     }
 

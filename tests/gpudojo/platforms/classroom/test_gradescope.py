@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.results import (
+    OUTPUT_HELD_BACK,
     CheckRow,
     ClassResults,
     ExerciseRow,
@@ -139,10 +140,14 @@ def test_one_endless_function_costs_its_own_points(autograder: Autograder) -> No
     folder = autograder.root / "source" / "evidence"
     endless = f"""
 import os
+refused = 0
 try:
     print(os.listdir({str(folder)!r}))
 except OSError as error:
-    print("refused", error.errno)
+    refused = error.errno
+# ENOENT where the submission has a file system of its own, EACCES where the container allows none
+assert refused in (2, 13)
+print("it was refused")
 def select_device(prefer=None):
     while True:
         pass
@@ -150,9 +155,7 @@ def select_device(prefer=None):
     result, said = autograder.run(solutions() | {FIRST: endless.encode()}, GPUDOJO_SECONDS="3")
     assert result["score"] == 92, said
     assert "day8.mp" not in json.dumps(result)
-    # ENOENT where the submission has a file system of its own, EACCES where the container allows
-    # none
-    assert "refused 2" in result["output"] or "refused 13" in result["output"]
+    assert OUTPUT_HELD_BACK in result["output"]
     assert any("3 seconds" in test["output"] for test in result["tests"])
 
 

@@ -105,6 +105,7 @@ CLASS = ClassResults(
             output="loss 0.5\n\x1b[31mred",
             digest="abc",
             layers=["landlock"],
+            public_scenarios=True,
         ),
         submission(
             "Bob Ray",
@@ -113,6 +114,7 @@ CLASS = ClassResults(
             student="Bob Ray",
             naming="moodle",
             identifier="2000102",
+            output="secret 7",
         ),
         submission(
             "CON", one(T, B, B), two(T, T, T, T), needs_human=["two files have the same function"]

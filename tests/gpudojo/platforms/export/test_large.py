@@ -26,7 +26,14 @@ LONG = (
 
 def results(path: Path, count: int) -> Path:
     rows = (
-        submission(f"s{i:04}", one(P, F, P), two(P, P, F, P), output=LONG + str(i), digest=DIGEST)
+        submission(
+            f"s{i:04}",
+            one(P, F, P),
+            two(P, P, F, P),
+            output=LONG + str(i),
+            digest=DIGEST,
+            public_scenarios=True,
+        )
         for i in range(count)
     )
     write(path, msgspec.structs.replace(CLASS, submissions=[]), rows)
