@@ -139,3 +139,35 @@ def restore_settings(before: list[Any]) -> list[str]:
             changed.append(setting.name)
             setting.restore(value)
     return changed
+
+
+class SettingsByFile:
+    """Settings that students' files make when they are loaded, each for its own functions alone.
+
+    Somebody who turns gradients off in one file does so for that file: the functions of the others
+    are called with the settings that were there before.
+    """
+
+    def __init__(self) -> None:
+        self._usual = read_settings()
+        self._by_file: dict[str, list[Any]] = {}
+        self._current: str | None = None  # the file whose settings are in place
+
+    def begin_loading(self) -> None:
+        """Restore the settings from before any file was loaded."""
+        restore_settings(self._usual)
+        self._current = None
+
+    def end_loading(self, file: str) -> None:
+        """Remember the settings as this file has left them."""
+        self._by_file[file] = read_settings()
+        self._current = file
+
+    def are_of(self, file: str) -> bool:
+        """True if this file was the last one whose settings were put in place."""
+        return self._current == file
+
+    def put_in_place(self, file: str) -> None:
+        """Restore the settings that this file had left when it was loaded."""
+        restore_settings(self._by_file[file])
+        self._current = file

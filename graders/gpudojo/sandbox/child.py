@@ -108,9 +108,10 @@ def _observe_submission(
     """Load each file that matters and observe each function in it.
 
     Returns True if another child has to go on. Files are loaded without the patches of a virtual
-    device.
+    device. What a file sets of torch holds for its own functions.
     """
     from gpudojo.grading.observe import load_file
+    from gpudojo.grading.settings import SettingsByFile
 
     # Choose the file for each function, and tell the grader.
     exercises = exercises_of(job.day)
@@ -121,6 +122,7 @@ def _observe_submission(
         job = msgspec.structs.replace(job, bench="virtual")  # there is no GPU in this process
     yield from _tell_choices(functions, choice)
     loaded: dict[str, Submission] = {}
+    settings = SettingsByFile()
     for exercise, function in functions:
         key = f"{exercise.stem}::{function.name}"
         if key in job.skip:
@@ -136,9 +138,15 @@ def _observe_submission(
         if file not in loaded:
             yield protocol.Began(f"file {file}")
             undo_patches()
+            settings.begin_loading()
             began = time.perf_counter()
             loaded[file] = load_file(home / file, limits, trees)
-            yield _loaded_frame(file, loaded[file], time.perf_counter() - began, home)
+            seconds = time.perf_counter() - began
+            settings.end_loading(file)
+            yield _loaded_frame(file, loaded[file], seconds, home)
+        elif not settings.are_of(file):
+            undo_patches()
+            settings.put_in_place(file)
         yield protocol.Began(key)
         saw = yield from _observe_function(job, exercise, function, loaded[file], home, limits)
         yield saw

@@ -11,6 +11,7 @@ import torch
 import virtual_cuda as bench
 from gpudojo.grading.call import Call, StudentRaised, call_and_restore_settings
 from gpudojo.grading.load import Submission
+from gpudojo.grading.settings import SettingsByFile
 
 CHANGES: dict[str, Callable[[], Any]] = {
     "the default device": lambda: torch.set_default_device("cuda"),
@@ -61,3 +62,23 @@ def test_an_error_does_not_keep_settings_from_being_put_back() -> None:
     with bench.open_device("virtual") as opened, pytest.raises(StudentRaised):
         by(student, opened)
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_what_a_file_sets_holds_for_its_own_functions() -> None:
+    settings = SettingsByFile()
+    try:
+        settings.begin_loading()
+        torch.set_grad_enabled(False)
+        settings.end_loading("first.py")
+        settings.begin_loading()
+        assert torch.is_grad_enabled()
+        torch.set_default_dtype(torch.float64)
+        settings.end_loading("second.py")
+        assert (settings.are_of("first.py"), settings.are_of("second.py")) == (False, True)
+        settings.put_in_place("first.py")
+        assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (False, torch.float32)
+        settings.put_in_place("second.py")
+        assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float64)
+    finally:
+        settings.begin_loading()
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
