@@ -1,5 +1,6 @@
-"""What the installed pytest plugins cost a project without exercises: modules of ours, and seconds
-more.
+"""What do the installed pytest plugins cost a project without exercises?
+
+Modules of ours that are imported, and seconds more.
 
 A made-up project of 200 tests is run without our plugins and with them, one after the other in
 every round, so that a busy machine disturbs both alike. Medians are compared; processor time is the
@@ -15,7 +16,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
+from benchmarks.processor_time import processor_seconds_of_children
 from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,79 +40,101 @@ def pytest_unconfigure():
 """
 
 
+class RunFigures(NamedTuple):
+    """What one run of pytest took, or the medians of several."""
+
+    seconds: float
+    processor: float  # seconds; 0 where the system does not tell
+    modules: float  # of ours, imported when it ended
+
+
 def make_project(folder: Path, numbered: bool) -> None:
-    """Test files; with `numbered`, scripts beside them that are named as exercises are."""
+    """Write test files; with `numbered`, also scripts that are named as exercises are."""
     folder.mkdir()
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    tests = [f"def test_{number}():\n    assert True\n" for number in range(TESTS)]
+    text = "\n\n".join(tests)
     for number in range(FILES):
-        tests = (f"def test_{each}():\n    assert True\n" for each in range(TESTS))
-        (folder / f"test_{number}.py").write_text("\n\n".join(tests), encoding="utf-8")
+        (folder / f"test_{number}.py").write_text(text, encoding="utf-8")
         if numbered:
-            (folder / f"{number:02}_script.py").write_text("print('a script')\n", encoding="utf-8")
+            script = folder / f"{number:02}_script.py"
+            script.write_text("print('a script')\n", encoding="utf-8")
 
 
-def time_run(folder: Path, plugins: tuple[str, ...]) -> tuple[float, float, int]:
-    """Seconds, processor seconds (0 where the system does not tell), and our modules at the end."""
-    environment = {
-        **os.environ,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTHONPATH": str(ROOT / "graders"),
-    }
+def time_run(folder: Path, plugins: tuple[str, ...]) -> RunFigures:
+    """Run the tests of a folder with these plugins. Raises SystemExit unless all pass."""
+    environment = dict(os.environ)
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     environment["PYTEST_ADDOPTS"] = ""
-    words = [word for plugin in plugins for word in ("-p", plugin)]
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *words]
-    before = os.times()
+    environment["PYTHONPATH"] = str(ROOT / "graders")
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider"]
+    for plugin in plugins:
+        command += ["-p", plugin]
+    processor_before = processor_seconds_of_children()
     start = time.perf_counter()
-    done = subprocess.run(
+    run = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     seconds = time.perf_counter() - start
-    after = os.times()
-    if done.returncode or f"{FILES * TESTS} passed" not in done.stdout:
-        raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-    processor = (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
-    return seconds, processor, int(done.stdout.rpartition("modules:")[2].split()[0])
+    processor = processor_seconds_of_children() - processor_before
+    if run.returncode or f"{FILES * TESTS} passed" not in run.stdout:
+        raise SystemExit(run.stdout[-2000:] + run.stderr[-2000:])
+    _, _, rest = run.stdout.rpartition("modules:")
+    return RunFigures(seconds, processor, int(rest.split()[0]))
 
 
-def table_of_runs(found: dict[str, list[tuple[float, float, int]]]) -> Table:
-    made = Table(
+def table_of_runs(runs_by_way: dict[str, list[RunFigures]]) -> Table:
+    """The medians of every way, and how much more they are than those of the first."""
+    table = Table(
         "pytest in a project without exercises",
         ("run", "our modules", "seconds", "more", "CPU seconds", "more"),
     )
-    medians = {
-        way: [statistics.median(column) for column in zip(*runs, strict=True)]
-        for way, runs in found.items()
-    }
-    base = next(iter(medians.values()))
-    for way, (seconds, processor, modules) in medians.items():
-        wall, cpu = (
-            f"{1000 * (value - first):+.0f} ms ({format_ratio(value / first)})" if first else "–"
-            for value, first in ((seconds, base[0]), (processor, base[1]))
-        )
-        made.add(way, f"{modules:.0f}", f"{seconds:.3f}", wall, f"{processor:.3f}", cpu)
-    made.notes = [
-        f"Medians of {len(next(iter(found.values())))} interleaved rounds of {FILES * TESTS} tests."
-    ]
-    return made
+    first_way, *_ = runs_by_way
+    base = medians_of_runs(runs_by_way[first_way])
+    for way, runs in runs_by_way.items():
+        found = medians_of_runs(runs)
+        more_seconds = format_excess(found.seconds, base.seconds)
+        more_processor = format_excess(found.processor, base.processor)
+        seconds = f"{found.seconds:.3f}"
+        processor = f"{found.processor:.3f}"
+        table.add(way, f"{found.modules:.0f}", seconds, more_seconds, processor, more_processor)
+    rounds = len(runs_by_way[first_way])
+    table.notes = [f"Medians of {rounds} interleaved rounds of {FILES * TESTS} tests."]
+    return table
+
+
+def medians_of_runs(runs: list[RunFigures]) -> RunFigures:
+    """The median of each figure."""
+    return RunFigures(
+        statistics.median(run.seconds for run in runs),
+        statistics.median(run.processor for run in runs),
+        statistics.median(run.modules for run in runs),
+    )
+
+
+def format_excess(seconds: float, base: float) -> str:
+    """How many milliseconds more than `base`, and the ratio; a dash if that is not known."""
+    if not base:
+        return "–"
+    return f"{1000 * (seconds - base):+.0f} ms ({format_ratio(seconds / base)})"
 
 
 def main() -> None:
+    """Run the project in all ways by turns, and print the table."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="how often each is run (15)")
-    asked = parser.parse_args()
-    found: dict[str, list[tuple[float, float, int]]] = {way: [] for way in WAYS}
-    with tempfile.TemporaryDirectory() as place:
-        folders = {way: Path(place) / str(number) for number, way in enumerate(WAYS)}
+    options = parser.parse_args()
+    runs: dict[str, list[RunFigures]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as base:
+        folders = {way: Path(base) / str(number) for number, way in enumerate(WAYS)}
         for way, folder in folders.items():
-            make_project(folder, "01_x" in way)
+            make_project(folder, numbered="01_x" in way)
             time_run(folder, WAYS[way])  # compiles what is imported
-        for _ in range(asked.rounds):
+        for _ in range(options.rounds):
             for way, folder in folders.items():
-                found[way].append(time_run(folder, WAYS[way]))
-    table_of_runs(found).show(asked.markdown)
+                runs[way].append(time_run(folder, WAYS[way]))
+    table_of_runs(runs).show(options.markdown)
 
 
 if __name__ == "__main__":

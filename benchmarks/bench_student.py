@@ -20,132 +20,167 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.processor_time import processor_seconds_of_children
 from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 ROOT = Path(__file__).resolve().parents[1]
 IMPORT = "python -c 'import torch'"
 FUNCTION = "train_epoch"
-# What is typed, with which files, in the words of the table.
-WAYS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("pytest --collect-only", "stubs", ("--collect-only",)),
-    (f"pytest -k {FUNCTION}, still to do", "stubs", ("-k", FUNCTION)),
-    (f"pytest -k {FUNCTION}, solved", "solved", ("-k", FUNCTION)),
-    ("pytest, one file solved", "solved", ("04_modifying_training_loop_gpu.py",)),
-    ("pytest, the whole day still to do", "stubs", ()),
-    ("pytest, the whole day solved", "solved", ()),
-    (f"pytest -k {FUNCTION}, solved, in a release", "released", ("-k", FUNCTION)),
-    ("pytest, the whole day solved, in a release", "released", ()),
-)
 PLUGINS: Final = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin", "pytest_timeout")
+DAY: Final = Path("exercises", "day8")
+
+
+class Way(NamedTuple):
+    """One thing that a student types."""
+
+    title: str  # in the table
+    state: str  # of the exercises: "stubs", "solved" or "released"
+    options: tuple[str, ...] = ()
+    file: str = ""  # "" for the whole day
+
+
+WAYS: Final = (
+    Way("pytest --collect-only", "stubs", ("--collect-only",)),
+    Way(f"pytest -k {FUNCTION}, still to do", "stubs", ("-k", FUNCTION)),
+    Way(f"pytest -k {FUNCTION}, solved", "solved", ("-k", FUNCTION)),
+    Way("pytest, one file solved", "solved", file="04_modifying_training_loop_gpu.py"),
+    Way("pytest, the whole day still to do", "stubs"),
+    Way("pytest, the whole day solved", "solved"),
+    Way(f"pytest -k {FUNCTION}, solved, in a release", "released", ("-k", FUNCTION)),
+    Way("pytest, the whole day solved, in a release", "released"),
+)
 
 
 def copy_exercises(base: Path) -> None:
-    """The exercises as handed out, and with the references in their place.
+    """Copy the exercises as handed out, and with the references in their place.
 
-    References beside, as in the repository.
+    The references lie beside them, as in the repository.
     """
+    without_bytecode = shutil.ignore_patterns("__pycache__")
     for name, source in (("stubs", "exercises"), ("solved", "reference")):
-        shutil.copytree(
-            ROOT / source / "day8", base / name / "exercises" / "day8", ignore=_compiled
-        )
-        shutil.copytree(ROOT / "reference", base / name / "reference", ignore=_compiled)
+        copy = base / name
+        shutil.copytree(ROOT / source / "day8", copy / DAY, ignore=without_bytecode)
+        shutil.copytree(ROOT / "reference", copy / "reference", ignore=without_bytecode)
 
 
 def unpack_release(base: Path, folder: Path) -> None:
-    """A released repository with its exercises solved, and its wheel unpacked beside them."""
-    shutil.copytree(folder, base / "released", ignore=_compiled)
-    for path in (base / "released" / "exercises" / "day8").glob("*.py"):
+    """Copy a released repository, solve its exercises, and unpack its wheel beside them."""
+    copy = base / "released"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (copy / DAY).glob("*.py"):
         shutil.copy(ROOT / "reference" / "day8" / path.name, path)
     (wheel,) = (folder / "vendor").glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(base / "released" / "site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(_packages_of_release(base))
 
 
-_compiled = shutil.ignore_patterns("__pycache__")
+def _packages_of_release(base: Path) -> Path:
+    """The folder with the packages of an unpacked release."""
+    return base / "released" / "site"
 
 
-def pytest_command(base: Path, state: str, words: tuple[str, ...]) -> list[str]:
-    plugins = [word for plugin in PLUGINS for word in ("-p", plugin)]
-    folder = base / state / "exercises" / "day8"
-    files = [str(folder / word) for word in words if word.endswith(".py")]
-    rest = [word for word in words if not word.endswith(".py")]
-    return [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *plugins,
-        *rest,
-        *(files or [str(folder)]),
-    ]
+def pytest_command(base: Path, way: Way) -> list[str]:
+    """The words of pytest for one thing that a student types."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    for plugin in PLUGINS:
+        command += ["-p", plugin]
+    target = base / way.state / DAY / way.file
+    return [*command, *way.options, str(target)]
 
 
-class Waited(NamedTuple):
+def student_environment(base: Path, packages: Path | None = None) -> dict[str, str]:
+    """The variables of a student's terminal; `packages` are found before the repository's."""
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    path = [str(ROOT)]
+    if packages is not None:
+        path.insert(0, str(packages))
+    if environment.get("PYTHONPATH"):
+        path.append(environment["PYTHONPATH"])
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    environment["PYTHONIOENCODING"] = "utf-8"
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environment["DOJO_CACHE"] = str(base / "cache")
+    return environment
+
+
+class Wait(NamedTuple):
     """Seconds on the clock, and seconds of processors; zero where a system does not tell them."""
 
     wall: float
     cpu: float
 
 
-def time_command(words: list[str], base: Path, pytest: bool) -> Waited:
+def time_import(base: Path) -> Wait:
+    """How long a bare `import torch` takes."""
+    command = [sys.executable, "-c", "import torch"]
+    return time_command(command, base, student_environment(base))
+
+
+def time_pytest(base: Path, way: Way) -> Wait:
+    """How long pytest takes for one thing that a student types."""
+    packages = _packages_of_release(base) if way.state == "released" else None
+    environment = student_environment(base, packages)
+    return time_command(pytest_command(base, way), base, environment, failures_allowed=True)
+
+
+def time_command(
+    command: list[str], folder: Path, environment: dict[str, str], failures_allowed: bool = False
+) -> Wait:
     """How long until the prompt is back.
 
-    A pytest that could not start is an error, one with failures is not.
+    Raises SystemExit if the command failed. With `failures_allowed`, exit code 1, that of pytest
+    after failed tests, is none.
     """
-    site = [str(base / "released" / "site")] if any("released" in word for word in words) else []
-    path = os.pathsep.join([*site, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    settings = {
-        "PYTHONPATH": path,
-        "PYTHONIOENCODING": "utf-8",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    before = os.times()
+    cpu_before = processor_seconds_of_children()
     began = time.perf_counter()
     run = subprocess.run(
-        words,
-        cwd=base,
-        env=clean | settings | {"DOJO_CACHE": str(base / "cache")},
+        command,
+        cwd=folder,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
     )
-    took = time.perf_counter() - began
-    after = os.times()
-    if run.returncode not in ((0, 1) if pytest else (0,)):
-        raise SystemExit(
-            f"{' '.join(words)} ended with {run.returncode}:\n"
-            f"{run.stdout.decode(errors='replace')[-2000:]}"
-        )
-    spent = (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
-    return Waited(took, spent)
+    wall = time.perf_counter() - began
+    cpu = processor_seconds_of_children() - cpu_before
+    allowed = (0, 1) if failures_allowed else (0,)
+    if run.returncode not in allowed:
+        output = run.stdout.decode(errors="replace")
+        raise SystemExit(f"{' '.join(command)} ended with {run.returncode}:\n{output[-2000:]}")
+    return Wait(wall, cpu)
 
 
-def table_of_waits(found: dict[str, list[Waited]]) -> Table:
-    made = Table("What a student waits for", ("what", "seconds", "ratio", "CPU seconds", "ratio"))
-    base = _medians_of(found[IMPORT])
-    for name, several in found.items():
-        wall, cpu = _medians_of(several)
-        spent = (f"{cpu:.2f}", format_ratio(cpu / base.cpu)) if base.cpu else ("–", "–")
-        made.add(name, f"{wall:.2f}", format_ratio(wall / base.wall), *spent)
-    made.notes = [
-        f"Medians of {len(found[IMPORT])} interleaved rounds; ratios are to the bare import."
-    ]
-    return made
+def table_of_waits(waits_by_title: dict[str, list[Wait]]) -> Table:
+    """The medians of all waits, and their ratios to that for the bare import."""
+    table = Table("What a student waits for", ("what", "seconds", "ratio", "CPU seconds", "ratio"))
+    base = medians_of_waits(waits_by_title[IMPORT])
+    for title, waits in waits_by_title.items():
+        wait = medians_of_waits(waits)
+        cpu = "–"
+        cpu_ratio = "–"
+        if base.cpu:
+            cpu = f"{wait.cpu:.2f}"
+            cpu_ratio = format_ratio(wait.cpu / base.cpu)
+        table.add(title, f"{wait.wall:.2f}", format_ratio(wait.wall / base.wall), cpu, cpu_ratio)
+    rounds = len(waits_by_title[IMPORT])
+    table.notes = [f"Medians of {rounds} interleaved rounds; ratios are to the bare import."]
+    return table
 
 
-def _medians_of(several: list[Waited]) -> Waited:
-    return Waited(*(statistics.median(column) for column in zip(*several, strict=True)))
+def medians_of_waits(waits: list[Wait]) -> Wait:
+    """The median of both figures."""
+    wall = statistics.median(wait.wall for wait in waits)
+    cpu = statistics.median(wait.cpu for wait in waits)
+    return Wait(wall, cpu)
 
 
 def main() -> None:
+    """Run everything by turns, and print the table."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each is run (5)")
     parser.add_argument(
@@ -154,23 +189,20 @@ def main() -> None:
         metavar="FOLDER",
         help="a repository made by `dojo release student`",
     )
-    asked = parser.parse_args()
-    ways = [way for way in WAYS if asked.released is not None or way[1] != "released"]
-    found: dict[str, list[Waited]] = {IMPORT: [], **{name: [] for name, _, _ in ways}}
-    with tempfile.TemporaryDirectory() as place:
-        base = Path(place)
+    options = parser.parse_args()
+    ways = [way for way in WAYS if options.released is not None or way.state != "released"]
+    waits: dict[str, list[Wait]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
         copy_exercises(base)
-        if asked.released is not None:
-            unpack_release(base, asked.released)
-        for _ in range(1 + asked.rounds):
-            found[IMPORT].append(
-                time_command([sys.executable, "-c", "import torch"], base, pytest=False)
-            )
-            for name, state, words in ways:
-                found[name].append(
-                    time_command(pytest_command(base, state, words), base, pytest=True)
-                )
-    table_of_waits({name: several[1:] for name, several in found.items()}).show(asked.markdown)
+        if options.released is not None:
+            unpack_release(base, options.released)
+        for _ in range(1 + options.rounds):
+            waits[IMPORT].append(time_import(base))
+            for way in ways:
+                waits[way.title].append(time_pytest(base, way))
+    without_first = {title: several[1:] for title, several in waits.items()}
+    table_of_waits(without_first).show(options.markdown)
 
 
 if __name__ == "__main__":
