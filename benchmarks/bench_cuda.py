@@ -1,5 +1,6 @@
-"""Does a real GPU give the verdicts that the virtual one gives, and what does a submission cost on
-each?
+"""Does a real GPU give the verdicts that the virtual one gives?
+
+It also says what a submission costs on each.
 
     python -m benchmarks.bench_cuda [--every N] [--jobs 16,4] [--students 30]
 
@@ -19,8 +20,8 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from gpudojo.authoring import sample_class
 from gpudojo.classes.store import Store
@@ -35,25 +36,61 @@ from benchmarks.dojo_command import ROOT, grade_command
 SEED = "a secret of the benchmark"
 
 
-@dataclass
-class Run:
-    """The class graded once."""
+COLUMNS: Final = (
+    "bench", "jobs", "seconds", "a submission", "its own time", "median", "GPU memory a child",
+    "equal", "different",
+)  # fmt: skip
+
+
+class Run(NamedTuple):
+    """The class graded once on one device."""
 
     bench: str
     jobs: int
-    seconds: float
-    rows: dict[str, SubmissionRow]
+    seconds: float  # for the whole class
+    rows: dict[str, SubmissionRow]  # by submission
     layers: Layers
-    each: list[float] = field(default_factory=list)
-    device: list[int] = field(default_factory=list)
+    # Of each submission that was run:
+    own_seconds: list[float]
+    device_bytes: list[int]
+
+
+class CheckVerdict(NamedTuple):
+    """What was said of one check."""
+
+    outcome: str = ""
+    diagnosis: str = ""
+    sentence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome} {self.diagnosis} «{self.sentence}»"
+
+
+class RowDifferences(NamedTuple):
+    """How two verdicts on a submission compare."""
+
+    differences: list[str]
+    reworded: int  # equal verdicts on checks in other words
+
+
+class Comparison(NamedTuple):
+    """How two runs of the class compare."""
+
+    differences: dict[str, list[str]]  # by submission
+    reworded: int  # equal verdicts on checks in other words
+
+
+# ---- the class -----------------------------------------------------------------------------------
 
 
 def make_class(into: Path, day: str, every: int, students: int, matching: str) -> int:
-    """The class; how many submissions it has."""
-    files = sorted((ROOT / "tests" / day).glob("right/*/*.py")) + sorted(
-        (ROOT / "tests" / day).glob("wrong/*/*.py")
-    )
-    for path in files[::every]:
+    """Write the class into a folder, and return how many submissions it has.
+
+    Only those stay whose name has the regular expression `matching` in it.
+    """
+    kept = ROOT / "tests" / day
+    solutions = sorted(kept.glob("right/*/*.py")) + sorted(kept.glob("wrong/*/*.py"))
+    for path in solutions[::every]:
         stem = path.parent.name
         folder = into / f"{path.parents[1].name}-{stem[:2]}-{path.stem}"
         folder.mkdir()
@@ -64,79 +101,135 @@ def make_class(into: Path, day: str, every: int, students: int, matching: str) -
             shutil.copytree(path, target)
         else:
             shutil.copy(path, target)
-    for made in sample_class.sample_submissions(sample_class.read_corpus(ROOT, day), students, 8):
-        sample_class.hand_in(made, into)
-    for path in into.iterdir():
-        if not re.search(matching, path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    corpus = sample_class.read_corpus(ROOT, day)
+    for submission in sample_class.sample_submissions(corpus, students, 8):
+        sample_class.hand_in(submission, into)
+    _remove_others(into, matching)
     return len(list(into.iterdir()))
 
 
-def grade_class(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Run:
-    device = ("--jobs", jobs, "--bench", bench, "--time-limit", seconds)
-    command = grade_command(folder, out, SEED, "-q", *device)
+def _remove_others(folder: Path, matching: str) -> None:
+    """Delete the submissions whose name does not match."""
+    for path in folder.iterdir():
+        if re.search(matching, path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def grade_class(folder: Path, out: Path, bench: str, jobs: int, limit: float) -> Run:
+    """Grade the class on a device, with so many seconds for each submission.
+
+    Raises SystemExit if `dojo grade` fails.
+    """
+    words = ("--jobs", jobs, "--bench", bench, "--time-limit", limit)
+    command = grade_command(folder, out, SEED, "-q", *words)
     began = time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    took = time.perf_counter() - began
-    if done.returncode:
-        raise SystemExit(f"dojo grade --bench {bench}:\n{done.stderr[-2000:]}")
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    if process.returncode:
+        raise SystemExit(f"dojo grade --bench {bench}:\n{process.stderr[-2000:]}")
     results = out / "results.json"
-    run = Run(
-        bench,
-        jobs,
-        took,
-        {row.submission: row for row in iterate(results)},
-        header(results).layers,
-    )
+    rows = {row.submission: row for row in iterate(results)}
+    run = Run(bench, jobs, seconds, rows, header(results).layers, [], [])
     store = Store(out)
-    for row in run.rows.values():
+    for row in rows.values():
         record = store.load_record(row.record) if row.record else None
         if record is not None:
-            run.each.append(record.seconds)
-            run.device.append(record.device_bytes)
+            run.own_seconds.append(record.seconds)
+            run.device_bytes.append(record.device_bytes)
     return run
 
 
-def checks_by_id(row: SubmissionRow) -> dict[str, tuple[str, str, str]]:
-    """Outcome, diagnosis and sentence of every check."""
-    every = [check for exercise in row.exercises for check in exercise.checks]
-    return {
-        check.id: (str(check.outcome), check.misconception or "", check.happened) for check in every
-    }
+# ---- the comparison ------------------------------------------------------------------------------
 
 
-def differences_of_rows(row: SubmissionRow, other: SubmissionRow) -> tuple[list[str], int]:
-    """What differs between two verdicts, and how many equal ones are told in other words."""
+def verdicts_by_check(row: SubmissionRow) -> dict[str, CheckVerdict]:
+    """What was said of every check of a submission, by the check's id."""
+    verdicts = {}
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            diagnosis = check.misconception or ""
+            verdicts[check.id] = CheckVerdict(str(check.outcome), diagnosis, check.happened)
+    return verdicts
+
+
+def differences_of_rows(row: SubmissionRow, other: SubmissionRow) -> RowDifferences:
+    """Compare status, outcomes and diagnoses of two verdicts on one submission."""
     differences = []
-    words = 0
+    reworded = 0
     if row.status != other.status:
         reasons = f"{row.reason} | {other.reason}"
         differences.append(f"status {row.status} | {other.status}: {reasons}")
-    first = checks_by_id(row)
-    second = checks_by_id(other)
-    for check in sorted(first.keys() | second.keys()):
-        a = first.get(check, ("", "", ""))
-        b = second.get(check, ("", "", ""))
-        if a[:2] != b[:2]:
-            differences.append(f"{check}: {a[0]} {a[1]} «{a[2]}» | {b[0]} {b[1]} «{b[2]}»")
-        elif a[2] != b[2]:
-            words += 1
-    return differences, words
+    verdicts = verdicts_by_check(row)
+    other_verdicts = verdicts_by_check(other)
+    for check in sorted(verdicts.keys() | other_verdicts.keys()):
+        verdict = verdicts.get(check, CheckVerdict())
+        other_verdict = other_verdicts.get(check, CheckVerdict())
+        if verdict[:2] != other_verdict[:2]:
+            differences.append(f"{check}: {verdict} | {other_verdict}")
+        elif verdict.sentence != other_verdict.sentence:
+            reworded += 1
+    return RowDifferences(differences, reworded)
 
 
-def compare_runs(one: Run, other: Run) -> tuple[dict[str, list[str]], int]:
-    """What differs, by submission, and how many equal verdicts are told in other words."""
-    differing: dict[str, list[str]] = {}
-    words_in_all = 0
+def compare_runs(one: Run, other: Run) -> Comparison:
+    """Compare the verdicts on all submissions."""
+    differences: dict[str, list[str]] = {}
+    reworded = 0
     for name, row in one.rows.items():
-        differences, words = differences_of_rows(row, other.rows[name])
-        words_in_all += words
-        if differences:
-            differing[name] = differences
-    return differing, words_in_all
+        found = differences_of_rows(row, other.rows[name])
+        reworded += found.reworded
+        if found.differences:
+            differences[name] = found.differences
+    return Comparison(differences, reworded)
+
+
+def add_run(table: Table, run: Run, comparison: Comparison | None) -> None:
+    """Add a row to the table; `comparison` is with the run before, if there is one."""
+    count = len(run.rows)
+    own_seconds = sorted(run.own_seconds)
+    mean = sum(own_seconds) / len(own_seconds)
+    median = own_seconds[len(own_seconds) // 2]
+    memory = ""
+    sizes = [size / 2**20 for size in run.device_bytes if size]
+    if sizes:
+        memory = f"{sum(sizes) / len(sizes):.0f} MiB, {max(sizes):.0f} at most"
+    equal = ""
+    different = ""
+    if comparison is not None:
+        different = str(len(comparison.differences))
+        equal = str(count - len(comparison.differences))
+    seconds_each = f"{run.seconds / count:.3f} s"
+    table.add_row(
+        run.bench,
+        str(run.jobs),
+        f"{run.seconds:.1f}",
+        seconds_each,
+        f"{mean:.2f} s",
+        f"{median:.2f} s",
+        memory,
+        equal,
+        different,
+    )
+
+
+def describe_comparison(run: Run, comparison: Comparison) -> list[str]:
+    """Lines on what a run differs in from the one before."""
+    statuses = Counter(str(row.status) for row in run.rows.values())
+    reworded = f"equal verdicts in other words: {comparison.reworded}"
+    lines = [f"{run.jobs} jobs: {dict(statuses)}; {reworded}"]
+    lines.append(f"  {run.bench}: {describe_layers(run.layers)}")
+    for name, found in comparison.differences.items():
+        lines.append(f"  {name} (virtual | cuda)")
+        lines += [f"    {difference}" for difference in found]
+    return lines
 
 
 def main() -> None:
+    """Grade the class on both devices, and print the table and the differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--day", default="day8")
     parser.add_argument("--every", type=int, default=1, help="only each so-manieth of the corpus")
@@ -152,54 +245,29 @@ def main() -> None:
         help="only submissions whose name has this regular expression in it",
     )
     parser.add_argument("--time-limit", type=float, default=10.0)
-    asked = parser.parse_args()
-    console = Console(width=160, highlight=False)
+    options = parser.parse_args()
+    lines: list[str] = []
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "class"
+        base = Path(place)
+        folder = base / "class"
         folder.mkdir()
-        count = make_class(folder, asked.day, asked.every, asked.students, asked.matching)
+        count = make_class(folder, options.day, options.every, options.students, options.matching)
         table = Table(title=f"{count} submissions", title_justify="left")
-        for name in (
-            "bench",
-            "jobs",
-            "seconds",
-            "a submission",
-            "its own time",
-            "median",
-            "GPU memory a child",
-            "equal",
-        ):
+        for name in COLUMNS:
             table.add_column(name, justify="left" if name == "bench" else "right")
-        table.add_column("different", justify="right")
-        told: list[str] = []
-        for jobs in (int(word) for word in asked.jobs.split(",")):
-            runs = [
-                grade_class(folder, Path(place) / f"{bench}-{jobs}", bench, jobs, asked.time_limit)
-                for bench in ("virtual", "cuda")
-            ]
-            differing, words = compare_runs(*runs)
-            for run in runs:
-                each = sorted(run.each)
-                held = [size for size in run.device if size]
-                cuda = run.bench == "cuda"
-                table.add_row(
-                    *(run.bench, str(jobs), f"{run.seconds:.1f}", f"{run.seconds / count:.3f} s"),
-                    *(f"{sum(each) / len(each):.2f} s", f"{each[len(each) // 2]:.2f} s"),
-                    f"{sum(held) / len(held) / 2**20:.0f} MiB, {max(held) / 2**20:.0f} at most"
-                    if held
-                    else "",
-                    *((str(count - len(differing)), str(len(differing))) if cuda else ("", "")),
-                )
-            statuses = Counter(str(row.status) for row in runs[1].rows.values())
-            told.append(f"{jobs} jobs: {dict(statuses)}; equal verdicts in other words: {words}")
-            told.append(f"  cuda: {describe_layers(runs[1].layers)}")
-            told += [
-                f"  {name} (virtual | cuda)\n    " + "\n    ".join(found)
-                for name, found in differing.items()
-            ]
-        console.print(table)
-        for line in told:
-            console.print(line, markup=False)
+        for word in options.jobs.split(","):
+            jobs = int(word)
+            limit = options.time_limit
+            virtual = grade_class(folder, base / f"virtual-{jobs}", "virtual", jobs, limit)
+            cuda = grade_class(folder, base / f"cuda-{jobs}", "cuda", jobs, limit)
+            comparison = compare_runs(virtual, cuda)
+            add_run(table, virtual, None)
+            add_run(table, cuda, comparison)
+            lines += describe_comparison(cuda, comparison)
+    console = Console(width=160, highlight=False)
+    console.print(table)
+    for line in lines:
+        console.print(line, markup=False)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from gpudojo.authoring.kept_solutions import kept_solutions
@@ -33,10 +34,30 @@ from gpudojo.model.results import Outcome
 
 from benchmarks.tables import Table, benchmark_parser, core_count
 
-Task = tuple[Path, list[int]]
 ROOT = Path(__file__).resolve().parents[1]
 DAY = "day8"
 SECONDS = 60.0  # for a function under one seed; the machine may be busy
+
+
+# The checks that do not pass, by seed.
+Verdicts = dict[int, list[str]]
+
+
+class Task(NamedTuple):
+    """A solution, and the seeds under which it is still to be graded."""
+
+    path: Path
+    seeds: list[int]
+
+
+class SeedDifference(NamedTuple):
+    """A solution whose verdict depends on the seed."""
+
+    path: Path
+    agreeing: int  # how many seeds agree with the first
+    first: list[str]
+    other_seed: int
+    other: list[str]
 
 
 def stamp_of_solution(path: Path) -> str:
@@ -46,14 +67,18 @@ def stamp_of_solution(path: Path) -> str:
 
 @functools.cache
 def engine_stamp() -> bytes:
-    folders = (
-        "graders/gpudojo/days",
-        "graders/gpudojo/grading",
-        "graders/gpudojo/model",
-        "reference",
-    )
-    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+    """A digest of the exercises, the references and the engine."""
+    package = ROOT / "graders" / "gpudojo"
+    files = []
+    for folder in (package / "days", package / "grading", package / "model", ROOT / "reference"):
+        files += folder.rglob("*.py")
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.digest()
+
+
+# ---- grading -------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -66,94 +91,139 @@ def verdict_under_seed(path: Path, seed: int) -> list[str]:
     stem = path.parent.name
     exercise = next(each for each in exercises_of(DAY) if each.stem == stem)
     source = path.read_text(encoding="utf-8")
-    functions = [
-        f for f in exercise.functions if f"def {f.name}(" in source or f"{f.name} =" in source
-    ]
+    functions = []
+    for function in exercise.functions:
+        if f"def {function.name}(" in source or f"{function.name} =" in source:
+            functions.append(function)
+    reference = reference_of(stem)
+    # Before the student's file, which may spoil the process it is loaded into.
+    for function in functions:
+        reference.evidence_of(exercise, function, "virtual", seed)
     limits = Limits(SECONDS)
-    found = []
-    for (
-        function
-    ) in functions:  # before the student's file, which may spoil the process it is loaded into
-        reference_of(stem).evidence_of(exercise, function, "virtual", seed)
+    missed = []
     with restore_shared_modules():
         submission = load_file(path, limits)
         for function in functions:
             results = grade_function(
-                exercise, function, submission, reference_of(stem), "virtual", seed, limits
+                exercise, function, submission, reference, "virtual", seed, limits
             )
-            missed = [result for result in results if result.outcome is not Outcome.PASSED]
-            found += [
-                f"{function.name}::{r.check} {r.outcome} {r.misconception or '-'}" for r in missed
-            ]
-    return found
+            for result in results:
+                if result.outcome is not Outcome.PASSED:
+                    mistake = result.misconception or "-"
+                    missed.append(f"{function.name}::{result.check} {result.outcome} {mistake}")
+    return missed
 
 
-def verdicts_of_task(task: Task) -> tuple[Path, dict[int, list[str]]]:
-    path, seeds = task
+def verdicts_of_task(task: Task) -> Verdicts:
+    """Grade a solution under all seeds of a task; what it prints is dropped."""
     with contextlib.redirect_stdout(io.StringIO()):
-        return path, {seed: verdict_under_seed(path, seed) for seed in seeds}
+        return {seed: verdict_under_seed(task.path, seed) for seed in task.seeds}
 
 
-def read_kept_verdicts(kept: Path) -> dict[str, dict[int, list[str]]]:
+def read_kept_verdicts(kept: Path) -> dict[str, Verdicts]:
     """The verdicts of earlier runs, by the stamp of their solution.
 
-    A line cut off by an end is left out.
+    A line that was cut off, because its run was ended, is left out.
     """
-    found: dict[str, dict[int, list[str]]] = {}
-    for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
+    verdicts: dict[str, Verdicts] = {}
+    if not kept.exists():
+        return verdicts
+    for line in kept.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
-            found.setdefault(row["stamp"], {}).update(
-                {int(seed): each for seed, each in row["verdicts"].items()}
-            )
+            by_seed = {int(seed): missed for seed, missed in row["verdicts"].items()}
+            verdicts.setdefault(row["stamp"], {}).update(by_seed)
         except (ValueError, KeyError):
             continue
-    return found
+    return verdicts
+
+
+def keep_verdicts(kept: Path, path: Path, verdicts: Verdicts) -> None:
+    """Append the verdicts of one solution to the file."""
+    row = {"stamp": stamp_of_solution(path), "path": path.name, "verdicts": verdicts}
+    with kept.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def grade_solutions(
     paths: list[Path], seeds: list[int], kept: Path, processes: int
-) -> Iterator[tuple[Path, dict[int, list[str]]]]:
-    """Each solution and its verdicts, as they become known."""
+) -> Iterator[tuple[Path, Verdicts]]:
+    """Each solution and its verdicts, as they become known.
+
+    New ones are appended to the file `kept`.
+    """
     known = read_kept_verdicts(kept)
-    left = []
+    tasks = []
     for path in paths:
         before = known.get(stamp_of_solution(path), {})
-        if missing := [seed for seed in seeds if seed not in before]:
-            left.append((path, missing))
+        missing = [seed for seed in seeds if seed not in before]
+        if missing:
+            tasks.append(Task(path, missing))
         else:
-            yield path, {seed: before[seed] for seed in seeds}
-    spawn, count = (
-        multiprocessing.get_context("spawn"),
-        0,
-    )  # in exercise 11 these processes start others
-    for group in split_in_batches(
-        left, 40 * processes
-    ):  # then others take over: some solutions leave things behind
+            yield path, before
+    for count, (task, verdicts) in enumerate(run_tasks(tasks, processes), 1):
+        keep_verdicts(kept, task.path, verdicts)
+        print(f"\r{count} of {len(tasks)} solutions", end="", file=sys.stderr, flush=True)
+        before = known.get(stamp_of_solution(task.path), {})
+        yield task.path, before | verdicts
+
+
+def run_tasks(tasks: list[Task], processes: int) -> Iterator[tuple[Task, Verdicts]]:
+    """Tasks and their verdicts, from several processes, in the order in which they end."""
+    spawn = multiprocessing.get_context("spawn")  # in exercise 11 these processes start others
+    # After some tasks other processes take over: some solutions leave things behind.
+    size = 40 * processes
+    for start in range(0, len(tasks), size):
         # One thread each, as in a class: with more, processes on many cores wait for one another
         # most of the time.
         with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
-            for done in as_completed([pool.submit(verdicts_of_task, task) for task in group]):
-                path, found = done.result()
-                with kept.open("a", encoding="utf-8") as file:
-                    file.write(
-                        json.dumps(
-                            {"stamp": stamp_of_solution(path), "path": path.name, "verdicts": found}
-                        )
-                        + "\n"
-                    )
-                every = known.get(stamp_of_solution(path), {}) | found
-                count += 1
-                print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
-                yield path, {seed: every[seed] for seed in seeds}
+            futures = {}
+            for task in tasks[start : start + size]:
+                futures[pool.submit(verdicts_of_task, task)] = task
+            for future in as_completed(futures):
+                yield futures[future], future.result()
 
 
-def split_in_batches(tasks: list[Task], size: int) -> Iterator[list[Task]]:
-    for start in range(0, len(tasks), size):
-        yield tasks[start : start + size]
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def chosen_solutions(words: list[str]) -> list[Path]:
+    """The kept solutions of these exercises, by number, or with these names; all without words."""
+    paths = []
+    for solution in kept_solutions(ROOT / "tests" / DAY):
+        path = solution.path
+        if not words or path.parent.name[:2] in words or path.stem in words:
+            paths.append(path)
+    return paths
+
+
+def difference_of_seeds(path: Path, verdicts: Verdicts, seeds: list[int]) -> SeedDifference | None:
+    """How the seeds differ for a solution; None if they agree."""
+    first = verdicts[seeds[0]]
+    others = [seed for seed in seeds if verdicts[seed] != first]
+    if not others:
+        return None
+    agreeing = len(seeds) - len(others)
+    return SeedDifference(path, agreeing, first, others[0], verdicts[others[0]])
+
+
+def table_of_differences(differences: list[SeedDifference], seeds: int, solutions: int) -> Table:
+    """A row for each solution whose verdict depends on the seed."""
+    columns = ("solution", f"of {seeds} seeds agree", "seed 1 says", "another says")
+    table = Table("Verdicts that depend on the seed", columns, words=columns[2:])
+    for found in sorted(differences):
+        folder = found.path.parent
+        name = f"{folder.parent.name}/{folder.name[:2]}/{found.path.stem}"
+        first = "; ".join(found.first) or "passes"
+        other = "; ".join(found.other) or "passes"
+        table.add(name, str(found.agreeing), first, f"seed {found.other_seed}: {other}")
+    agreeing = solutions - len(differences)
+    table.notes.append(f"{agreeing} of {solutions} solutions have one verdict for all seeds.")
+    return table
 
 
 def main() -> int:
+    """Grade what the command line asks for, and print the table; 1 if a verdict depends on it."""
     parser = benchmark_parser(__doc__)
     parser.add_argument(
         "exercises", nargs="*", help="only these, by number, such as 05, or solutions by name"
@@ -163,37 +233,18 @@ def main() -> int:
     parser.add_argument(
         "--kept", type=Path, default=Path("build") / "seeds.jsonl", help="where verdicts are kept"
     )
-    chosen = parser.parse_args()
-    chosen.kept.parent.mkdir(parents=True, exist_ok=True)
-    every = [one.path for one in kept_solutions(ROOT / "tests" / DAY)]
-    paths = [
-        path
-        for path in every
-        if not chosen.exercises or {path.parent.name[:2], path.stem} & {*chosen.exercises}
-    ]
-    seeds = list(range(1, chosen.seeds + 1))
-    differing = []
-    for path, found in grade_solutions(paths, seeds, chosen.kept, chosen.processes):
-        first = found[seeds[0]]
-        others = [seed for seed in seeds if found[seed] != first]
-        if others:
-            differing.append((path, len(seeds) - len(others), first, others[0], found[others[0]]))
+    options = parser.parse_args()
+    options.kept.parent.mkdir(parents=True, exist_ok=True)
+    paths = chosen_solutions(options.exercises)
+    seeds = list(range(1, options.seeds + 1))
+    differences = []
+    for path, verdicts in grade_solutions(paths, seeds, options.kept, options.processes):
+        difference = difference_of_seeds(path, verdicts, seeds)
+        if difference is not None:
+            differences.append(difference)
     print(file=sys.stderr)
-    columns = ("solution", f"of {len(seeds)} seeds agree", "seed 1 says", "another says")
-    table = Table("Verdicts that depend on the seed", columns, words=columns[2:])
-    for path, agreeing, first, seed, other in sorted(differing):
-        name = f"{path.parent.parent.name}/{path.parent.name[:2]}/{path.stem}"
-        table.add(
-            name,
-            str(agreeing),
-            "; ".join(first) or "passes",
-            f"seed {seed}: {'; '.join(other) or 'passes'}",
-        )
-    table.notes.append(
-        f"{len(paths) - len(differing)} of {len(paths)} solutions have one verdict for all seeds."
-    )
-    table.show(chosen.markdown)
-    return 1 if differing else 0
+    table_of_differences(differences, len(seeds), len(paths)).show(options.markdown)
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":
