@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.observe import observe_function
@@ -30,118 +30,138 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 120.0  # seconds for a process to become ready, or for a verdict
 
 
+class SaveTimes(NamedTuple):
+    """Seconds of one save."""
+
+    until_verdict: float
+    since_noticed: float
+    own_calls: float  # of the function, in this process
+
+
 def seconds_of_own_calls(exercise: Exercise, name: str, path: Path, kind: str) -> float:
     """The seconds that a function itself takes in all calls of its probes."""
     submission = load_submission(path)
-    took = 0.0
-    inner = submission.names[name]
+    function = submission.names[name]
+    seconds = 0.0
 
-    @functools.wraps(inner)
-    def timed(*arguments: Any, **named: Any) -> Any:
-        nonlocal took
+    @functools.wraps(function)
+    def timed_function(*arguments: Any, **named: Any) -> Any:
+        nonlocal seconds
         began = time.perf_counter()
         try:
-            return inner(*arguments, **named)
+            return function(*arguments, **named)
         finally:
-            took += time.perf_counter() - began
+            seconds += time.perf_counter() - began
 
-    submission.names[name] = timed
-    function = next(each for each in exercise.functions if each.name == name)
-    observe_function(exercise, function, submission, kind, PUBLIC_SEEDS[0])
-    return took
-
-
-def with_statement(text: str, name: str, number: int) -> str:
-    """The same file, its function with one statement of this number more before its `return`."""
-    head, mark, rest = text.partition(f"def {name}(")
-    lines = rest.split("\n")
-    place = next(place for place, line in enumerate(lines) if line.startswith("    return"))
-    return head + mark + "\n".join([*lines[:place], f"    _ = {number}", *lines[place:]])
+    submission.names[name] = timed_function
+    declared = next(each for each in exercise.functions if each.name == name)
+    observe_function(exercise, declared, submission, kind, PUBLIC_SEEDS[0])
+    return seconds
 
 
-def time_saves(
-    number: str, rounds: int, kind: str
-) -> tuple[str, list[float], list[float], list[float]]:
-    """A function's name.
+def insert_statement(text: str, name: str, number: int) -> str:
+    """The text of a file, its function with one statement of this number before its `return`."""
+    head, definition, rest = text.partition(f"def {name}(")
+    statement = f"    _ = {number}\n"
+    body, mark, end = rest.partition("    return")
+    return f"{head}{definition}{body}{statement}{mark}{end}"
 
-    Seconds from save to verdict, those since the save was noticed, and those of its own calls.
-    """
-    saved = []
-    noticed = []
-    own = []
-    verdicts: queue.SimpleQueue[tuple[float, ExerciseWork]] = queue.SimpleQueue()
 
-    def show(event: Event, work: ExerciseWork) -> None:
+class WatchedFile:
+    """A solved exercise in a folder that a session watches; a context that ends the session."""
+
+    def __init__(self, folder: Path, solution: Path, kind: str) -> None:
+        self.path = folder / solution.name
+        self.text = solution.read_text(encoding="utf-8")
+        self.path.write_text(self.text, encoding="utf-8")
+        self.kind = kind
+        # When each verdict came, and what it is about.
+        self.verdicts: queue.SimpleQueue[tuple[float, ExerciseWork]] = queue.SimpleQueue()
+        self.session = Session(Course(folder), self._keep_verdict, kind)
+        self.thread = threading.Thread(target=self.session.handle_events)
+
+    def _keep_verdict(self, event: Event, work: ExerciseWork) -> None:
         if event == "verdict":
-            verdicts.put((time.perf_counter(), work))
+            self.verdicts.put((time.perf_counter(), work))
 
+    def __enter__(self) -> WatchedFile:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+        self.thread.join()
+
+    def first_work(self) -> ExerciseWork:
+        """The exercise, when it has its first verdict."""
+        _, work = self.verdicts.get(timeout=PATIENCE)
+        return work
+
+    def time_save(self, work: ExerciseWork, number: int) -> SaveTimes:
+        """Save the file with one statement more, and wait for the verdict.
+
+        Raises SystemExit if no process becomes ready, or if the exercise is not done.
+        """
+        self._wait_until_ready()
+        name = work.names[0]
+        own_calls = seconds_of_own_calls(work.exercise, name, self.path, self.kind)
+        began = time.perf_counter()
+        self.path.write_text(insert_statement(self.text, name, number), encoding="utf-8")
+        ended, _ = self.verdicts.get(timeout=PATIENCE)
+        if work.state != "done":
+            raise SystemExit(f"{name} is {work.state}: {work.first}")
+        return SaveTimes(ended - began, self.session.took, own_calls)
+
+    def _wait_until_ready(self) -> None:
+        end = time.perf_counter() + PATIENCE
+        while not self.session.ready:
+            if time.perf_counter() > end:
+                raise SystemExit(f"no process became ready: {self.session.trouble}")
+            time.sleep(0.05)
+
+
+def time_saves(number: str, rounds: int, kind: str) -> tuple[str, list[SaveTimes]]:
+    """The name of an exercise's first function, and the times of its saves."""
+    solution = next((ROOT / "reference" / "day8").glob(f"{number}_*.py"))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "day8").resolve()
         folder.mkdir()
-        solution = next((ROOT / "reference" / "day8").glob(f"{number}_*.py"))
-        path = folder / solution.name
-        text = solution.read_text(encoding="utf-8")
-        path.write_text(text, encoding="utf-8")
-        course = Course(folder)
-        session = Session(course, show, kind)
-        thread = threading.Thread(target=session.handle_events)
-        thread.start()
-        try:
-            work = verdicts.get(timeout=PATIENCE)[1]
-            name = work.names[0]
-            for count in range(rounds + 1):
-                end = time.perf_counter() + PATIENCE
-                while not session.ready:
-                    if time.perf_counter() > end:
-                        raise SystemExit(f"no process became ready: {session.trouble}")
-                    time.sleep(0.05)
-                own.append(seconds_of_own_calls(work.exercise, name, path, kind))
-                began = time.perf_counter()
-                path.write_text(with_statement(text, name, count), encoding="utf-8")
-                ended, _ = verdicts.get(timeout=PATIENCE)
-                saved.append(ended - began)
-                noticed.append(session.took)
-                if work.state != "done":
-                    raise SystemExit(f"{name} is {work.state}: {work.first}")
-        finally:
-            session.close()
-            thread.join()
-    return name, saved[1:], noticed[1:], own[1:]  # without the first, which warms up
+        with WatchedFile(folder, solution, kind) as file:
+            work = file.first_work()
+            saves = [file.time_save(work, count) for count in range(rounds + 1)]
+    return work.names[0], saves[1:]  # without the first, which warms up
+
+
+def add_saves(table: Table, name: str, saves: list[SaveTimes]) -> None:
+    """Add a row with the medians of a function's saves."""
+    until_verdict = [save.until_verdict for save in saves]
+    tenths = statistics.quantiles(until_verdict, n=10)
+    more = statistics.median(save.until_verdict - save.own_calls for save in saves)
+    table.add(
+        name,
+        f"{statistics.median(until_verdict):.3f}",
+        f"{tenths[0]:.3f}–{tenths[-1]:.3f}",
+        f"{statistics.median(save.since_noticed for save in saves):.3f}",
+        f"{statistics.median(save.own_calls for save in saves):.3f}",
+        f"{more:.3f}",
+    )
 
 
 def main() -> None:
+    """Save what the command line asks for, and print the table."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="how often each is saved (20)")
     parser.add_argument("--exercises", nargs="+", default=["04"], metavar="NN", help="which (04)")
     parser.add_argument("--bench", default="auto", help="the device (auto)")
-    asked = parser.parse_args()
-    made = Table(
-        "From a save to the verdict",
-        (
-            "function",
-            "seconds",
-            "spread",
-            "since noticed",
-            "its own calls",
-            "more than its own calls",
-        ),
-        notes=[
-            f"Medians of {asked.rounds} saves; the spread is from the first to the ninth tenth."
-        ],
-    )
-    for number in asked.exercises:
-        name, saved, noticed, own = time_saves(number, asked.rounds, asked.bench)
-        tenths = statistics.quantiles(saved, n=10)
-        middle = [statistics.median(each) for each in (saved, noticed, own)]
-        more = statistics.median(a - b for a, b in zip(saved, own, strict=True))
-        cells = (
-            f"{middle[0]:.3f}",
-            f"{tenths[0]:.3f}–{tenths[-1]:.3f}",
-            f"{middle[1]:.3f}",
-            f"{middle[2]:.3f}",
-        )
-        made.add(name, *cells, f"{more:.3f}")
-    made.show(asked.markdown)
+    options = parser.parse_args()
+    columns = ("seconds", "spread", "since noticed", "its own calls", "more than its own calls")
+    table = Table("From a save to the verdict", ("function", *columns))
+    spread = "the spread is from the first to the ninth tenth"
+    table.notes = [f"Medians of {options.rounds} saves; {spread}."]
+    for number in options.exercises:
+        name, saves = time_saves(number, options.rounds, options.bench)
+        add_saves(table, name, saves)
+    table.show(options.markdown)
 
 
 if __name__ == "__main__":

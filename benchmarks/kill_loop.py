@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gpudojo.authoring import sample_class
 
@@ -36,138 +36,191 @@ def class_command(folder: Path, out: Path) -> list[str]:
 
 
 def read_results(out: Path) -> list[dict[str, Any]]:
-    rows = json.loads((out / "results.json").read_text(encoding="utf-8"))["submissions"]
+    """The rows of a graded class, without what is measured."""
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = results["submissions"]
     for row in rows:
         for name in MEASURED:
             row.pop(name, None)
-    return list(rows)
+    return rows
 
 
-def without_times(told: Any) -> Any:
-    """A text without its measured times, as in "19.8 µs" and "3.2 ×"."""
-    return (
-        re.sub(r"[\d.,]+ ?(ns|µs|ms|s|seconds|times|×)(?!\w)", "(time)", told)
-        if isinstance(told, str)
-        else told
-    )
+def without_times(value: Any) -> Any:
+    """A text without its measured times, as in "19.8 µs" and "3.2 ×"; any other value itself."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"[\d.,]+ ?(ns|µs|ms|s|seconds|times|×)(?!\w)", "(time)", value)
 
 
 def describe_differences(
     first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> Iterator[str]:
     """Whatever is not the same, but for the times that messages tell."""
-    for a, b in zip(first, second, strict=True):
-        for key in {**a, **b}:
-            if key != "exercises" and a.get(key) != b.get(key):
-                yield f"{a['submission']}: {key}: {a.get(key)} | {b.get(key)}"
-        pairs = zip(a["exercises"], b["exercises"], strict=True)
-        for one, other in (
-            pair for x, y in pairs for pair in zip(x["checks"], y["checks"], strict=True)
-        ):
-            # What is as usual is not written down.
-            if any(
-                without_times(one.get(key)) != without_times(other.get(key))
-                for key in {**one, **other}
-            ):
-                said = (
-                    f"{row['outcome']} {row.get('message', '')}".strip() for row in (one, other)
-                )
-                yield f"{a['submission']}: {one['id']}: {' | '.join(said)}"
+    for row, other_row in zip(first, second, strict=True):
+        name = row["submission"]
+        for key in {**row, **other_row}:
+            if key != "exercises" and row.get(key) != other_row.get(key):
+                yield f"{name}: {key}: {row.get(key)} | {other_row.get(key)}"
+        checks = _checks_of_row(row)
+        other_checks = _checks_of_row(other_row)
+        for check, other in zip(checks, other_checks, strict=True):
+            if _differ_in_content(check, other):
+                sentences = f"{_describe_check(check)} | {_describe_check(other)}"
+                yield f"{name}: {check['id']}: {sentences}"
+
+
+def _checks_of_row(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The checks of all exercises of a submission."""
+    checks = []
+    for exercise in row["exercises"]:
+        checks += exercise["checks"]
+    return checks
+
+
+def _differ_in_content(check: dict[str, Any], other: dict[str, Any]) -> bool:
+    """True if two rows of a check differ in more than times.
+
+    What is as usual is not written down, so that either may lack a key.
+    """
+    for key in {**check, **other}:
+        if without_times(check.get(key)) != without_times(other.get(key)):
+            return True
+    return False
+
+
+def _describe_check(check: dict[str, Any]) -> str:
+    return f"{check['outcome']} {check.get('message', '')}".strip()
 
 
 def depths_below(pid: int) -> dict[int, int]:
     """Every descendant of a process, with its depth."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                text = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace")
-                parents[int(name)] = int(text.rpartition(")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-    found: dict[int, int] = {}
-    level = 1
-    layer = [p for p, parent in parents.items() if parent == pid]
-    while layer:
-        found.update(dict.fromkeys(layer, level))
-        layer = [p for p, parent in parents.items() if parent in layer]
-        level += 1
-    return found
+        if not name.isdigit():
+            continue
+        try:
+            text = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace")
+            _, _, fields = text.rpartition(")")
+            parents[int(name)] = int(fields.split()[1])
+        except (OSError, ValueError, IndexError):  # it has ended meanwhile
+            continue
+    depths: dict[int, int] = {}
+    depth = 1
+    generation = [process for process, parent in parents.items() if parent == pid]
+    while generation:
+        depths.update(dict.fromkeys(generation, depth))
+        generation = [process for process, parent in parents.items() if parent in generation]
+        depth += 1
+    return depths
 
 
-NAMES = {0: "the grader", 1: "the launcher", 2: "the fork server", 3: "a submission"}
+NAMES: Final = {0: "the grader", 1: "the launcher", 2: "the fork server", 3: "a submission"}
+DEEPEST: Final = max(NAMES)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--students", type=int, default=60)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=8)
-    asked = parser.parse_args()
-    dice = random.Random(asked.seed)
-    with tempfile.TemporaryDirectory() as place:
-        base = Path(place)
-        folder = base / "class"
-        folder.mkdir()
-        known = sample_class.read_corpus(ROOT, "day8")
-        for made in sample_class.sample_submissions(known, asked.students, asked.seed, hostile=0.0):
-            sample_class.hand_in(made, folder)
-        began = time.monotonic()
-        subprocess.run(class_command(folder, base / "peace"), cwd=ROOT, check=True)
-        peace = time.monotonic() - began
-        kills: Counter[str] = Counter()
-        starts = 0
-        process: subprocess.Popen[bytes] | None = None
-        out = base / "war"
-        while True:
-            if process is None:
-                process = subprocess.Popen(class_command(folder, out), cwd=ROOT)
-                starts += 1
-                # Early, late, and everything between: also while torch is being imported.
-                pause = dice.uniform(0.2, 12.0)
-            if kills.total() >= asked.kills:
-                code = process.wait()
-                if code == 0:
-                    break
-                process = None
-                continue
+class KillLoop:
+    """Types the command until it has ended well, and kills its processes meanwhile."""
+
+    def __init__(self, folder: Path, out: Path, wanted: int, dice: random.Random) -> None:
+        self.folder = folder
+        self.out = out
+        self.wanted = wanted  # how many are to be killed
+        self.dice = dice
+        self.kills: Counter[str] = Counter()
+        self.starts = 0
+
+    def run(self) -> None:
+        """Return when enough processes were killed and the class is graded."""
+        while not self._run_command():
+            pass
+
+    def _run_command(self) -> bool:
+        """Type the command once; True if it has graded the class after the last kill."""
+        process = subprocess.Popen(class_command(self.folder, self.out), cwd=ROOT)
+        self.starts += 1
+        # Early, late, and everything between: also while torch is being imported.
+        pause = self.dice.uniform(0.2, 12.0)
+        while self.kills.total() < self.wanted:
             try:
                 code = process.wait(pause)
             except subprocess.TimeoutExpired:
                 pass
             else:
-                process = None
                 if code == 0:
-                    # Done before enough were killed: grade everything again from the start.
-                    subprocess.run(["rm", "-rf", str(out / ".dojo" / "records")], check=True)
+                    # Too early: everything again from the start.
+                    subprocess.run(["rm", "-rf", str(self.out / ".dojo" / "records")], check=True)
+                return False
+            depth = self._kill_one(process.pid)
+            if depth is None:
                 continue
-            processes = {process.pid: 0, **depths_below(process.pid)}
-            depths = sorted({min(level, 3) for level in processes.values()})
-            depth = 3 if 3 in depths and dice.random() < 0.5 else dice.choice(depths)
-            victim = dice.choice(
-                [pid for pid, level in processes.items() if min(level, 3) == depth]
-            )
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            kills[NAMES[depth]] += 1
-            pause = dice.uniform(0.1, 3.0)
+            pause = self.dice.uniform(0.1, 3.0)
             if depth == 0:
                 process.wait()
-                process = None
-        first = read_results(base / "peace")
-        second = read_results(out)
-        print(
-            f"{kills.total()} kills ({dict(kills)}), the command typed {starts} times; in peace "
-            f"it took {peace:.0f} s"
-        )
-        differing = list(describe_differences(first, second))
-        for line in differing:
-            print(line)
-        if differing:
-            raise SystemExit(f"{len(differing)} differences in {len(first)} results")
-        print(f"all {len(first)} results are the same")
+                return False
+        return process.wait() == 0
+
+    def _kill_one(self, grader: int) -> int | None:
+        """Kill the grader or a process below it; its depth, or None if it has ended by itself."""
+        processes = {grader: 0, **depths_below(grader)}
+        by_depth: dict[int, list[int]] = {}
+        for process, depth in processes.items():
+            by_depth.setdefault(min(depth, DEEPEST), []).append(process)
+        if DEEPEST in by_depth and self.dice.random() < 0.5:
+            depth = DEEPEST
+        else:
+            depth = self.dice.choice(sorted(by_depth))
+        try:
+            os.kill(self.dice.choice(by_depth[depth]), signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+        self.kills[NAMES[depth]] += 1
+        return depth
+
+
+def make_class(folder: Path, students: int, seed: int) -> None:
+    """Write made-up submissions into a new folder."""
+    folder.mkdir()
+    corpus = sample_class.read_corpus(ROOT, "day8")
+    for submission in sample_class.sample_submissions(corpus, students, seed, hostile=0.0):
+        sample_class.hand_in(submission, folder)
+
+
+def grade_in_peace(folder: Path, out: Path) -> float:
+    """Grade a class while nothing is killed, and return the seconds. Raises if that fails."""
+    began = time.monotonic()
+    subprocess.run(class_command(folder, out), cwd=ROOT, check=True)
+    return time.monotonic() - began
+
+
+def print_differences(first: Path, second: Path) -> None:
+    """Compare two results folders. Raises SystemExit if results differ."""
+    rows = read_results(first)
+    differences = list(describe_differences(rows, read_results(second)))
+    for line in differences:
+        print(line)
+    if differences:
+        raise SystemExit(f"{len(differences)} differences in {len(rows)} results")
+    print(f"all {len(rows)} results are the same")
+
+
+def main() -> None:
+    """Grade a class in peace, then while processes are killed, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--students", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=8)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        base = Path(place)
+        make_class(base / "class", options.students, options.seed)
+        seconds = grade_in_peace(base / "class", base / "peace")
+        dice = random.Random(options.seed)
+        loop = KillLoop(base / "class", base / "war", options.kills, dice)
+        loop.run()
+        kills = f"{loop.kills.total()} kills ({dict(loop.kills)})"
+        typed = f"the command typed {loop.starts} times"
+        print(f"{kills}, {typed}; in peace it took {seconds:.0f} s")
+        print_differences(base / "peace", base / "war")
 
 
 if __name__ == "__main__":

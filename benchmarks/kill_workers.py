@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -20,11 +19,17 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-
-from gpudojo.authoring import sample_class
+from typing import NamedTuple
 
 from benchmarks.dojo_command import ROOT
-from benchmarks.kill_loop import class_command, depths_below, describe_differences, read_results
+from benchmarks.kill_loop import (
+    class_command,
+    depths_below,
+    describe_differences,
+    grade_in_peace,
+    make_class,
+    read_results,
+)
 
 # Without these a worker listens to the whole network, and runs what it is sent from there.
 LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
@@ -32,149 +37,166 @@ SHARES = {"a worker": 0.7, "the scheduler": 0.15, "the command": 0.15}
 
 
 class Cluster:
-    """A scheduler and workers, each looked after as a cluster's own supervision would: what ends is
-    started again.
+    """A scheduler and workers on this machine.
+
+    `restart_ended` starts what has ended again, as a cluster's own supervision would.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = found.getsockname()[1]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{self.port}"
         self.scheduler = self._start_scheduler()
         self.workers = [self._start_worker() for _ in range(workers)]
         self.orphans: set[int] = set()
 
     def _start_module(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a module of Python's; what it prints is dropped."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "graders")}
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", *words], cwd=self.folder, env=environment, **quiet
+            [sys.executable, "-P", "-m", *words],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def _start_scheduler(self) -> subprocess.Popen[bytes]:
-        how = ["--port", str(self.port), "--no-dashboard", "--no-jupyter"]
-        return self._start_module("distributed.cli.dask_scheduler", *how, *LOOPBACK)
+        options = ["--port", str(self.port), "--no-dashboard", "--no-jupyter"]
+        return self._start_module("distributed.cli.dask_scheduler", *options, *LOOPBACK)
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
-        how = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
-        return self._start_module("distributed.cli.dask_worker", self.address, *how, *LOOPBACK)
+        options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+        return self._start_module("distributed.cli.dask_worker", self.address, *options, *LOOPBACK)
 
     def restart_ended(self) -> None:
+        """Start what has ended again."""
         if self.scheduler.poll() is not None:
             self.scheduler = self._start_scheduler()
-        self.workers = [
-            worker if worker.poll() is None else self._start_worker() for worker in self.workers
-        ]
+        for number, worker in enumerate(self.workers):
+            if worker.poll() is not None:
+                self.workers[number] = self._start_worker()
 
-    def kill(self, what: str, chance: random.Random) -> None:
-        victim = chance.choice(self.workers) if what == "a worker" else self.scheduler
-        if what == "a worker":
-            self.orphans |= set(depths_below(victim.pid))
-        victim.kill()
-        victim.wait()
+    def kill_worker(self, dice: random.Random) -> None:
+        """Kill one of the workers, and remember the processes that it had."""
+        worker = dice.choice(self.workers)
+        self.orphans |= set(depths_below(worker.pid))
+        worker.kill()
+        worker.wait()
+
+    def kill_scheduler(self) -> None:
+        self.scheduler.kill()
+        self.scheduler.wait()
 
     def count_orphans(self) -> int:
         """Processes that a killed worker has left behind."""
-        return sum(_is_alive(pid) for pid in self.orphans)
+        return sum(_is_fork_server(process) for process in self.orphans)
 
     def close(self) -> None:
+        """Kill all of them."""
         for process in (*self.workers, self.scheduler):
             process.kill()
             process.wait()
 
 
-def _is_alive(pid: int) -> bool:
+def _is_fork_server(process: int) -> bool:
+    """True if a process still runs, and is a fork server."""
     try:
-        return b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
+        return b"fork_server" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it has ended
         return False
 
 
+class KilledRun(NamedTuple):
+    """What happened while a class was graded by a cluster that is killed."""
+
+    kills: Counter[str]
+    starts: int  # how often the command was typed
+    seconds: float
+
+
+def grade_and_kill(
+    cluster: Cluster, command: list[str], wanted: int, dice: random.Random
+) -> KilledRun:
+    """Type the command until it has ended well, and kill what it needs meanwhile.
+
+    So many are killed as are wanted, or fewer if there is no time for them.
+    """
+    kills: Counter[str] = Counter()
+    starts = 0
+    began = time.monotonic()
+    while True:
+        process = subprocess.Popen(command, cwd=ROOT)
+        starts += 1
+        while process.poll() is None:
+            to_kill = kills.total() < wanted
+            pause = dice.uniform(0.5, 8.0) if to_kill else 1.0
+            try:
+                process.wait(pause)
+            except subprocess.TimeoutExpired:
+                if to_kill:
+                    victim = dice.choices(list(SHARES), list(SHARES.values()))[0]
+                    kills[victim] += 1
+                    _kill_victim(victim, cluster, process, dice)
+                cluster.restart_ended()
+        if process.returncode == 0:
+            return KilledRun(kills, starts, time.monotonic() - began)
+        cluster.restart_ended()
+
+
+def _kill_victim(
+    victim: str, cluster: Cluster, command: subprocess.Popen[bytes], dice: random.Random
+) -> None:
+    """Kill one of the names in SHARES, and wait until it has ended."""
+    if victim == "the command":
+        command.kill()
+        command.wait()
+    elif victim == "the scheduler":
+        cluster.kill_scheduler()
+    else:
+        cluster.kill_worker(dice)
+
+
 def main() -> None:
+    """Grade a class in peace, then on a cluster that is killed, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--students", type=int, default=60)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=8)
-    asked = parser.parse_args()
-    chance = random.Random(asked.seed)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
         folder = base / "class"
-        out = base / "war"
-        folder.mkdir()
-        for made in sample_class.sample_submissions(
-            sample_class.read_corpus(ROOT, "day8"), asked.students, asked.seed, hostile=0.0
-        ):
-            sample_class.hand_in(made, folder)
-        began = time.monotonic()
-        subprocess.run(class_command(folder, base / "peace"), cwd=ROOT, check=True)
-        peace = time.monotonic() - began
-        cluster = Cluster(base, asked.workers)
+        make_class(folder, options.students, options.seed)
+        peace = grade_in_peace(folder, base / "peace")
+        cluster = Cluster(base, options.workers)
         try:
-            began = time.monotonic()
-            kills, starts = _kill_and_restart(
-                cluster,
-                [*class_command(folder, out), "--scheduler", cluster.address],
-                asked.kills,
-                chance,
-            )
-            war = time.monotonic() - began
+            command = [*class_command(folder, base / "war"), "--scheduler", cluster.address]
+            dice = random.Random(options.seed)
+            run = grade_and_kill(cluster, command, options.kills, dice)
             time.sleep(2.0)
             left = cluster.count_orphans()
         finally:
             cluster.close()
-        first = read_results(base / "peace")
-        second = read_results(out)
-        differing = list(describe_differences(first, second))
-        print("| what | how often |\n| --- | --- |")
-        for what in SHARES:
-            print(f"| {what} killed | {kills[what]} |")
-        print(f"| the command typed | {starts} |\n| processes left behind | {left} |")
-        print(f"| submissions | {len(first)} |\n| results that differ | {len(differing)} |")
-        print(
-            "\n"
-            f"in peace on this machine {peace:.0f} s, on {asked.workers} workers that are killed "
-            f"{war:.0f} s"
-        )
-        for line in differing:
-            print(line)
-        if differing or left:
-            raise SystemExit(1)
-
-
-def _kill_and_restart(
-    cluster: Cluster, words: list[str], most: int, chance: random.Random
-) -> tuple[Counter[str], int]:
-    """Until the command has ended well, with so many killed on the way as there was time for."""
-    kills: Counter[str] = Counter()
-    starts = 0
-    process: subprocess.Popen[bytes] | None = None
-    while True:
-        if process is None:
-            process = subprocess.Popen(words, cwd=ROOT)
-            starts += 1
-        pause = chance.uniform(0.5, 8.0) if kills.total() < most else 1.0
-        try:
-            code = process.wait(pause)
-        except subprocess.TimeoutExpired:
-            if kills.total() < most:
-                what = chance.choices(list(SHARES), list(SHARES.values()))[0]
-                kills[what] += 1
-                if what == "the command":
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
-                    process = None
-                else:
-                    cluster.kill(what, chance)
-            cluster.restart_ended()
-            continue
-        if code == 0:
-            return kills, starts
-        process = None
-        cluster.restart_ended()
+        rows = read_results(base / "peace")
+        differences = list(describe_differences(rows, read_results(base / "war")))
+    # The table, and what differs.
+    print("| what | how often |\n| --- | --- |")
+    for victim in SHARES:
+        print(f"| {victim} killed | {run.kills[victim]} |")
+    print(f"| the command typed | {run.starts} |")
+    print(f"| processes left behind | {left} |")
+    print(f"| submissions | {len(rows)} |")
+    print(f"| results that differ | {len(differences)} |")
+    workers = f"on {options.workers} workers that are killed {run.seconds:.0f} s"
+    print(f"\nin peace on this machine {peace:.0f} s, {workers}")
+    for line in differences:
+        print(line)
+    if differences or left:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
