@@ -83,19 +83,19 @@ class _RosterReader:
         known_headings = _known_headings()
         headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
         for column, names in known_headings.by_column.items():
-            for name in names:
-                if name in headings:
-                    self.columns[column] = headings.index(name)
-                    break
+            present = [name for name in names if name in headings]
+            if present:
+                self.columns[column] = headings.index(present[0])
         for number, heading in enumerate(headings):
             if heading in known_headings.ids:
                 self.id_columns.append(number)
         self.date_column = _column_of_dates(headings)
         if self.columns.keys().isdisjoint(WHO):
             cells = ", ".join(cell[:40] for cell in first.cells[:8])
+            hint = _suggested_heading(headings)
             reason = (
                 "the first line has to name the columns, one of them id, name, email or github; "
-                f"it has {cells}{_suggested_heading(headings)}"
+                f"it has {cells}{hint}"
             )
             raise self._bad_line(first, reason)
 
@@ -117,7 +117,10 @@ class _RosterReader:
             email = id_
         section = self._cell_in(line, "section")
         row = RosterRow(id_, name, email, section, github, login, family)
-        more_ids = [_without_participant(_cell_at(line, n)) for n in self.id_columns]
+        more_ids = []
+        for position in self.id_columns:
+            cell = _cell_at(line, position)
+            more_ids.append(_without_participant(cell))
         number = self.roster.add_student(row, more_ids)
         self._add_date(line, number)
 
@@ -142,7 +145,9 @@ class _RosterReader:
     def _refuse_several_lines_in_a_cell(self, line: TableLine) -> None:
         """Raises BadFile for a name or id with a line break: a quotation mark was not closed."""
         for column in (*self.id_columns, *self.columns.values()):
-            if column < len(line.cells) and "\n" in line.cells[column].strip():
+            if column >= len(line.cells):
+                continue
+            if "\n" in line.cells[column].strip():
                 reason = f"a name or id has several lines; {UNCLOSED}"
                 raise self._bad_line(line, reason)
 
@@ -152,11 +157,13 @@ class _RosterReader:
             reason = "neither an id, a name, an e-mail address nor a GitHub name is given"
             raise self._bad_line(line, reason)
         other_line = self._line_of_id.setdefault(name_key(id_), line.number)
-        if other_line != line.number:
-            relation = "the id of" if self._cell_in(line, "id") else "in"
-            advice = "; give both an id" if id_ == name else ""
-            reason = f"{id_!r} is {relation} line {other_line}, too{advice}"
-            raise self._bad_line(line, reason)
+        if other_line == line.number:
+            return
+        relation = "the id of" if self._cell_in(line, "id") else "in"
+        reason = f"{id_!r} is {relation} line {other_line}, too"
+        if id_ == name:
+            reason += "; give both an id"
+        raise self._bad_line(line, reason)
 
     def _add_date(self, line: TableLine, row: int) -> None:
         """Note when the student of a row handed in, if the table says so."""
@@ -178,7 +185,8 @@ def _cell_at(line: TableLine, position: int) -> str:
     """A cell of a line, its spaces and line ends made one. Empty where the line is too short."""
     if position >= len(line.cells):
         return ""
-    return " ".join(line.cells[position].split())
+    words = line.cells[position].split()
+    return " ".join(words)
 
 
 def _is_no_student(cells: list[str]) -> bool:
@@ -198,7 +206,9 @@ def _without_participant(cell: str) -> str:
     Moodle names files by that number alone.
     """
     participant = re.fullmatch(r"[^\W\d_][^\s\d]*\s+(\d+)", cell)
-    return participant[1] if participant else cell
+    if participant is None:
+        return cell
+    return participant[1]
 
 
 def _column_of_dates(headings: Sequence[str]) -> int | None:
@@ -219,7 +229,9 @@ def _column_of_dates(headings: Sequence[str]) -> int | None:
 def _text_before_brackets(heading: str) -> str:
     """What a heading says before its brackets. Empty where it has none."""
     match = _WITH_BRACKETS.fullmatch(heading)
-    return match[1] if match else ""
+    if match is None:
+        return ""
+    return match[1]
 
 
 def _suggested_heading(headings: Sequence[str]) -> str:

@@ -89,7 +89,7 @@ class EntryMaker:
         All that it gave is taken back, and what held before is given again.
         """
         overrides = self.book.overrides
-        last = overrides.entries_of_last_command()
+        last = overrides.entries_of_last_command()  # all with the same time
         if not last:
             raise click.ClickException(
                 "the last command gave nothing; to take one back, name STUDENT and CHECK"
@@ -118,9 +118,8 @@ class EntryMaker:
         entries = []
         line_of: dict[KeyAndItem, int] = {}
         for line in lines:
-            cells = {}
-            for column, cell in zip(columns, line.cells, strict=False):
-                cells[column] = cell.strip()
+            stripped_cells = [cell.strip() for cell in line.cells]
+            cells = dict(zip(columns, stripped_cells, strict=False))
             if not cells.get("points"):
                 continue  # not graded yet
             entry = self._entry_for_line(path, line.number, cells)
@@ -139,11 +138,12 @@ class EntryMaker:
         for name in ("student", "item"):
             if not cells.get(name):
                 raise BadFile(file, number, f"the {name} is missing")
+        student = cells["student"]
         try:
-            if cells["student"] == EVERYONE:
+            if student == EVERYONE:
                 recipient = _everyone_in(self.book)
             else:
-                recipient = _student_of_name(self.book, cells["student"])
+                recipient = _student_of_name(self.book, student)
             item, max_points = find_item(cells["item"], recipient.row)
         except BadClass as error:
             raise BadFile(file, number, str(error)) from None
@@ -159,12 +159,11 @@ def _refuse_missing_columns(path: Path, line: int, columns: Sequence[str]) -> No
     missing = sorted(NEEDED_COLUMNS.difference(columns))
     if not missing:
         return
-    reason = f"there is no column {missing[0]!r}; student, item and points are needed"
+    hint = ""
     for heading in columns:
-        hint = suggest_name(heading, missing, "")
-        if hint:
-            raise BadFile(str(path), line, reason + hint)
-    raise BadFile(str(path), line, reason)
+        hint = hint or suggest_name(heading, missing, "")
+    reason = f"there is no column {missing[0]!r}; student, item and points are needed"
+    raise BadFile(str(path), line, f"{reason}{hint}")
 
 
 # Who is meant
@@ -191,7 +190,7 @@ def _find_participant(book: Gradebook, name: str) -> Participant:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        names = ", ".join(each.name for each in matching)
+        names = ", ".join([each.name for each in matching])
         raise BadClass(f"{len(matching)} students are called {name!r}: {names}")
     hint = _suggest_student(name, participants)
     raise BadClass(f"no student is called {name!r}{hint}")
@@ -204,7 +203,8 @@ def _suggest_student(name: str, participants: Sequence[Participant]) -> str:
     known_names = []
     for each in participants:
         known_names += [each.name, each.display_name, *each.all_names]
-        if any(key in known for known in each.all_names):
+        with_key = [known for known in each.all_names if key in known]
+        if with_key:
             partly.append(each.name)
     if not partly:
         return suggest_name(name, known_names)
@@ -222,4 +222,8 @@ def largest_row(book: Gradebook) -> SubmissionRow:
 
 
 def _count_of_checks(row: SubmissionRow) -> int:
-    return sum(len(exercise.checks) for exercise in row.exercises)
+    """How many checks a row has, of all its exercises."""
+    count = 0
+    for exercise in row.exercises:
+        count += len(exercise.checks)
+    return count

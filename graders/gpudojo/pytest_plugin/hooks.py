@@ -20,7 +20,7 @@ from gpudojo.grading.feedback import describe_line
 from gpudojo.grading.limits import Limits
 from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Check, Exercise
 from gpudojo.model.results import CheckResult
 from gpudojo.pytest_plugin import collection, terminal, timelines
 from gpudojo.pytest_plugin.collection import CheckItem, option_name
@@ -46,10 +46,17 @@ STATUSES: Final = {
 
 
 def _reported_check(item: CheckItem) -> ReportedCheck:
+    """A collected check, without a result yet."""
     return ReportedCheck(item.path, item.checks.exercise, item.check)
 
 
+def _place_in_course(item: CheckItem) -> tuple[str, str, int]:
+    """What checks are sorted by: the order of the course."""
+    return _reported_check(item).position
+
+
 def _check_items(items: Iterable[pytest.Item]) -> list[CheckItem]:
+    """The items of a run that are checks of exercises."""
     return [item for item in items if isinstance(item, CheckItem)]
 
 
@@ -85,8 +92,11 @@ class ExerciseHooks:
         """
         yield
         checks = _check_items(items)
-        ordered = iter(sorted(checks, key=lambda item: _reported_check(item).position))
-        items[:] = [next(ordered) if isinstance(item, CheckItem) else item for item in items]
+        checks.sort(key=_place_in_course)
+        ordered = iter(checks)
+        for place, item in enumerate(items):
+            if isinstance(item, CheckItem):
+                items[place] = next(ordered)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note the checks of this run."""
@@ -123,8 +133,10 @@ class ExerciseHooks:
         # does.
         if hasattr(self.config, "workerinput"):
             return []
-        line = self._check_options({item.path: item.checks.exercise for item in checks})
-        for function in dict.fromkeys(item.checks for item in checks):
+        exercises = {item.path: item.checks.exercise for item in checks}
+        line = self._check_options(exercises)
+        functions = dict.fromkeys(item.checks for item in checks)  # each once
+        for function in functions:
             function.file.grader.fill_cache(function.exercise, [function.function])
         # What is here now stays until the end: to look through all of torch in every collection,
         # five of them pytest's own, and once more when Python ends, takes a second.
@@ -177,12 +189,14 @@ class ExerciseHooks:
         """
         if not isinstance(item, CheckItem):
             return None
-        captures = item.config.getoption("capture") != "no"
+        characters = collection.OUTPUT_CHARACTERS
+        if item.config.getoption("capture") == "no":
+            characters = sys.maxsize
         item.stash[collection.LIMITS] = Limits(
             seconds=settings.timeout,
             shared=True,  # as in a class: all scenarios of a function together have that long
             method=settings.method,
-            characters=collection.OUTPUT_CHARACTERS if captures else sys.maxsize,
+            characters=characters,
             on_raised=collection.quit_debugger,
         )
         return True
@@ -196,12 +210,14 @@ class ExerciseHooks:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Add a check's result to its report."""
         report = yield
-        if isinstance(item, CheckItem) and report.when == "call":
-            terminal.move_output(report, item.checks.printed)
-            result = item.stash.get(collection.RESULT, None)
-            if result is not None:
-                report.user_properties.append(("gpudojo", str(result.outcome)))
-                setattr(report, ATTRIBUTE, (msgspec.to_builtins(result), _note_about(item)))
+        if not isinstance(item, CheckItem) or report.when != "call":
+            return report
+        terminal.move_output(report, item.checks.printed)
+        result = item.stash.get(collection.RESULT, None)
+        if result is not None:
+            report.user_properties.append(("gpudojo", str(result.outcome)))
+            plain_result = msgspec.to_builtins(result)
+            setattr(report, ATTRIBUTE, (plain_result, _note_about(item)))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -252,8 +268,9 @@ class ExerciseHooks:
         recorded = {item.file.path: item.file.grader.pairs for item in items}
         timelines.write_timelines(reporter, self.config, recorded)
         if self.checks and not items:  # they were collected by workers
-            names = [option_name(self.config, name) for name in ("timeline", "traces")]
-            reporter.write_line(f"{' and '.join(names)} do not work with -n")
+            timeline = option_name(self.config, "timeline")
+            traces = option_name(self.config, "traces")
+            reporter.write_line(f"{timeline} and {traces} do not work with -n")
 
 
 def checks_among(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedCheck]]:
@@ -266,36 +283,46 @@ def checks_among(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, Report
         if len(names) != 2:
             continue
         path = root / file
-        exercise = exercise_for(path)
-        candidates = [exercise] if exercise else []
-        if exercise is None and path.suffix != ".py":  # a notebook may hold any exercise
-            candidates = [each for _, each in every_exercise()]
-        check = _find_check(path, candidates, *names)
-        if check is not None:
-            yield node, check
+        for exercise in _exercises_in(path):
+            check = _find_check(exercise, *names)
+            if check is not None:
+                yield node, ReportedCheck(path, exercise, check)
+                break
 
 
-def _find_check(
-    path: Path, exercises: Iterable[Exercise], function_name: str, check_name: str
-) -> ReportedCheck | None:
-    """The first check of that name. Returns None if no exercise has it."""
-    for exercise in exercises:
-        for function in exercise.functions:
-            if function.name != function_name:
-                continue
-            for check in function.checks:
-                if check.name == check_name:
-                    return ReportedCheck(path, exercise, check)
+def _exercises_in(path: Path) -> Iterator[Exercise]:
+    """Yield the exercise that a file is for; a notebook may hold any of them."""
+    exercise = exercise_for(path)
+    if exercise is not None:
+        yield exercise
+    elif path.suffix != ".py":
+        for _, each in every_exercise():
+            yield each
+
+
+def _find_check(exercise: Exercise, function_name: str, check_name: str) -> Check | None:
+    """The check of that name. Returns None if the exercise has none."""
+    for function in exercise.functions:
+        if function.name != function_name:
+            continue
+        for check in function.checks:
+            if check.name == check_name:
+                return check
     return None
 
 
 def _note_about(item: CheckItem) -> str:
     """A note that the file stopped after the graded function was defined; else an empty text."""
     student = item.file.grader.submission
-    if student is None or student.broken is None or item.checks.function.name not in student.names:
+    if student is None or student.broken is None:
+        return ""
+    if item.checks.function.name not in student.names:
         return ""
     error = student.broken
-    text = f"{error.type}: {error.message.splitlines()[0]}" if error.message else error.type
+    text = error.type
+    if error.message:
+        first_line = error.message.splitlines()[0]
+        text = f"{error.type}: {first_line}"
     place = os.path.relpath(item.path)
     if error.line:
         place = describe_line(item.path, error.line).splitlines()[0]

@@ -17,6 +17,7 @@ from gpudojo.model.catalogue import day_title, exercises_of, registered_days
 from gpudojo.model.errors import BadMarkers, CannotRelease
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.lessons import LESSONS_FOLDER, lesson_of
+from gpudojo.model.results_file import count_and_noun
 from gpudojo.release import leaks, recording
 from gpudojo.release.notebooks import notebooks_of_day
 from gpudojo.release.stubs import stubs_of_day
@@ -64,8 +65,9 @@ def write_release(
     found = leaks.find_leaks(files, reference)
     if found:
         shown = "; ".join(map(str, found[:MOST_LEAKS]))
-        if len(found) > MOST_LEAKS:
-            shown += f"; and {len(found) - MOST_LEAKS} more"
+        more = len(found) - MOST_LEAKS
+        if more > 0:
+            shown += f"; and {more} more"
         raise CannotRelease(f"nothing was written, because students would get a solution: {shown}")
     write_repository(files, target)
     return files
@@ -116,7 +118,8 @@ def _require_open_stub(exercise: Exercise, path: Path, stubs: Mapping[str, str])
     stub = stubs[path.name]
     if stub == path.read_text(encoding="utf-8"):
         raise CannotRelease(f"{path} has no solution markers: students would get the solution")
-    is_stub = {name: is_stub for name, _, is_stub in find_bindings(parse_source(stub, path))}
+    bindings = find_bindings(parse_source(stub, path))
+    is_stub = {binding.name: binding.is_stub for binding in bindings}
     for function in exercise.functions:
         if not function.is_value and not is_stub.get(function.name):
             raise CannotRelease(
@@ -129,13 +132,14 @@ def require_free_target(target: Path) -> None:
     advice = "name a folder that does not exist yet"
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise CannotRelease(f"{target} already exists and is not a folder; {advice}")
-    if target.is_dir():
-        names = sorted(path.name for path in target.iterdir())
-        if names:
-            few = ", ".join(names[:MOST_NAMES])
-            if len(names) > MOST_NAMES:
-                few += ", …"
-            raise CannotRelease(f"{target} is not empty (it has {few}); {advice}")
+    if not target.is_dir():
+        return
+    names = sorted(path.name for path in target.iterdir())
+    if names:
+        few = ", ".join(names[:MOST_NAMES])
+        if len(names) > MOST_NAMES:
+            few += ", …"
+        raise CannotRelease(f"{target} is not empty (it has {few}); {advice}")
 
 
 def write_repository(files: Mapping[str, bytes], target: Path) -> None:
@@ -201,23 +205,31 @@ def readme_text(day: str) -> str:
         if exercise.stem in lesson_paths:
             topic = f"[{topic}]({lesson_paths[exercise.stem]})"
         rows.append(f"| `{exercise.stem}.py` | {exercise.points:g} | {topic} |")
-    constraints = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
-    (torch,) = re.findall(r"(?m)^torch==\S+$", constraints)
+    python = _project_table()["requires-python"]
+    torch = _pinned_versions()["torch"]
+    first = exercises[0]
+    points = sum(exercise.points for exercise in exercises)
     *first_seeds, last_seed = map(str, PUBLIC_SEEDS)
-    plural = "" if len(exercises) == 1 else "s"
-    return README.read_text(encoding="utf-8").format(
+    template = README.read_text(encoding="utf-8")
+    return template.format(
         title=day_title(day),
         day=day,
-        python=_project_table()["requires-python"].lstrip(">="),
-        torch=torch,
-        first=exercises[0].stem,
-        function=exercises[0].functions[0].name,
-        exercises=f"{len(exercises)} exercise{plural}",
-        points=f"{sum(exercise.points for exercise in exercises):g}",
+        python=python.lstrip(">="),
+        torch=f"torch=={torch}",
+        first=first.stem,
+        function=first.functions[0].name,
+        exercises=count_and_noun(len(exercises), "exercise"),
+        points=f"{points:g}",
         second=PUBLIC_SEEDS[1],
         seeds=f"{', '.join(first_seeds)} and {last_seed}",
         table="\n".join(rows),
     )
+
+
+def _pinned_versions() -> dict[str, str]:
+    """Return the versions in constraints.txt, by package."""
+    constraints = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", constraints))
 
 
 def requirements_text(day: str, wheel: str) -> str:
@@ -225,8 +237,7 @@ def requirements_text(day: str, wheel: str) -> str:
 
     Each is in the version that a course runs on, where constraints.txt pins it.
     """
-    constraints = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
-    pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", constraints))
+    pins = _pinned_versions()
     project = _project_table()
     needed = [*project["dependencies"], *project["optional-dependencies"].get("watch", [])]
     for requirement in registered_days()[day].requires:
@@ -242,7 +253,9 @@ def _pinned_requirement(requirement: str, pins: Mapping[str, str]) -> str:
     """Return a requirement in the pinned version of its package, if there is a pin."""
     asked, semicolon, marker = requirement.partition(";")
     (package,) = re.findall(r"^[\w.-]+", asked)
-    line = f"{package}=={pins[package]}" if package in pins else asked.strip()
+    line = asked.strip()
+    if package in pins:
+        line = f"{package}=={pins[package]}"
     if semicolon:
         line += f"; {marker.strip()}"
     return line
