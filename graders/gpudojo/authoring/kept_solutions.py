@@ -36,20 +36,25 @@ class Solution:
 
     @property
     def exercise(self) -> str:
+        """The stem of its exercise."""
         return self.path.parent.name
 
     @property
     def source(self) -> str:
+        """The text of its file, read each time."""
         return self.path.read_text(encoding="utf-8")
 
     @property
     def claim(self) -> Claim | None:
         """What a wrong solution says that it fails, in its first line; None if it does not."""
-        match = HEADER.match(self.source.partition("\n")[0])
+        first_line = self.source.partition("\n")[0]
+        match = HEADER.match(first_line)
         if match is None:
             return None
         function, check, key = match.groups()
-        return Claim(function, check, None if key == "-" else key)
+        if key == "-":
+            key = None
+        return Claim(function, check, key)
 
 
 def kept_solutions(folder: Path, exercise: str = "*") -> list[Solution]:
@@ -59,8 +64,9 @@ def kept_solutions(folder: Path, exercise: str = "*") -> list[Solution]:
     """
     found = []
     for kind in ("right", "wrong"):
-        for path in sorted((folder / kind).glob(f"{exercise}/*.py")):
-            found.append(Solution(path, f"{kind}/{path.name}", kind == "wrong"))
+        is_wrong = kind == "wrong"
+        for path in sorted(folder.glob(f"{kind}/{exercise}/*.py")):
+            found.append(Solution(path, f"{kind}/{path.name}", is_wrong))
     for path in sorted(folder.glob(f"{SHARED_PREFIX}{exercise}.py")):
         found += _split_shared_file(path)
     return sorted(found, key=lambda solution: (solution.wrong, solution.exercise))
@@ -75,7 +81,8 @@ def _split_shared_file(path: Path) -> list[Solution]:
     exercise = path.stem.removeprefix(SHARED_PREFIX)
     starts = [match.start() for match in _FIRST_LINE_OF_SOLUTION.finditer(text)]
     ends = [*starts[1:], len(text)]
-    target = Path(tempfile.mkdtemp(dir=_folder_until_exit())) / path.parent.name
+    new_folder = tempfile.mkdtemp(dir=_folder_until_exit())
+    target = Path(new_folder) / path.parent.name
     found = []
     for start, end in zip(starts, ends, strict=True):
         header, _, body = text[start:end].partition("\n")
@@ -86,8 +93,8 @@ def _split_shared_file(path: Path) -> list[Solution]:
         kind = "wrong" if is_wrong else "right"
         file = target / kind / exercise / f"line_{line}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Above the first solution stands what all of them share.
-        file.write_text(f"{header}\n{text[: starts[0]]}{body}", encoding="utf-8")
+        shared = text[: starts[0]]  # stands above the first solution
+        file.write_text(f"{header}\n{shared}{body}", encoding="utf-8")
         found.append(Solution(file, f"{path.name}, line {line}", is_wrong))
     return found
 

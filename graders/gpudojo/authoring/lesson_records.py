@@ -88,15 +88,17 @@ def describe_run(snippet: Snippet, setup: str = "") -> str:
     BadDay where the options of the snippet are wrong.
     """
     run = _run_snippet(snippet, setup)
+    code = snippet.code.splitlines()
     if "timeline" in snippet.options:
-        drawing = _draw_timeline(run.ledger, run.file, snippet.code.splitlines())
+        drawing = _draw_timeline(run.ledger, run.file, code)
     else:
-        code = snippet.code.splitlines()
         drawing = _draw_table(run.ledger, run.file, code, setup.splitlines())
     parts = [drawing or NOTHING]
     printed = run.output.rstrip()
     if printed:
-        parts.append(PRINTED + printed.replace("\n", "\n" + " " * len(PRINTED)))
+        indent = " " * len(PRINTED)
+        indented = printed.replace("\n", f"\n{indent}")
+        parts.append(f"{PRINTED}{indented}")
     if run.error:
         # Of some errors general advice follows the first line.
         first_line = run.error.splitlines()[0]
@@ -155,6 +157,7 @@ def _run_snippet(snippet: Snippet, setup: str) -> _SnippetRun:
 
 
 def _describe_error(error: Exception) -> str:
+    """The type of an error, with its module unless it is Python's own, and its text."""
     kind = type(error)
     text = f"{kind.__module__}.{kind.__name__}: {error}"
     return text.removeprefix("builtins.")
@@ -200,7 +203,8 @@ def _lay_out_table(rows: list[_TableRow]) -> str:
     """The rows as text: each column as wide as its widest cell, code cut where it is too long."""
     widths = []
     for column in range(len(rows[0].cells)):
-        widths.append(max(len(row.cells[column]) for row in rows))
+        lengths = [len(row.cells[column]) for row in rows]
+        widths.append(max(lengths))
     # What the columns leave of the width is for code.
     room = WIDTH - sum(widths) - 2 * len(widths)
     longest = max(len(row.text) for row in rows)
@@ -230,9 +234,10 @@ def _draw_timeline(ledger: Ledger, file: str, code: list[str]) -> str:
     lanes = [line[LABEL_WIDTH:] for line in drawn[:3]]
     # Between the lanes of host and device are copies, with their sizes: letters there are units.
     lanes[1] = re.sub(r"[\w.]", "", lanes[1])
+    drawn_signs = "\n".join(lanes)
     signs = []
     for sign, meaning in MARKS.values():
-        if any(sign in lane for lane in lanes):
+        if sign in drawn_signs:
             signs.append(f"{sign} {meaning}".replace(" ", NBSP))
     legend = textwrap.wrap("   ".join(signs), WIDTH)
     lines = ["recorded, in order:"]
@@ -292,8 +297,10 @@ def _solution_lines_in(name: str, source: str, reference: Path) -> list[str]:
     for stub in stubs.values():
         lines.difference_update(line.strip() for line in stub.splitlines())
     for path in sorted(reference.glob("*.py")):
-        for block in solution_blocks(path.read_text(encoding="utf-8")):
-            for number, text in block:
-                if text.strip() in lines:
-                    found.append(f"{name} shows line {number} of {path.name}: {text.strip()}")
+        solution = path.read_text(encoding="utf-8")
+        for block in solution_blocks(solution):
+            for line in block:
+                text = line.text.strip()
+                if text in lines:
+                    found.append(f"{name} shows line {line.number} of {path.name}: {text}")
     return found

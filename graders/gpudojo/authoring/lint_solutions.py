@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -177,9 +177,11 @@ def trial_findings(
             return
     yield from paid_for_nothing(exercise, path.read_text(encoding="utf-8"), reference)
     for solution in solutions:
-        claim = solution.claim if solution.wrong else None
-        if solution.wrong and claim is None:
-            continue
+        claim = None
+        if solution.wrong:
+            claim = solution.claim
+            if claim is None:
+                continue
         for function in _functions_to_try(exercise, solution, claim):
             results = grade_on_virtual_device(exercise, function, solution.path, reference)
             problem = _trial_problem(results, claim)
@@ -213,7 +215,9 @@ def _trial_problem(results: Sequence[CheckResult], claim: Claim | None) -> str:
         got = f"{first.outcome} {first.check} as {first.misconception or '-'}"
     if claim is not None:
         claimed = f"{claim.check} as {claim.misconception or '-'}"
-        return "" if got == f"failed {claimed}" else f"got: {got}; it says: {claimed}"
+        if got == f"failed {claimed}":
+            return ""
+        return f"got: {got}; it says: {claimed}"
     if first is not None:
         return f"should pass and got: {got}: {first.happened}"
     return ""
@@ -273,18 +277,29 @@ def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> I
         path = Path(folder) / f"{exercise.stem}.py"
         for function in exercise.functions:
             points_by_answer: dict[str, float] = {}
-            paid_checks: list[str] = []
+            paid_checks: dict[str, None] = {}  # each once, in order
             for answer in idle_answers(source, function.name):
                 path.write_text(answer.text, encoding="utf-8")
                 results = grade_on_virtual_device(exercise, function, path, reference)
                 points_by_answer[answer.body] = sum(result.points for result in results)
                 for result in results:
-                    if result.points and result.check not in paid_checks:
-                        paid_checks.append(result.check)
-            best = max(points_by_answer, key=lambda body: points_by_answer[body])
-            if points_by_answer[best]:
-                paid = sum(1 for points in points_by_answer.values() if points)
-                answers = f"{paid} of {len(points_by_answer)} answers to `{function.name}`"
-                most = f"the most, {points_by_answer[best]:g}, for `{best}`"
-                text = f"{answers} that do nothing earn points, {most}"
+                    if result.points:
+                        paid_checks[result.check] = None
+            if paid_checks:
+                text = _describe_idle_answers(function.name, points_by_answer)
                 yield Finding(exercise.stem, f"{text}; paid for: {', '.join(paid_checks)}")
+
+
+def _describe_idle_answers(function: str, points_by_answer: Mapping[str, float]) -> str:
+    """How many of the answers to a function earn points, and which earns most."""
+    paid = 0
+    best = ""
+    most = 0.0
+    for answer, points in points_by_answer.items():
+        if points:
+            paid += 1
+        if points > most:
+            best = answer
+            most = points
+    answers = f"{paid} of {len(points_by_answer)} answers to `{function}`"
+    return f"{answers} that do nothing earn points, the most, {most:g}, for `{best}`"

@@ -79,7 +79,8 @@ def find_surroundings(root: Path) -> Surroundings:
     functions: dict[str, str] = {}
     for day in day_names():
         exercises = exercises_of(day)
-        stems_of_day = {path.stem for path in (root / "reference" / day).glob("[0-9][0-9]_*.py")}
+        references = root / "reference" / day
+        stems_of_day = {path.stem for path in references.glob("[0-9][0-9]_*.py")}
         for exercise in exercises:
             stems_of_day.add(exercise.stem)
             for function in exercise.functions:
@@ -217,12 +218,15 @@ def share_points(points: int, count: int) -> list[float]:
 
     The last one gets the remainder. Raises CannotBegin where there are too few points.
     """
-    each = 4 * points // count / 4
-    if not each:
+    quarters = 4 * points // count
+    if not quarters:
         raise CannotBegin(
             f"{count} functions need more than {points} points: at least a quarter each"
         )
-    return [each] * (count - 1) + [points - each * (count - 1)]
+    each = quarters / 4
+    shares = [each] * count
+    shares[-1] = points - each * (count - 1)
+    return shares
 
 
 def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None:
@@ -244,10 +248,10 @@ def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None
         raise NameTaken(name, f"{folder}/{name}")
     for other_day, stems in known.stems.items():
         for other_stem in stems:
-            # With the same number it would be the same file name, by which a submission's exercise
-            # is known.
             is_same_name = other_day == day and other_stem[3:] == name
-            if other_stem == stem or is_same_name:
+            # Even of another day: a submission's exercise is known by its file name.
+            is_same_file = other_stem == stem
+            if is_same_file or is_same_name:
                 raise NameTaken(name, f"{other_day} has an exercise {other_stem}")
     if stem[2] != "_":
         raise CannotBegin(
@@ -291,7 +295,7 @@ def refuse_functions(functions: tuple[str, ...], known: Surroundings) -> None:
 def refuse_title(title: str) -> None:
     """Raise BadName for a title that cannot stand in the texts as it is."""
     is_one_line = bool(title.strip()) and title.isprintable()
-    has_special_signs = any(sign in title for sign in '"\\$')
+    has_special_signs = not set(title).isdisjoint('"\\$')
     if not is_one_line or has_special_signs or len(title) > LONGEST_TITLE:
         rule = f'use one line of at most {LONGEST_TITLE} letters, without ", \\ and $'
         raise BadName("anything that has a title", title, rule)
@@ -311,14 +315,16 @@ def write_new(root: Path, files: Mapping[str, str | None]) -> list[str]:
         with contextlib.ExitStack() as undo:
             for name, text in files.items():
                 path = root / name
-                _make_folders(path if text is None else path.parent, undo)
-                if text is not None:
-                    with path.open("x", encoding="utf-8", newline="\n") as file:
-                        undo.callback(path.unlink)
-                        file.write(text)
+                if text is None:
+                    _make_folders(path, undo)
+                else:
+                    _make_folders(path.parent, undo)
+                    _write_new_file(path, text, undo)
             undo.pop_all()
     except OSError as error:
-        problem = f"cannot write {error.filename or root}: {error.strerror or error}"
+        path_of_error = error.filename or root
+        reason = error.strerror or error
+        problem = f"cannot write {path_of_error}: {reason}"
         raise CannotBegin(f"{problem}; nothing was written") from None
     return [name for name, text in files.items() if text is not None]
 
@@ -332,8 +338,18 @@ def _is_in_the_way(path: Path, is_folder: bool) -> bool:
     return path.exists()
 
 
+def _write_new_file(path: Path, text: str, undo: contextlib.ExitStack) -> None:
+    """Write a file that is not there yet; `undo` removes it again. Raises OSError."""
+    with path.open("x", encoding="utf-8", newline="\n") as file:
+        undo.callback(path.unlink)
+        file.write(text)
+
+
 def _make_folders(folder: Path, undo: contextlib.ExitStack) -> None:
-    """Make a folder and those above it that are missing; `undo` removes them again."""
+    """Make a folder and those above it that are missing; `undo` removes them again.
+
+    Raises OSError.
+    """
     for each in reversed((folder, *folder.parents)):
         if not each.is_dir():
             each.mkdir()

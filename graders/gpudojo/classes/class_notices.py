@@ -34,7 +34,8 @@ class _ExtensionNotices:
         """Note extensions of nobody, of several, of one by two names, and useless ones."""
         extension_of: dict[Participant, str] = {}
         for name in self.course.extensions:
-            matching = [each for each in self.participants if name_key(name) in each.all_names]
+            key = name_key(name)
+            matching = [each for each in self.participants if key in each.all_names]
             if not matching:
                 self._note_unknown(name)
             if len(matching) > 1:
@@ -65,7 +66,10 @@ class _ExtensionNotices:
 
 
 def _notices_about_overrides(book: Gradebook, participants: Sequence[Participant]) -> list[str]:
-    """Sentences about overrides that are unused, or belong to a student by name alone."""
+    """Sentences about overrides that are unused, or belong to a student by name alone.
+
+    Each is there once, though it may hold for several entries.
+    """
     if not book.overrides.log:
         return []
     items = _names_of_items(book)
@@ -76,7 +80,8 @@ def _notices_about_overrides(book: Gradebook, participants: Sequence[Participant
     notices = []
     for entry in book.overrides.entries_in_force().values():
         if entry.item in items:
-            doubt = _doubt_about_owner(book, entry, owners.get(entry.key))
+            owner = owners.get(entry.key)
+            doubt = _doubt_about_owner(book, entry, owner)
         else:
             doubt = (
                 f"{entry.item} is not graded any more; points of {entry.student} for it are unused"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -82,14 +81,17 @@ class _SummaryPrinter:
         }
         texts = [f"{count} {what}" for what, count in counts.items() if count]
         if texts:
-            print_text(self.console, f"{', '.join(texts)}.")
+            sentence = ", ".join(texts)
+            print_text(self.console, f"{sentence}.")
 
     def _describe_runs(self) -> str:
         """How many submissions ran, in which time, and at which speed."""
         graded = self.graded
-        text = f"{graded.ran} graded in {seconds_in_words(graded.seconds)}"
+        time = seconds_in_words(graded.seconds)
+        text = f"{graded.ran} graded in {time}"
         if graded.ran > 1 and graded.seconds > 0:
-            text += f" ({graded.ran / graded.seconds:.1f}/s)"
+            speed = graded.ran / graded.seconds
+            text += f" ({speed:.1f}/s)"
         return text
 
     def _print_distribution(self) -> None:
@@ -102,15 +104,19 @@ class _SummaryPrinter:
             title = "Published points in percent, of those who handed in"
         mean = sum(percents) / len(percents)
         self._print_title(f"{title}: mean {mean:.1f}")
-        tenths = Counter(min(int(percent // 10), 9) for percent in percents)
-        most = max(tenths.values())
-        for tenth in range(10):
-            count = tenths[tenth]
+        tenths = [0] * 10
+        for percent in percents:
+            tenth = min(int(percent // 10), 9)
+            tenths[tenth] += 1
+        for tenth, count in enumerate(tenths):
             first = tenth * 10
             last = 100 if tenth == 9 else first + 9
             name = f"{first:>3}–{last}"
-            bar = "█" * round(BAR_WIDTH * count / most)
-            print_text(self.console, f"{name:>8}  {bar} {count or ''}".rstrip())
+            bar = "█" * round(BAR_WIDTH * count / max(tenths))
+            line = f"{name:>8}  {bar}"
+            if count:
+                line += f" {count}"
+            print_text(self.console, line.rstrip())
 
     def _print_hardest_checks(self) -> None:
         """Print the checks that most students missed."""
@@ -127,7 +133,9 @@ class _SummaryPrinter:
         lines = []
         for id_, count in self.tally.misconceptions.most_common(MISCONCEPTIONS_SHOWN):
             misconception = known_misconceptions().get(id_)
-            name = misconception.name if misconception else id_
+            name = id_
+            if misconception is not None:
+                name = misconception.name
             lines.append(f"{count:>5}  {name}")
         self._print_list("Most common misconceptions", lines)
 
@@ -139,6 +147,7 @@ class _SummaryPrinter:
         self._print_list("Needs review", _indent_lines(reviews), not_listed)
 
     def _print_title(self, title: str) -> None:
+        """Print an empty line, and a title in bold."""
         print_text(self.console, f"\n{title}", style="bold")
 
     def _print_list(self, title: str, lines: Sequence[str], not_listed: int = 0) -> None:
@@ -154,4 +163,5 @@ class _SummaryPrinter:
 
 
 def _indent_lines(lines: Iterable[str]) -> list[str]:
+    """The lines as they stand below a title."""
     return [f"{INDENT}{line}" for line in lines]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import zoneinfo
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -171,8 +171,10 @@ class _CourseReader:
             reason = f"the year must be from {YEARS[0]} to {YEARS[-1]}, not {date.year}"
             raise self.bad_setting(reason, *setting)
         if date.tzinfo is not None:
-            # In the zone, if one is named: days of an extension may include a change of clocks.
-            return date.astimezone(self.zone) if zone_name else date
+            if not zone_name:
+                return date
+            # In the zone that is named: days of an extension may include a change of clocks.
+            return date.astimezone(self.zone)
         if not zone_name:
             raise self.bad_setting(
                 f"a time zone is missing: write {date.isoformat()}+01:00, "
@@ -188,7 +190,8 @@ class _CourseReader:
     def _doubt_about_time(self, local: datetime.datetime) -> str:
         """Why a time in the zone is not one time: clocks are changed then. Empty for most."""
         zone_name = self.settings.time_zone
-        there_and_back = local.astimezone(datetime.UTC).astimezone(self.zone)
+        in_utc = local.astimezone(datetime.UTC)
+        there_and_back = in_utc.astimezone(self.zone)
         if there_and_back.replace(tzinfo=None) != local.replace(tzinfo=None):
             return f"there is no such time in {zone_name}: clocks are set forward then"
         second = local.replace(fold=1)
@@ -204,11 +207,16 @@ class _CourseReader:
         worths = {}
         for name, value in self.settings.exercises.items():
             worths[name] = self._read_worth(name, value)
-        all_is_extra = all(worth.extra for worth in worths.values())
-        items_count = any(item.points and not item.extra for item in self.settings.by_hand)
-        if worths and all_is_extra and not items_count:
+        if worths and not self._something_counts(worths):
             raise self.bad_setting("all of it is extra credit; something has to count", "exercises")
         return worths
+
+    def _something_counts(self, worths: Mapping[str, Worth]) -> bool:
+        """True if an exercise, or an item with points that people grade, is no extra credit."""
+        for worth in worths.values():
+            if not worth.extra:
+                return True
+        return any(item.points and not item.extra for item in self.settings.by_hand)
 
     def _read_worth(self, name: str, value: Any) -> Worth:
         """What one exercise counts. Raises BadFile for points that are out of range."""
@@ -270,13 +278,8 @@ class _CourseReader:
             members = convert_setting(self.path, self.text, value, list[str], "groups", group)
             for member in members:
                 key = name_key(member)
-                other = group_of.get(key)
-                if not key:
-                    raise self.bad_setting("a name is missing", "groups", group)
-                if other == group:
-                    raise self.bad_setting(f"{member!r} is listed twice", "groups", group)
-                if other is not None:
-                    reason = f"{member!r} is in the group {other}, too"
+                reason = _doubt_about_member(member, group, group_of.get(key))
+                if reason:
                     raise self.bad_setting(reason, "groups", group)
                 group_of[key] = group
             groups[group] = tuple(members)
@@ -330,9 +333,23 @@ class _CourseReader:
         roster = self.path.parent / name
         if not roster.is_file():
             near = [table.name for table in self.path.parent.glob("*.csv")]
-            reason = f"there is no file {roster}{suggest_name(name, near)}"
-            raise self.bad_setting(reason, "roster")
+            hint = suggest_name(name, near)
+            raise self.bad_setting(f"there is no file {roster}{hint}", "roster")
         return roster
+
+
+def _doubt_about_member(member: str, group: str, other: str | None) -> str:
+    """Why somebody cannot be in a group. Empty where they can.
+
+    `other` is the group that has the name already; None if no group has it.
+    """
+    if not name_key(member):
+        return "a name is missing"
+    if other is None:
+        return ""
+    if other == group:
+        return f"{member!r} is listed twice"
+    return f"{member!r} is in the group {other}, too"
 
 
 def _doubt_about_name(name: str, used: Collection[str]) -> str:
@@ -361,11 +378,12 @@ def template_text(day: str, exercises: Sequence[Exercise]) -> str:
         for function in exercise.functions:
             points += [check.points for check in function.checks]
         points_by_stem[exercise.stem] = sum_points(points)
-    width = max((len(stem) for stem in points_by_stem), default=0) + len('""')
+    longest = max(map(len, points_by_stem), default=0)
+    width = longest + len('""')
     lines = []
     for stem, worth in points_by_stem.items():
-        quoted = f'"{stem}"'
-        lines.append(f"# {quoted:{width}} = {worth:g}")
+        quoted = f'"{stem}"'.ljust(width)
+        lines.append(f"# {quoted} = {worth:g}")
     total = sum_points(points_by_stem.values())
     text = TEMPLATE.read_text(encoding="utf-8")
     return text.format(day=day, total=total, exercises="\n".join(lines))

@@ -47,7 +47,8 @@ def stub_of(source: str, path: str = "reference") -> str:
             if not begun_at:
                 raise BadMarkers(path, number, "a solution ends that has not begun")
             begun_at = 0
-            lines += [margin + text for text in instead or [IN_STUB]]
+            for line_of_stub in instead or [IN_STUB]:
+                lines.append(f"{margin}{line_of_stub}")
         elif begun_at and text.startswith(INSTEAD):
             instead.append(text.removeprefix(INSTEAD))
         elif "SOLUTION" in text and text.startswith("#"):
@@ -60,7 +61,10 @@ def stub_of(source: str, path: str = "reference") -> str:
 
 
 def solution_blocks(source: str) -> list[list[NumberedLine]]:
-    """Return the lines between each pair of solution markers."""
+    """Return the lines between each pair of solution markers, which must be as `stub_of` wants.
+
+    Lines for the stub alone are left out.
+    """
     blocks: list[list[NumberedLine]] = []
     inside = False
     for number, line in enumerate(source.splitlines(), 1):
@@ -90,12 +94,13 @@ def stubs_of_day(reference: Path) -> dict[str, str]:
     """Return every stub of a day, by file name; raises BadMarkers."""
     stubs = {}
     for path in sorted(reference.glob("*.py")):
-        stubs[path.name] = stub_of(path.read_text(encoding="utf-8"), str(path))
+        source = path.read_text(encoding="utf-8")
+        stubs[path.name] = stub_of(source, str(path))
     return stubs
 
 
 def stale_stubs(reference: Path, exercises: Path) -> list[str]:
-    """Return the names of stubs that are missing, changed or left over."""
+    """Return the names of stubs that are missing, changed or left over; raises BadMarkers."""
     wanted = stubs_of_day(reference)
     present = {}
     if exercises.exists():
@@ -106,7 +111,10 @@ def stale_stubs(reference: Path, exercises: Path) -> list[str]:
 
 
 def write_stubs(reference: Path, exercises: Path) -> list[str]:
-    """Write the stubs of a day, and return the names of those that changed."""
+    """Write the stubs of a day, and return the names of those that changed.
+
+    Stubs that are left over stay. Raises BadMarkers before anything is written.
+    """
     changed = stale_stubs(reference, exercises)
     exercises.mkdir(parents=True, exist_ok=True)
     for name, text in stubs_of_day(reference).items():

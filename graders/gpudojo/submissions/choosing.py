@@ -132,7 +132,9 @@ def choose_definitions(
     names: set[str] = set()
     for exercise in exercises:
         names.update(function.name for function in exercise.functions)
-    bindings, unreadable = _bindings_in_files(files, names, {} if trees is None else trees)
+    if trees is None:
+        trees = {}
+    bindings, unreadable = _bindings_in_files(files, names, trees)
     # The best definition of each function.
     versions = _versions_of_files(bindings)
     definitions = []
@@ -142,8 +144,8 @@ def choose_definitions(
             definitions.append(chooser.choose_definition(files, bindings))
     # Where nothing can be graded, the first file that could not be read is the reason.
     problem = None
-    nothing_works = all(chosen.state in (State.MISSING, State.BROKEN) for chosen in definitions)
-    if nothing_works and unreadable:
+    states = {chosen.state for chosen in definitions}
+    if unreadable and states <= {State.MISSING, State.BROKEN}:
         path, reason = next(iter(unreadable.items()))
         problem = f"{name_in_text(path)} could not be read: {reason}."
     return Choice(tuple(definitions), tuple(unreadable.items()), problem)
@@ -181,7 +183,9 @@ def _bindings_in_files(
 
 def _may_name_any(data: bytes, names: set[str]) -> bool:
     """False if a file names none of the functions: it is not parsed then."""
-    return b"\\u" in data or any(name.encode() in data for name in names)
+    if b"\\u" in data:  # a letter of a name may be written so in a notebook
+        return True
+    return any(name.encode() in data for name in names)
 
 
 def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
@@ -201,11 +205,13 @@ def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
             groups.setdefault(key, []).append(path)
     versions: dict[str, tuple[str, ...]] = {}
     for group in groups.values():
-        if len(group) > 1:
-            ordered = sorted(
-                group, key=lambda path: (-work[path], -copy_number(path), depth_key(path))
-            )
-            versions |= dict.fromkeys(group, tuple(ordered))
+        if len(group) == 1:
+            continue
+        # The last of these sorts counts most.
+        group.sort(key=depth_key)
+        group.sort(key=copy_number, reverse=True)
+        group.sort(key=work.__getitem__, reverse=True)
+        versions |= dict.fromkeys(group, tuple(group))
     return versions
 
 
@@ -289,6 +295,7 @@ class _Chooser:
         return _NameRank(rank, _is_notebook(path))
 
     def _is_named_for_exercise(self, path: str) -> bool:
+        """True if the name of a file is that of the exercise."""
         return self._rank_name(path).rank == _FOR_EXERCISE
 
     def _missing_definition(self, files: Mapping[str, bytes]) -> ChosenDefinition:
