@@ -15,10 +15,16 @@ def name_key(name: str) -> str:
     if not name.isascii():
         composed = unicodedata.normalize("NFC", name)
         name = "".join(c for c in composed if unicodedata.category(c) != "Cf")
+    words = _first_name_first(name).split()
+    return " ".join(words).casefold()
+
+
+def _first_name_first(name: str) -> str:
+    """A name without a comma: "Ada Example" for "Example, Ada". Others stay as they are."""
     last, comma, first = name.partition(",")
-    if comma:
-        name = f"{first} {last}"
-    return " ".join(name.split()).casefold()
+    if not comma:
+        return name
+    return f"{first} {last}"
 
 
 def spellings_of(name: str) -> list[str]:
@@ -27,13 +33,13 @@ def spellings_of(name: str) -> list[str]:
     "Ada Example" and "Example, Ada" are both ["adaexample", "exampleada"].
     """
     plain = unicodedata.normalize("NFKD", name).casefold()
-    last, comma, first = plain.partition(",")
-    if comma:
-        plain = f"{first} {last}"
     words = []
-    for part in re.split(r"[\s_.-]+", plain):
+    for part in re.split(r"[\s_.-]+", _first_name_first(plain)):
         letters = "".join(c for c in part if c.isalnum())
         if letters:
             words.append(letters)
-    orders = ["".join(words[n:] + words[:n]) for n in range(len(words))]
+    orders = []
+    for first in range(len(words)):
+        order = words[first:] + words[:first]
+        orders.append("".join(order))
     return list(dict.fromkeys(orders))

@@ -52,7 +52,9 @@ class Roster:
         They are looked for by id, then by name, then by an id that is part of a name.
         """
         known_names = [name for name in names if name]
-        ids = [identifier, *known_names] if identifier else known_names
+        ids = list(known_names)
+        if identifier:
+            ids.insert(0, identifier)
         return (
             self._rows_with_id(ids)
             or self._rows_with_name(known_names)
@@ -80,9 +82,9 @@ class Roster:
         rows = set()
         for name in names:
             for part in _PARTS_OF_NAME.split(name):
-                key = name_key(part)
-                if len(part) >= _SHORTEST_ID and key in self._rows_by_id:
-                    rows |= self._rows_by_id[key]
+                if len(part) < _SHORTEST_ID:
+                    continue
+                rows |= self._rows_by_id.get(name_key(part), set())
         return rows
 
     def match_people(
@@ -117,4 +119,5 @@ class Roster:
         for row in rows:
             person = self.rows[row]
             alike.append(person.id or person.name)
-        return f"several on the roster match {name}: {', '.join(sorted(alike))}"
+        listed = ", ".join(sorted(alike))
+        return f"several on the roster match {name}: {listed}"

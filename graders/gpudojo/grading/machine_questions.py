@@ -46,8 +46,9 @@ def asks_about_machine(statements: list[ast.stmt]) -> bool:
     """True if a file asks when it is run, or in a function that remembers the answer."""
     functions = [node for node in statements if isinstance(node, _FUNCTIONS)]
     asking = _functions_that_ask(functions)
-    if any(node.name in asking and _remembers_answer(node) for node in functions):
-        return True
+    for function in functions:
+        if function.name in asking and _remembers_answer(function):
+            return True
     imported = _names_from_devices(statements)
     for node in _run_with_file(statements):
         if _name_or_question(node) in QUESTIONS or _keeps_device_function(node, imported):
@@ -74,7 +75,10 @@ def _names_from_devices(statements: list[ast.stmt]) -> set[str]:
     """The names of functions of a device in a file: `from torch.cuda import synchronize`."""
     names: set[str] = set()
     for node in statements:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] in DEVICES:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = (node.module or "").rpartition(".")[2]
+        if module in DEVICES:
             names.update(alias.asname or alias.name for alias in node.names)
     return names
 
@@ -99,18 +103,20 @@ def _keeps_device_function(node: ast.AST, imported: set[str]) -> bool:
         return False
     if node.attr in DEVICES:
         return False
-    owner = node.value
-    name = owner.attr if isinstance(owner, ast.Attribute) else _name_or_question(owner)
-    return name in DEVICES
+    match node.value:
+        case ast.Attribute(attr=owner) | ast.Name(id=owner):
+            return owner in DEVICES
+    return False
 
 
 def _remembers_answer(function: ast.AST) -> bool:
     """True if what a function finds out is kept for the next call, by a cache or a global name."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Global):
-            return True
-        if getattr(node, "attr", getattr(node, "id", None)) in CACHES:
-            return True
+        match node:
+            case ast.Global():
+                return True
+            case ast.Attribute(attr=name) | ast.Name(id=name) if name in CACHES:
+                return True
     return False
 
 
@@ -129,6 +135,8 @@ def _run_with_file(statements: list[ast.stmt]) -> Iterator[ast.AST]:
             if not isinstance(node, ast.Lambda):
                 waiting += node.decorator_list
             continue
-        # Who replaces a function of torch's does not keep it.
-        if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
-            waiting += ast.iter_child_nodes(node)
+        match node:
+            case ast.Attribute(ctx=ast.Store()):
+                pass  # who replaces a function of torch's does not keep it
+            case _:
+                waiting += ast.iter_child_nodes(node)

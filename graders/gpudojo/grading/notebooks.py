@@ -42,6 +42,7 @@ class Notebook(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> str:
+        """The code of all cells, one after the other."""
         return "\n".join(cell.source for cell in self.cells) + "\n"
 
     def place_of_line(self, line: int) -> tuple[int, int]:
@@ -83,8 +84,9 @@ def _sources_of_cells(data: bytes) -> list[str]:
         raise NotANotebook(f"it is not UTF-8 text: {byte}") from None
     except Exception as error:
         # nbformat lets through what json, its validators and its converters raise.
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise NotANotebook(f"it is not a notebook ({type(error).__name__}: {reason})") from None
+        kind = type(error).__name__
+        first_line, *_ = str(error).splitlines() or [""]
+        raise NotANotebook(f"it is not a notebook ({kind}: {first_line[:200]})") from None
 
 
 def without_magics(source: str) -> str:
@@ -94,9 +96,13 @@ def without_magics(source: str) -> str:
     stumbles, so that a text in a string that looks like one is left alone.
     """
     lines = source.splitlines() or [""]
-    head = next((index for index, text in enumerate(lines) if text.strip()), 0)
+    # A magic of the whole cell, in the first line that is not empty.
+    head = 0
+    while head + 1 < len(lines) and not lines[head].strip():
+        head += 1
     if lines[head].startswith("%%"):
-        if lines[head].split()[0] not in _PYTHON_MAGICS:
+        magic = lines[head].split()[0]
+        if magic not in _PYTHON_MAGICS:
             return "\n" * (len(lines) - 1)
         lines[head] = ""
     if len(source) > _LARGEST_CELL:
@@ -107,7 +113,9 @@ def without_magics(source: str) -> str:
             break
         text = lines[index]
         indent = text[: len(text) - len(text.lstrip())]
-        lines[index] = f"{indent}pass" if indent else ""
+        lines[index] = ""
+        if indent:
+            lines[index] = f"{indent}pass"
     return "\n".join(lines)
 
 
@@ -120,11 +128,13 @@ def _line_of_syntax_error(lines: list[str]) -> int | None:
         ast.parse("\n".join(lines))
     except SyntaxError as error:
         index = (error.lineno or 0) - 1
-        return index if 0 <= index < len(lines) else None
+        if 0 <= index < len(lines):
+            return index
     except (ValueError, RecursionError, MemoryError):
-        return None
+        pass  # it tells no line
     return None
 
 
 def _is_magic(line: str) -> bool:
+    """True for a line that only IPython understands. A very long one is not looked at."""
     return len(line) <= _LONGEST_LINE and _MAGIC.match(line) is not None

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from virtual_cuda import ledger
 from virtual_cuda.hooks import USUAL_GPU
 from virtual_cuda.ledger import (
+    Record,
     Timeline,
     columns_of,
     draw_timeline,
@@ -74,7 +75,10 @@ class LineTable:
 
 
 def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
-    """The table of the busiest call. Returns None if it did not use a device."""
+    """The table of the busiest call. Returns None if it did not use a device.
+
+    First the lines of the function's own cell, then those of other cells that did something.
+    """
     records = tuple(record for record in busiest.records if record.site is not None)
     spent = busiest.seconds_by_record()
     sums = ledger.totals(records, spent)
@@ -88,19 +92,26 @@ def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
         if file == function.file:
             continue
         number = f"{cell_name(file)}:{line}".lstrip(":")
-        for row in line_rows(records, file, [linecache.getline(file, line)], line, spent):
+        code = linecache.getline(file, line)
+        for row in line_rows(records, file, [code], line, spent):
             if any(row.cells):
                 rows.append(CellLine(number, row.code, row.cells))
     rows.append(CellLine("", "total", sums))
-    waits = []
-    hot = questions.hot_lines(questions.waits(records), at_least=2)
-    for (file, line), count in hot.items():
-        if file == function.file:
-            waits.append(f"Line {line} made the host wait for the device {count} times.")
     device = busiest.device
     if spent is not None:
         device = f"{device}, and how long it would take on {USUAL_GPU} (modelled)"
+    waits = _sentences_about_waits(records, function.file)
     return LineTable(columns_of(spent), tuple(rows), tuple(waits), device)
+
+
+def _sentences_about_waits(records: Sequence[Record], file: str) -> list[str]:
+    """A sentence for each line of a file at which the host waited more than once."""
+    sentences = []
+    hot_lines = questions.hot_lines(questions.waits(records), at_least=2)
+    for (file_of_line, line), count in hot_lines.items():
+        if file_of_line == file:
+            sentences.append(f"Line {line} made the host wait for the device {count} times.")
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -189,11 +200,16 @@ def report_function(
 ) -> FunctionReport:
     """The report of one function: results, texts, hints, and what its busiest call did."""
     parts = tuple(_parts_about(result, student) for result in results)
-    failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
-    passed = all(result.outcome is Outcome.PASSED for result in results)
+    outcomes = [result.outcome for result in results]
     # Hints are about the first check that failed; without one, about the whole function.
-    count = hints if failed or (hints > 1 and not passed) else 0
-    every = hints_about(failed, function) if failed else function.hints
+    count = 0
+    every = function.hints
+    if Outcome.FAILED in outcomes:
+        first_failed = results[outcomes.index(Outcome.FAILED)]
+        count = hints
+        every = hints_about(first_failed, function)
+    elif hints > 1 and set(outcomes) - {Outcome.PASSED}:
+        count = hints
     more = f"check({student.name}, hints={count + 1})"
     return FunctionReport(
         function.name,
@@ -209,7 +225,9 @@ def report_function(
 
 def _parts_about(result: CheckResult, student: SessionFunction) -> tuple[Part, ...]:
     """The labelled texts about one result."""
-    place = student.describe_line(result.line) if result.line is not None else ""
+    place = ""
+    if result.line is not None:
+        place = student.describe_line(result.line)
     headline, parts = headline_and_parts(result, place)
     if result.outcome is Outcome.BLOCKED:
         parts = [Part("blocked by", f"`{result.blocked_by}`, which has to pass first")]
@@ -217,7 +235,9 @@ def _parts_about(result: CheckResult, student: SessionFunction) -> tuple[Part, .
         happened = [part for part in parts if part.label == "happened"]
         parts = [Part("our fault", headline), *happened]
     elif result.outcome is Outcome.TODO:
-        parts = [Part("to do", result.happened)] if result.happened else []
+        parts = []
+        if result.happened:
+            parts.append(Part("to do", result.happened))
     return tuple(parts)
 
 
@@ -264,12 +284,18 @@ def _table_lines(table: LineTable) -> Iterator[str]:
         rows.append(row._replace(code=code))
     number_width = max(len(row.number) for row in rows)
     code_width = max(len(row.code) for row in rows)
-    widths = [max(map(len, column)) for column in zip(*(row.cells for row in rows), strict=True)]
+    cells_of_rows = [row.cells for row in rows]
+    widths = []
+    for column in zip(*cells_of_rows, strict=True):
+        widths.append(max(map(len, column)))
     yield f"  What each line did in the busiest call, on {table.device}:"
     for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row.cells, widths, strict=True)]
-        counts = "  ".join(cells)
-        yield f"  {row.number:>{number_width}}  {row.code:{code_width}}  {counts}".rstrip()
+        number = row.number.rjust(number_width)
+        code = row.code.ljust(code_width)
+        line = f"  {number}  {code}"
+        for cell, width in zip(row.cells, widths, strict=True):
+            line += f"  {cell.rjust(width)}"
+        yield line.rstrip()
     for sentence in table.waits:
         yield f"  {sentence}"
 
@@ -281,7 +307,9 @@ def _points_lines(table: PointsTable) -> Iterator[str]:
         bar = progress_bar(row.points, row.max_points)
         points = f"{row.points:5.4g} of {row.max_points:<4g}"
         yield f"{row.exercise:{width}}  {bar}  {points}  {row.state}"
-    yield f"{'total':{width}}  {'':{BAR_WIDTH}}  {table.points:5.4g} of {table.max_points:g}"
+    total = "total".ljust(width)
+    no_bar = " " * BAR_WIDTH
+    yield f"{total}  {no_bar}  {table.points:5.4g} of {table.max_points:g}"
     if table.following:
         yield f"next: {table.following}"
     elif table.done:
@@ -316,4 +344,5 @@ def _html_template() -> jinja2.Template:
 
 def _mark_code(text: str) -> Markup:
     """A text in which `code` is marked, and everything is escaped."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+    escaped = str(escape(text))
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped))

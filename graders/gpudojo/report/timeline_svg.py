@@ -273,7 +273,7 @@ class _CallDrawing:
 
     def _draw_pass(self, x: float, event: TimelineEvent) -> Markup:
         """Return the sign of a pass or a step, in the lane of the host."""
-        scale = _clamp(self.slot / 8, 0.6, 1.6)
+        scale = _clamp_value(self.slot / 8, 0.6, 1.6)
         outline = SHAPES_OF_PASSES[event.kind]
         path = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
         shape = path.format(x, HOST.middle, scale, outline)
@@ -290,14 +290,14 @@ class _CallDrawing:
         for each in group:
             x = self.x_of(each.place)
             ticks += f"M{x:.1f} {top:g}V{bottom}"
-        width = _clamp(self.slot * 0.55, 0.6, 3)
+        width = _clamp_value(self.slot * 0.55, 0.6, 3)
         shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, width)
         words = f"{_describe_operations(event, len(group))} ({_list_names(group)})"
         return self._with_title(f"tick {mark_of(event)}", event, shape, words)
 
     def _pillar_path(self, x: float) -> str:
         """Return the path of a wait, which goes through both lanes."""
-        width = _clamp(self.slot * 0.6, 2, 4)
+        width = _clamp_value(self.slot * 0.6, 2, 4)
         left = x - width / 2
         top = HOST.top - 6
         bottom = DEVICE.bottom + 6
@@ -308,7 +308,7 @@ class _CallDrawing:
 
         It goes from the lane of the host to that of the device, or back; `x` is its middle.
         """
-        carried = _clamp(event.bytes, 0, self.widest)  # untrusted, and may be negative
+        carried = _clamp_value(event.bytes, 0, self.widest)  # untrusted, and may be negative
         share = math.log2(1 + carried) / math.log2(1 + self.widest)
         half = (1 + 5 * share) / 2  # of the width
         head = half + 2.5
@@ -365,7 +365,7 @@ class _CallDrawing:
         return MEMORY.bottom - MEMORY.height * share
 
 
-def _clamp(value: float, lowest: float, highest: float) -> float:
+def _clamp_value(value: float, lowest: float, highest: float) -> float:
     """Return the value, or the nearer of two bounds where it is not between them."""
     return min(max(value, lowest), highest)
 

@@ -149,7 +149,9 @@ def _iso_date(text: str) -> str:
 
 def _scalar_text(value: str) -> str:
     """The text of a simple YAML scalar, on one line, without control characters."""
-    quote = value[0] if len(value) >= 2 and value[0] == value[-1] else ""
+    quote = ""
+    if len(value) >= 2 and value[0] == value[-1]:
+        quote = value[0]
     if quote == "'":
         value = value[1:-1].replace("''", "'")
     elif quote == '"':
@@ -161,4 +163,6 @@ def _scalar_text(value: str) -> str:
 def _escaped_character(match: re.Match[str]) -> str:
     """The character that an escape stands for."""
     code = match[1] or match[2]
-    return chr(int(code, 16)) if code else match[3]
+    if not code:
+        return match[3]
+    return chr(int(code, 16))
