@@ -43,23 +43,24 @@ def declaration_findings(exercise: Exercise, mistakes: Container[str] = ()) -> I
 
 def _problems_of_function(function: Function, mistakes: Container[str]) -> Iterator[str]:
     """Sentences about the hints, probes and checks of a function."""
+    name = function.name
     if not function.hints:
-        yield f"`{function.name}` has no hints"
+        yield f"`{name}` has no hints"
     if not function.probes or not function.checks:
-        yield f"`{function.name}` has no probes or no checks"
+        yield f"`{name}` has no probes or no checks"
     # Hints and needs must name what there is.
     names = [check.name for check in function.checks]
     for key in function.written_hints.keys:
         if key not in names and key not in mistakes:
-            yield f"`{function.name}` has hints on {key!r}, no check of it and no mistake"
+            yield f"`{name}` has hints on {key!r}, no check of it and no mistake"
     judged_before: set[str] = set()
     for check in function.checks:
         for need in check.needs:
             if need not in judged_before:
-                yield f"{function.name}::{check.name} needs {need!r}, not judged before it"
+                yield f"{name}::{check.name} needs {need!r}, not judged before it"
         judged_before.add(check.name)
-    for name in _names_given_twice(names):
-        yield f"`{function.name}` has two checks named {name}"
+    for check_name in _names_given_twice(names):
+        yield f"`{name}` has two checks named {check_name}"
 
 
 def _names_given_twice(names: Sequence[str]) -> list[str]:

@@ -64,11 +64,11 @@ class _EntryWriter:
         written = write_results(book, changed=before)
         self._print_changes(before)
         # By other rules than at the last time, and not by what was given.
-        lines = written.tally.changed_by_rules[:MOST_LINES]
-        if lines:
+        first_changes = written.tally.changed_by_rules[:MOST_LINES]
+        if first_changes:
             click.echo(RULES_CHANGED)
-        for line in lines:
-            _print_line(f"  {line}")
+        for change in first_changes:
+            _print_line(f"  {change}")
         sentence = f"{written.path} and {book.overrides.path} written."
         if self.gives:
             sentence += f" To undo it: dojo override --undo --out {book.out}"

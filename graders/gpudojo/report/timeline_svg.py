@@ -191,7 +191,10 @@ def _activities_in_lane(row: Lane, lane: Strip) -> Iterator[Markup]:
 
 
 def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Strip) -> str:
-    """Return the path of the parts of a lane in which one thing was done; empty if none."""
+    """Return the path of the parts of a lane in which one thing was done; empty if none.
+
+    A part is a rectangle on the bottom of the lane, as high as its percentage.
+    """
     width = WIDTH / max(len(parts), 1)
     outline = ""
     for place, (part_kind, percent) in enumerate(parts):
@@ -296,7 +299,7 @@ class _CallDrawing:
         return self._with_title(f"tick {mark_of(event)}", event, shape, words)
 
     def _pillar_path(self, x: float) -> str:
-        """Return the path of a wait, which goes through both lanes."""
+        """Return the path of a wait, which goes through both lanes; `x` is its middle."""
         width = _clamp_value(self.slot * 0.6, 2, 4)
         left = x - width / 2
         top = HOST.top - 6
@@ -343,7 +346,10 @@ class _CallDrawing:
         return f"line {event.line}: {code}\n"
 
     def draw_memory(self) -> Markup:
-        """Return the area of the memory in use after each event, and a line at the peak."""
+        """Return the area of the memory in use after each event, and a line at the peak.
+
+        A new height begins where the slot of its event does.
+        """
         area = f"M{LEFT} {MEMORY.bottom}"
         last_y = None
         for place, event in enumerate(self.timeline.events):

@@ -34,6 +34,9 @@ from gpudojo.watch.course import BusiestCalls, Course, ExerciseWork
 
 LINES_AROUND: Final = 2  # lines of code above and below the one that is shown
 PRINTED_LINES: Final = 40
+NEWER_IS_GRADED: Final = (
+    "What you saved is being graded. This is about the file as it was before:\n"
+)
 WORDS_WITHOUT_COLOUR: Final = ("bold", "dim", "not")  # of a style
 
 
@@ -142,10 +145,9 @@ def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[
     elif work.first is None:
         yield _line_without_mistakes(course, work)
     else:
-        functions_in_work = course.pending.get(work.stem, ())
-        if work.first.function in functions_in_work:
-            text = "What you saved is being graded. This is about the file as it was before:\n"
-            yield Text(text, wanted_style("yellow"))
+        pending_functions = course.pending.get(work.stem, ())
+        if work.first.function in pending_functions:
+            yield Text(NEWER_IS_GRADED, wanted_style("yellow"))
         yield from _feedback_parts(work, work.first, hints, more, dark)
 
 
@@ -270,7 +272,8 @@ def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
     # The whole file is coloured, as an excerpt may begin inside a string.
     code = Text(text)
     if not os.environ.get("NO_COLOR"):
-        code = Syntax("", "python", theme=_code_theme(dark)).highlight(text)
+        syntax = Syntax("", "python", theme=_code_theme(dark))
+        code = syntax.highlight(text)
     coloured = code.split("\n", allow_blank=True)[: len(lines)]
     # A row for each line: a sign beside the marked one, the number, the code.
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
@@ -423,6 +426,8 @@ class _Code(CodeBlock):
 
 
 class _MarkdownPage(Markdown):
+    """A page of Markdown with such blocks of code."""
+
     elements: ClassVar = {**Markdown.elements, "fence": _Code}
 
 
@@ -436,7 +441,8 @@ class LessonPage:
         self.markdown = _MarkdownPage(text, code_theme=_code_theme(dark))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with console.use_theme(Theme({"markdown.code": wanted_style("bold cyan")})):
+        theme = Theme({"markdown.code": wanted_style("bold cyan")})
+        with console.use_theme(theme):
             yield from console.render(self.markdown, options)
 
 
@@ -467,7 +473,9 @@ def help_page() -> RenderableType:
     table = _two_columns()
     for key, meaning in KEYS:
         table.add_row(Text(key, "bold"), Text(meaning))
-    signs = [f"{mark.sign} {state}" for state, mark in MARKS.items()]
+    signs = []
+    for state, mark in MARKS.items():
+        signs.append(f"{mark.sign} {state}")
     legend = "   ".join(signs)
     headline = Text("Save a file of the day to have it graded.\n", "bold")
     return Group(headline, table, Text(f"\n{legend}"))
