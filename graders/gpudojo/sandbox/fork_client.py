@@ -309,7 +309,7 @@ def _enlarge_pipe(end: int) -> None:
 # The source root holds the two packages and nothing else: no solutions, no tests.
 _START: Final = """
 import gc, sys
-gc.disable()  # until all is imported: little is garbage, and to look for it takes a tenth of the time
+gc.disable()  # until all is imported: little is garbage, and looking takes a tenth of the time
 if sys.argv[1] not in sys.path:  # not another gpudojo than the one that asks
     sys.path.insert(0, sys.argv[1])
 from gpudojo.sandbox.fork_server import main

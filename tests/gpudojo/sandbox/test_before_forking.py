@@ -1,7 +1,8 @@
 """The fork server has one thread and has not touched CUDA when it forks, on any machine.
 
-A process that has started CUDA cannot be forked: its children would find no GPU. A torch without CUDA cannot start it,
-so its functions that would do so are replaced, in the fork server alone, by ones that are counted.
+A process that has started CUDA cannot be forked: its children would find no GPU. A torch without
+CUDA cannot start it, so its functions that would do so are replaced, in the fork server alone, by
+ones that are counted.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ class CountedEngine:
         return self.engine.run_backward(*args, **kwargs)
 
 STARTING = ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getDevice", "_cuda_setDevice",
-            "_cuda_synchronize", "_cuda_emptyCache", "_cuda_memoryStats", "_cuda_getDeviceProperties")
+            "_cuda_synchronize", "_cuda_emptyCache", "_cuda_memoryStats",
+            "_cuda_getDeviceProperties")
 
 def count_calls(torch):
     for name in STARTING:
         setattr(torch._C, name, counted(name, getattr(torch._C, name, None)))
     torch.cuda._lazy_init = counted("_lazy_init", torch.cuda._lazy_init)
-    torch.autograd.Variable._execution_engine = CountedEngine(torch.autograd.Variable._execution_engine)
+    variable = torch.autograd.Variable
+    variable._execution_engine = CountedEngine(variable._execution_engine)
 
 def spoil(torch):
     pass
@@ -88,7 +91,8 @@ def told_fork():
     torch = sys.modules.get("torch")
     started = torch is not None and torch.cuda.is_initialized()
     threads = len(os.listdir("/proc/self/task"))
-    line = json.dumps({"threads": threads, "torch": torch is not None, "started": started, "touched": touched})
+    seen = {"threads": threads, "torch": torch is not None, "started": started, "touched": touched}
+    line = json.dumps(seen)
     os.write(2, f"FORK {line}\\n".encode())
     return fork()
 
