@@ -15,6 +15,7 @@ from benchmarks.check_gpu import Deadline, Finished, Outcome, Part
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="real GPUs are used on Linux")
+PART_NAMES = tuple(part.name for part in check_gpu.PARTS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -25,8 +26,11 @@ def test_without_a_gpu_it_says_so_in_one_sentence() -> None:
     assert (done.returncode, done.stderr) == (2, "")
 
 
-def test_all_parts_together_take_less_than_ten_minutes() -> None:
-    assert sum(part.seconds for part in check_gpu.PARTS) < 600
+@pytest.mark.parametrize("names", [["class"], ["watch", "class"], list(PART_NAMES)])
+def test_all_parts_together_take_less_than_ten_minutes(names: list[str]) -> None:
+    limits = check_gpu.time_limits(names)
+    assert {part.name for part in limits} == set(names)
+    assert sum(limits.values()) + check_gpu.ENDING_SECONDS * len(limits) < 600
 
 
 def test_a_part_that_fails_is_in_the_table_and_below_it(
@@ -73,7 +77,7 @@ def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     command = [sys.executable, "-c", source]
     environment = check_gpu.environment_with("")
     finished = check_gpu.run_command(command, DeadlineAfter(started), environment)
-    number, last_line = finished.last_lines()
+    number, *_, last_line = finished.output.splitlines()
     assert (finished.code, last_line) == (None, "it had not ended after 60 s")
     end = time.monotonic() + 60
     while is_running(number) and time.monotonic() < end:
@@ -100,6 +104,20 @@ def test_tests_are_counted_without_those_that_are_skipped(tmp_path: Path) -> Non
     outcome = check_gpu.run_tests(Deadline(60), [str(file)], "")
     assert (outcome.passed, outcome.total, outcome.ok) == (1, 2, False)
     assert "test_b" in " ".join(outcome.notes)
+
+
+def test_tests_that_were_stopped_have_failed(tmp_path: Path) -> None:
+    """What has passed until then is counted."""
+    file = tmp_path / "test_two.py"
+    started = tmp_path / "started"
+    file.write_text(
+        "import os, time\n"
+        "def test_a(): pass\n"
+        f"def test_b(): os.mknod({str(started)!r}); time.sleep(600)\n"
+    )
+    words = [str(file), "-p", "no:randomly"]
+    outcome = check_gpu.run_tests(DeadlineAfter(started), words, "")
+    assert (outcome.passed, outcome.total, outcome.ok) == (1, 2, False)
 
 
 def test_a_refusal_is_one_sentence_about_the_gpu() -> None:
