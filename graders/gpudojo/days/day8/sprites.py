@@ -1,7 +1,9 @@
-"""Sprites for several exercises, and layers with given weights."""
+"""Sprites for several exercises, layers with given weights, and random numbers from a seed."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from gpudojo.grading.call import nn, torch
@@ -9,6 +11,14 @@ from gpudojo.grading.call import nn, torch
 SIZE = 4
 
 CLASSES = 3
+
+
+@contextlib.contextmanager
+def seeded_generator(seed: int) -> Iterator[None]:
+    """Seed the CPU's random numbers for a `with` block, and restore their state at its end."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def make_sprites(count: int, seed: int) -> tuple[Any, Any]:

@@ -16,15 +16,15 @@ from gpudojo.days.day8.loops_over_batches import (
 )
 from gpudojo.days.day8.managing_memory.declaration import accumulate
 from gpudojo.days.day8.returned_numbers import int_or_none
-from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
+from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites, seeded_generator
 from gpudojo.days.day8.watched_objects import WatchLog
 from gpudojo.grading.call import Call, array_of, device_name, nn, torch, try_inputs
 from gpudojo.grading.checks import (
+    compare_cases,
     count_in_words,
     expect_mode_kept,
     mode_in_words,
     runs,
-    scenario_pairs,
 )
 from gpudojo.grading.comparing import arrays_close
 from gpudojo.model.evidence import Array, Case, Cases
@@ -109,12 +109,13 @@ def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
     records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
     taken = questions.optimizer_steps(records)
     without_backward = questions.steps_without_backward(records)
+    devices = {forward.input_device for forward in log.forwards}
     whole = [LINEAR in forward.training for forward in log.forwards]
     part = [FLATTEN in forward.training for forward in log.forwards]
     return Accumulated(
         value=int_or_none(value),
         shown=f"{value!r:.60}",
-        devices=sorted({forward.input_device for forward in log.forwards}),
+        devices=sorted(devices),
         wanted_device=device_name(setting.device),
         after=[array_of(p) for p in model.parameters()],
         taken=len(taken),
@@ -142,8 +143,7 @@ def _make_model(seed: int, log: WatchLog, setting: PassSetting) -> Any:
 
     One part is in the other mode, as batch norm may be for fine-tuning.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded_generator(seed):
         model = log.make_model(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
     if setting.moved:
         model.to(setting.device)
@@ -209,8 +209,9 @@ def _passes_over(
 ) -> Iterator[tuple[str, Accumulated, Accumulated]]:
     """Batches and steps, what was seen and what the reference did, for these scenarios."""
     probes = (accumulations, accumulations_on_the_second_gpu)
-    for _, case, right in scenario_pairs(seen.cases(*probes), wanted.cases(*probes), *names):
-        yield f"({_batches_in_words(right.batches)}, steps={right.steps})", case, right
+    for _, case, right in compare_cases(seen, wanted, *probes, names=names):
+        batches = _batches_in_words(right.batches)
+        yield f"({batches}, steps={right.steps})", case, right
 
 
 def _batches_in_words(count: int) -> str:
@@ -220,12 +221,13 @@ def _batches_in_words(count: int) -> str:
 @accumulate.check(points=0.25)
 def works_on_the_device(seen: Seen, wanted: Seen) -> None:
     """The model is trained on the device passed in, even if another GPU is current."""
-    passes = list(_passes_over(seen, wanted, *TRAINED, "on_the_second_gpu"))
-    if not any(found.devices for _, found, _ in passes):
-        raise Failed("the model was never called", "a pass over the loader")
-    for _, found, right in passes:
+    was_called = False
+    for _, found, right in _passes_over(seen, wanted, *TRAINED, "on_the_second_gpu"):
         if found.devices:
+            was_called = True
             expect_ran_on(right.wanted_device, found.devices)
+    if not was_called:
+        raise Failed("the model was never called", "a pass over the loader")
 
 
 @accumulate.check(points=0.5)
@@ -305,18 +307,20 @@ def _wrong_groups(where: str, found: Accumulated, right: Accumulated) -> Failed 
     """The failure of steps after other numbers of batches."""
     if found.per_step == right.per_step or _has_joined_losses(found):
         return None
-    early = found.unused and found.ahead and found.batches == right.batches
-    groups = " and ".join(_batches_in_words(count) for count in found.per_step)
+    groups = " and ".join(map(_batches_in_words, found.per_step))
+    happened = f"{where} you stepped after {groups}"
     expected = "a step after every batch"
     if right.steps > 1:
         expected = f"a step after every {right.steps} batches"
-    key = "step-before-backward" if early else None
-    return Failed(f"{where} you stepped after {groups}", expected, found.step_line, key)
+    key = None
+    if found.unused and found.ahead and found.batches == right.batches:
+        key = "step-before-backward"
+    return Failed(happened, expected, found.step_line, key)
 
 
 def _wrong_scales(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
     """The failure of losses that were not divided, or by another number."""
-    if right.steps > 1 and all(scale == 1 for scale in found.scales):
+    if right.steps > 1 and set(found.scales) == {1}:
         too_large = f"each step is up to {right.steps} times too large"
         happened = f"{where} the losses were not divided: {too_large}"
         expected = f"each batch's loss divided by {right.steps}"
@@ -324,7 +328,7 @@ def _wrong_scales(where: str, found: Accumulated, right: Accumulated) -> Failed 
         return Failed(happened, expected, line, "loss-not-divided")
     if found.scales != right.scales:
         happened = f"{where} the losses were scaled by {found.scales}"
-        return Failed(happened, f"{right.scales}", at=("/", "*", "backward("))
+        return Failed(happened, str(right.scales), at=("/", "*", "backward("))
     return None
 
 

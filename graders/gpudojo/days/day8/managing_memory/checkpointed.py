@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpudojo.days.day8.managing_memory.declaration import checkpointed
+from gpudojo.days.day8.sprites import seeded_generator
 from gpudojo.grading.call import Call, array_of, nn, run_scenarios, torch, try_scenarios
 from gpudojo.grading.checks import runs
 from gpudojo.grading.comparing import arrays_close
@@ -44,7 +45,8 @@ def _block_class() -> tuple[Any, ...]:
 
         def forward(self, x: Any) -> Any:
             state_of(self.key)[0] += 1
-            return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
+            activations = (x * self.scale).tanh()
+            return nn.functional.dropout(activations, 0.3, self.training).mean(0)
 
     return make_picklable(CheckpointBlock)
 
@@ -57,10 +59,11 @@ def _make_blocks(seed: int, device: Any, count: int = COUNT) -> tuple[list[Any],
 
     Inside they need several times as much memory as between them.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    make_block = _block_class()[0]
+    with seeded_generator(seed):
         x = torch.rand(ROWS, WIDTH).to(device)
-        return [_block_class()[0]().to(device) for _ in range(count)], x
+        blocks = [make_block().to(device) for _ in range(count)]
+    return blocks, x
 
 
 def _runs_of(block: Any) -> int:
@@ -129,7 +132,7 @@ def _go_through(
     for parameter in parameters:
         parameter.grad = None
     ledger = call.bench.ledger
-    with _seeded(call):
+    with _seeded_random_numbers(call):
         meter = _PeakMeter(call.device)
         # Forward
         mark = ledger.mark()
@@ -146,8 +149,10 @@ def _go_through(
         curve = None
         if peak is not None and drawn:
             curve = memory_curve(forward_ledger, ledger.since(mark), meter.base, peak)
-    gradients = [t.grad.flatten() for t in [*parameters, x] if t.grad is not None]
-    needing = [*parameters, x] if gradient else parameters
+    # Gradients
+    tensors = [*parameters, x]
+    gradients = [tensor.grad.flatten() for tensor in tensors if tensor.grad is not None]
+    needing = tensors if gradient else parameters
     return Through(
         kind=type(out).__name__,
         out=values,
@@ -165,7 +170,7 @@ def _go_through(
 
 
 @contextlib.contextmanager
-def _seeded(call: Call) -> Iterator[None]:
+def _seeded_random_numbers(call: Call) -> Iterator[None]:
     """Seed torch's random numbers for a `with` block, and restore their state at its end.
 
     That includes the GPU's generator, which a student may restore for the second run.

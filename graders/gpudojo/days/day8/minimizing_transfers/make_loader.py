@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpudojo.days.day8.minimizing_transfers.declaration import make_loader
+from gpudojo.days.day8.sprites import seeded_generator
 from gpudojo.grading.call import Call, call_and_restore_settings, run_scenarios, torch
 from gpudojo.grading.checks import runs, scenario_pairs
 from gpudojo.model.evidence import Case
@@ -88,8 +89,7 @@ def _in_orders(call: Call) -> dict[str, LoaderEpoch]:
     """
     dataset = _numbered_dataset(12)
     device = call.device
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(call.seed + (1 << 40))  # no seed that a student sets
+    with seeded_generator(call.seed + (1 << 40)):  # no seed that a student sets
         shuffled, settings = call_and_restore_settings(call, dataset, 5, device, shuffle=True)
     return {
         "in order": _describe_epoch(call(dataset, 4, device)),

@@ -11,10 +11,10 @@ from gpudojo.days.day8.loops_over_batches import (
     why_a_loop_raises,
 )
 from gpudojo.days.day8.minimizing_transfers.declaration import predict
-from gpudojo.days.day8.sprites import make_sprites
+from gpudojo.days.day8.sprites import make_sprites, seeded_generator
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
 from gpudojo.grading.call import Call, array_of, nn, torch, try_scenarios
-from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.grading.checks import compare_cases, runs
 from gpudojo.grading.comparing import arrays_close
 from gpudojo.model.evidence import Array, Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
@@ -43,11 +43,18 @@ class Predicted(Case, frozen=True):
     targets_moved: int
     targets_line: int | None
 
+    def predicted_samples(self) -> int:
+        """For how many samples the model was called."""
+        return sum(forward.samples for forward in self.forwards)
+
+    def training_passes(self) -> int:
+        """How many forward passes the model was in training mode."""
+        return sum(MODEL in forward.training for forward in self.forwards)
+
 
 def _make_model(seed: int, log: WatchLog) -> Any:
     """A model whose outputs are pictures."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded_generator(seed):
         return log.make_model(nn.Conv2d(3, 2, 1), nn.Dropout(0.5))
 
 
@@ -125,11 +132,11 @@ def _compared_predictions(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted,
 
     Raises Failed if the model was not called for every sample.
     """
-    for _, found, right in scenario_pairs(seen[loops], wanted[loops]):
-        predicted = sum(forward.samples for forward in found.forwards)
-        samples = sum(forward.samples for forward in right.forwards)
-        if predicted < samples:
-            happened = f"the model was called for {predicted} of {samples} inputs"
+    for _, found, right in compare_cases(seen, wanted, loops):
+        called = found.predicted_samples()
+        samples = right.predicted_samples()
+        if called < samples:
+            happened = f"the model was called for {called} of {samples} inputs"
             expected = "a forward pass for every batch"
             raise Failed(happened, expected, misconception="loop-left-early")
         yield found, right
@@ -138,8 +145,7 @@ def _compared_predictions(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted,
 @predict.check(points=0.5)
 def works_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs on the device passed in, even if another GPU is current."""
-    probes = (loops, loops_on_the_second_gpu)
-    for _, found, right in scenario_pairs(seen.cases(*probes), wanted.cases(*probes)):
+    for _, found, right in compare_cases(seen, wanted, loops, loops_on_the_second_gpu):
         used = {forward.input_device for forward in found.forwards}
         expect_ran_on(right.forwards[0].input_device, used, found.forward_line)
 
@@ -148,10 +154,10 @@ def works_on_the_device(seen: Seen, wanted: Seen) -> None:
 def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in evaluation mode."""
     for found, _ in _compared_predictions(seen, wanted):
-        training = [forward for forward in found.forwards if MODEL in forward.training]
+        training = found.training_passes()
         if training:
-            ran = f"{len(training)} of {len(found.forwards)} forward passes ran"
-            happened = f"{ran} in training mode, with dropout"
+            count = f"{training} of {len(found.forwards)} forward passes"
+            happened = f"{count} ran in training mode, with dropout"
             expected = "model.eval() before the loop"
             graph = any(forward.graph for forward in found.forwards)
             key = None if graph else "no-grad-without-eval"
@@ -162,7 +168,7 @@ def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
 def builds_no_graph(seen: Seen, wanted: Seen) -> None:
     """No forward pass builds an autograd graph, and the model can still be trained afterwards."""
     for found, _ in _compared_predictions(seen, wanted):
-        in_training = any(MODEL in forward.training for forward in found.forwards)
+        in_training = found.training_passes() > 0
         expect_no_graph(found.forwards, found.graph_line, in_training)
         if not found.trainable:
             happened = "parameters of the model no longer require a gradient"
@@ -185,10 +191,9 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
             if found.copies_back:  # the copy was made, and the original returned
                 raise Failed(happened, "the CPU", found.copy_line, "result-thrown-away")
             raise Failed(happened, "the CPU")
-        shape = right.value.shape
-        if found.value.shape != shape:
+        if found.value.shape != right.value.shape:
             happened = f"{right.batches} batches gave shape {found.value.shape}"
-            raise Failed(happened, f"{shape}")
+            raise Failed(happened, str(right.value.shape))
         if not arrays_close(found.value, right.value):
             happened = "the values or their order differ from the model's outputs"
             raise Failed(happened, "the outputs in order")
@@ -201,8 +206,9 @@ def copies_back_once(seen: Seen, wanted: Seen) -> None:
         if found.copies_back > right.copies_back:
             happened = f"{found.batches} batches made {found.copies_back} copies back to the host"
             expected = "one, of all outputs together, after the loop"
-            of_each = found.copies_back >= found.batches
-            key = "copied-every-batch-back" if of_each else None
+            key = None
+            if found.copies_back >= found.batches:
+                key = "copied-every-batch-back"
             raise Failed(happened, expected, found.copy_line, key)
         if found.reads > right.reads:
             read = f"the host read a value from the device {found.reads} times"
