@@ -46,7 +46,7 @@ def expect_ran_on(device: str, used: Collection[str], line: int | None = None) -
     expect_device_used(device, used, "the model ran on", line)
 
 
-def expect_model_called(scenario: str, passes: Sequence[ForwardPass]) -> None:
+def expect_forward_passes(scenario: str, passes: Sequence[ForwardPass]) -> None:
     """Raises Failed unless there was a forward pass."""
     if not passes:
         happened = f"the model was never called (scenario `{scenario}`)"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gpudojo.days.day8.loops_over_batches import (
     CLIPPING,
     batches_left_out,
-    expect_model_called,
+    expect_forward_passes,
     loss_of_other_outputs,
     missing_loss,
     step_of_another_optimizer,
@@ -325,7 +325,7 @@ runs(train, scenarios=EPOCHS, diagnose=_why_it_raises)
 def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
     for name in EPOCHS:
-        expect_model_called(name, _all_epochs(seen)[name].forwards)
+        expect_forward_passes(name, _all_epochs(seen)[name].forwards)
 
 
 CALLED = ("runs", "calls_the_model")

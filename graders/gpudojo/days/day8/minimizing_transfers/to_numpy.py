@@ -57,12 +57,17 @@ def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
     return tensors
 
 
+def _state_of(tensor: Any) -> tuple[Any, ...]:
+    """What a call must not change of a tensor, beside its values and `requires_grad`."""
+    return tensor.device, tensor.is_leaf, tensor.shape
+
+
 def _call_to_numpy(call: Call, tensor: Any) -> Converted:
     """Call the student's function and describe the result. Raises StudentRaised."""
     import numpy as np
 
     required_gradient = tensor.requires_grad
-    before = (tensor.device, tensor.is_leaf, tensor.shape)
+    before = _state_of(tensor)
     try:
         value = call(tensor)
     except StudentRaised as error:
@@ -77,7 +82,7 @@ def _call_to_numpy(call: Call, tensor: Any) -> Converted:
         kind=type(value).__name__,
         value=array,
         switched=tensor.requires_grad != required_gradient,
-        moved=before != (tensor.device, tensor.is_leaf, tensor.shape),
+        moved=_state_of(tensor) != before,
         left=array_of(tensor),
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.loops_over_batches import (
     batches_left_out,
-    expect_model_called,
+    expect_forward_passes,
     expect_no_graph,
     loss_of_other_outputs,
     missing_loss,
@@ -346,7 +346,7 @@ runs(evaluate, scenarios=FULL, diagnose=_why_it_raises)
 def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
     for name, case in _full_cases(seen):
-        expect_model_called(name, case.passes)
+        expect_forward_passes(name, case.passes)
 
 
 CALLED = ("runs", "calls_the_model")

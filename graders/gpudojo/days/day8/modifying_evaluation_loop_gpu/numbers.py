@@ -104,9 +104,11 @@ def _draw_models(seed: int) -> tuple[Numbers, Any]:
     sizes = [part.size for part in RANGES]
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(DRAWS, sum(sizes), generator=generator)
+    drawn_parts = drawn.split(sizes, dim=1)
     parts = []
-    for numbers, part in zip(drawn.split(sizes, dim=1), RANGES, strict=True):
-        parts.append(numbers * (part.high - part.low) + part.low)
+    for numbers, part in zip(drawn_parts, RANGES, strict=True):
+        width = part.high - part.low
+        parts.append(numbers * width + part.low)
     models = Numbers(*parts)
     first = models.first.unflatten(1, (HIDDEN, -1))
     last = models.last.unflatten(1, (CLASSES, -1))
@@ -297,6 +299,7 @@ def _evaluate_formula(outputs: Outputs, classes: list[int]) -> LossAndAccuracy:
     loss = 0.0
     for row, wanted in zip(outputs, classes, strict=True):
         logarithm = math.log(sum(map(math.exp, row)))
-        loss += logarithm - (1 - SMOOTHING) * row[wanted] - SMOOTHING * sum(row) / CLASSES
+        mean = sum(row) / CLASSES
+        loss += logarithm - (1 - SMOOTHING) * row[wanted] - SMOOTHING * mean
     hits = _count_hits(_places_of_largest(outputs), classes)
     return LossAndAccuracy(loss / len(classes), hits / len(classes))

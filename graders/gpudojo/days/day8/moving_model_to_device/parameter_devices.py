@@ -131,10 +131,7 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
     for case in _require_dict_answers(seen).values():
         for name in case.told:
             if name not in case.actual:
-                longest = max(case.actual, key=lambda name: name.count("."))
-                happened = f"it names `{name}`, which this model does not have"
-                adding = ("[] =", "setdefault(", "append(")
-                raise Failed(happened, f"names such as `{longest}`", at=adding)
+                raise _unknown_name(name, case)
         missing = case.missing_parameters()
         if missing:
             at: tuple[str, ...] = (".requires_grad", "recurse=")
@@ -142,6 +139,14 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
                 at = ("return",)
             happened = f"the parameter `{missing[0]}` is missing"
             raise Failed(happened, "every parameter of the model", None, "loop-left-early", at)
+
+
+def _unknown_name(name: str, case: Told) -> Failed:
+    """The failure of a name that is none of the model's; it shows one with several parts."""
+    qualified = max(case.actual, key=lambda name: name.count("."))
+    happened = f"it names `{name}`, which this model does not have"
+    adding = ("[] =", "setdefault(", "append(")
+    return Failed(happened, f"names such as `{qualified}`", at=adding)
 
 
 @parameter_devices.check(points=1)
@@ -200,9 +205,9 @@ def _no_device(name: str, case: Told) -> Failed:
 
 def _mistake_of_device(case: Told, device: str, actual: str) -> str | None:
     """The misconception behind another device than a tensor's own."""
-    told = set(case.told.values())
+    told_devices = set(case.told.values())
     actual_devices = set(case.actual.values())
-    if len(told) == 1 and len(actual_devices) > 1:
+    if len(told_devices) == 1 and len(actual_devices) > 1:
         return "first-tensor-only"
     if actual.startswith("cuda") and is_same_device(device, "cuda"):
         return "device-index-dropped"

@@ -41,7 +41,7 @@ def _is_spread(wrapper: Any) -> bool:
 def _call_parallelize(call: Call, device: Any) -> Spread:
     """Call the student's function for one device and describe the result. Raises StudentRaised."""
     model = make_model()
-    parameters_before = list(model.parameters())
+    parameters_before = list(map(id, model.parameters()))
     result = call(model, device)
     # The model inside of all wrappers
     gpus: list[int] = []
@@ -63,7 +63,7 @@ def _call_parallelize(call: Call, device: Any) -> Spread:
         is_module=isinstance(result, nn.Module),
         wraps=wraps,
         same=inner is model,
-        same_parameters=list(map(id, parameters)) == list(map(id, parameters_before)),
+        same_parameters=list(map(id, parameters)) == parameters_before,
         gpus=gpus,
         devices=sorted(devices),
     )
@@ -71,14 +71,17 @@ def _call_parallelize(call: Call, device: Any) -> Spread:
 
 def _try_devices(call: Call, words: str, *devices: Any) -> Cases[Spread]:
     """One call for each device, a string or a torch.device. `words` name the machine's GPUs."""
-    inputs = {f"with {words} and device={device!r}": device for device in devices}
+    inputs = {}
+    for device in devices:
+        inputs[f"with {words} and device={device!r}"] = device
     return try_inputs(_call_parallelize, call, inputs)
 
 
 @parallelize.probe(machine="two gpus")
 def two_gpus(call: Call) -> Cases[Spread]:
-    devices = ("cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), "cpu")
-    return _try_devices(call, "two GPUs", *devices)
+    """Beside two GPUs, each way of naming the first one, and the CPU."""
+    first = torch.device("cuda:0")
+    return _try_devices(call, "two GPUs", "cuda", "cuda:0", torch.device("cuda"), first, "cpu")
 
 
 @parallelize.probe(machine="one gpu")
@@ -120,10 +123,11 @@ def moves_the_model(seen: Seen, wanted: Seen) -> None:
             raise returned_other_type(found.kind, "a model", f"{name} ")
         if found.wraps != right.wraps:  # another check's: a wrapper moves the model too
             continue
-        if found.devices != right.devices:
-            happened = f"{name} its parameters are on {', '.join(found.devices)}"
-            expected = ", ".join(right.devices)
-            key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
+        expected = ", ".join(right.devices)
+        devices = ", ".join(found.devices)
+        if devices != expected:
+            happened = f"{name} its parameters are on {devices}"
+            key = "model-not-moved" if devices == "cpu" else "hard-coded-cuda"
             raise Failed(happened, expected, misconception=key)
 
 
@@ -135,7 +139,8 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
         if found.wraps != right.wraps:
             raise _wrapped_otherwise(name, found, right)
         if found.gpus != right.gpus:
-            raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
+            happened = f"{name} it uses the GPUs {found.gpus}"
+            raise Failed(happened, f"all of them: {right.gpus}")
 
 
 def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
@@ -160,4 +165,5 @@ def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
             happened = f"{name} the model in the result is not the one passed in"
             raise Failed(happened, expected, misconception="copied-before-wrapping")
         if not found.same:
-            raise Failed(f"{name} the result has the model inside another module", expected)
+            happened = f"{name} the result has the model inside another module"
+            raise Failed(happened, expected)

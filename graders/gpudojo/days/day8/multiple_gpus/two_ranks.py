@@ -191,7 +191,7 @@ def _wait_for_answers(ranks: list[RankProcess]) -> list[dict[str, Any]]:
     If both stand still, one is killed, so that the call raises in the other.
     """
     _forget_standstills(ranks)
-    while not _is_decided(ranks):
+    while not _can_stop_waiting(ranks):
         waiting = [rank for rank in ranks if not rank.is_done]
         ready = multiprocessing.connection.wait([rank.end for rank in waiting])
         for rank in waiting:
@@ -209,7 +209,7 @@ def _wait_for_answers(ranks: list[RankProcess]) -> list[dict[str, Any]]:
     return [rank.answer or {} for rank in ranks]
 
 
-def _is_decided(ranks: list[RankProcess]) -> bool:
+def _can_stop_waiting(ranks: list[RankProcess]) -> bool:
     """True if all ranks are done, or if one has an error of its own: the other waits for it."""
     if all(rank.is_done for rank in ranks):
         return True

@@ -61,7 +61,7 @@ def _without_wrapper(model: Any) -> Any:
     return model
 
 
-def _in_distributed(model: Any) -> Any:
+def _make_distributed_wrapper(model: Any) -> Any:
     """A DistributedDataParallel around a model.
 
     It is made without the process group that its constructor needs.
@@ -78,7 +78,7 @@ def wrappers(call: Call) -> Cases[Inside]:
     around_module = "DataParallel around a model with a `module`"
     wrappings = {
         "DataParallel": Wrapping(make_model(), nn.DataParallel),
-        "DistributedDataParallel": Wrapping(make_model(), _in_distributed),
+        "DistributedDataParallel": Wrapping(make_model(), _make_distributed_wrapper),
         around_module: Wrapping(_own_module(), nn.DataParallel),
     }
     return try_inputs(_call_unwrap, call, wrappings)

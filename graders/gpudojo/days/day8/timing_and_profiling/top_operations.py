@@ -121,7 +121,7 @@ def _rank_operators(call: Call, device: Any, count: int, default: bool = False) 
             OperatorCalls(often, 60, 2),
         )
         work()
-        really = _names_least_disturbed(call, work, count)
+        really = _names_of_calmest_attempt(call, work, count)
     return Ranked(right, some, every, without_count, really, recorded)
 
 
@@ -140,7 +140,7 @@ def _is_run_under_profiler(call: Call, work: Any, count: int) -> bool:
     return any(recording)
 
 
-def _names_least_disturbed(call: Call, work: Any, count: int) -> list[str]:
+def _names_of_calmest_attempt(call: Call, work: Any, count: int) -> list[str]:
     """The names of the attempt that lost least time to other processes. Raises StudentRaised."""
     best: list[str] = []
     least = math.inf

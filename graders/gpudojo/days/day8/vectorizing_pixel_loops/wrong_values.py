@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.vectorizing_pixel_loops.pictures import Picture
-from gpudojo.grading.comparing import arrays_identical, numpy_values, values_close
+from gpudojo.grading.comparing import FLOATS, numpy_values, values_close
 from gpudojo.model.evidence import Array
 from gpudojo.model.exercise import Failed, returned_other_type
 
 WEIGHTS: Final = (0.299, 0.587, 0.114)
-COMPARED: Final = frozenset({"int64", "int32", "float64", "float32", "float16"})
 INDICES: Final = ("int64", "int32")  # the dtypes that indices may have
 NEAR: Final = 1e-4  # as close as another order of addition leaves floats
 
@@ -45,16 +44,11 @@ def have_same_values(found: Array | None, right: Array | None) -> bool:
     """True for equal integers, and for floats as close as another order of addition leaves them."""
     if found is None or right is None or found.shape != right.shape:
         return False
-    if right.dtype in COMPARED and arrays_identical(found, right):
-        return True
     found_values = numpy_values(found)
     right_values = numpy_values(right)
-    if right_values.dtype.kind in "iu":
-        is_equal = found_values == right_values
-        return found.dtype in INDICES and bool(is_equal.all())
-    if found_values.dtype.kind != "f":
-        return False
-    return values_close(found_values, right_values, 0, NEAR)
+    if right.dtype in INDICES:
+        return found.dtype in INDICES and values_close(found_values, right_values, 0, 0)
+    return found.dtype in FLOATS and values_close(found_values, right_values, 0, NEAR)
 
 
 def expect_same_pictures(
@@ -98,21 +92,19 @@ def _other_shape(found: Picture, right: Picture) -> Failed:
     """The failure of a picture with a wrong shape."""
     happened = f"{right.given} gave the shape {tuple(found.shape)}"
     expected = f"the shape {tuple(right.shape)}"
-    key = None
-    if len(right.shape) == 4:
-        count, channels, height, width = right.shape
-        if found.shape == [count, height, width, channels]:
-            key = "channels-last"
+    count, *channels, height, width = right.shape
+    has_channels_last = found.shape == [count, height, width, *channels]
+    key = "channels-last" if channels and has_channels_last else None
     return Failed(happened, expected, None, key, ("return",))
 
 
 def _expect_same_dtype(found: Picture, right: Picture) -> None:
     """Raises Failed for a dtype that is neither the reference's nor as good."""
-    allowed: tuple[str, ...] = (right.dtype, "float64")
     expected = right.dtype
-    if right.dtype == "int64":
+    allowed = (right.dtype, "float64")
+    if right.dtype in INDICES:
+        expected = "int64 or int32"
         allowed = INDICES
-        expected = " or ".join(INDICES)
     if found.dtype not in allowed:
         happened = f"the result's dtype is {found.dtype}"
         raise Failed(happened, expected, at=("half(", "return"))
@@ -122,11 +114,12 @@ def _other_values(found: Picture, right: Picture, explanation: Explanation) -> F
     """The failure of a picture with wrong values."""
     happened = f"{right.given}: {explanation.happened}"
     expected = "the loop's values"
-    key = explanation.misconception
-    if key is None and found.changed:
-        happened = f"{happened}, and `{found.changed[0]}` was modified"
-        return Failed(happened, expected, found.changing_line, "input-modified", explanation.at)
-    return Failed(happened, expected, None, key, explanation.at)
+    if found.changed and explanation.misconception is None:
+        changed = found.changed[0]
+        happened = f"{happened}, and `{changed}` was modified"
+        line = found.changing_line
+        return Failed(happened, expected, line, "input-modified", explanation.at)
+    return Failed(happened, expected, None, explanation.misconception, explanation.at)
 
 
 # ---- explaining --------------------------------------------------------------------------------
@@ -159,8 +152,10 @@ def explain_difference(values: Compared) -> Explanation:
     differs = ~(abs(floats - right) <= NEAR)  # a NaN is not near anything
     place = np.unravel_index(differs.argmax(), differs.shape)
     indices = [int(index) for index in place]
+    found_value = found[place]
+    right_value = right[place]
     count = f"{differs.sum()} of {floats.size} values differ"
-    gave = f"at {indices} it gave {found[place]:.6g}, not {right[place]:.6g}"
+    gave = f"at {indices} it gave {found_value:.6g}, not {right_value:.6g}"
     return Explanation(f"{count}; {gave}")
 
 
@@ -169,10 +164,7 @@ def _is_transposed_picture(found: Any, right: Any) -> bool:
     if found.ndim < 3:
         return False
     *_, height, width = found.shape
-    if height != width:
-        return False
-    distances = abs(found - right.swapaxes(-1, -2))
-    return bool((distances <= NEAR).all())
+    return height == width and values_close(found, right.swapaxes(-1, -2), 0, NEAR)
 
 
 def explain_grayscale(values: Compared) -> Explanation:
@@ -235,9 +227,7 @@ def explain_nearest(values: Compared) -> Explanation:
     for words, distances in measures.items():
         if len(palette) > 1 and _are_nearest(indices, distances):
             return Explanation(f"the colours are {words}")
-    right_indices = values.right.reshape(-1)
-    renumbering = _explain_renumbering(right_indices.tolist(), indices.tolist())
-    return renumbering or explain_difference(values)
+    return _explain_renumbering(values) or explain_difference(values)
 
 
 def _are_nearest(indices: Any, distances: Any) -> bool:
@@ -245,19 +235,21 @@ def _are_nearest(indices: Any, distances: Any) -> bool:
     return bool((distances.argmin(1) == indices).all())
 
 
-def _replacements(before: list[int], after: list[int]) -> dict[int, int]:
-    """What each number became, in order; empty where one number became several."""
-    pairs = set(zip(before, after, strict=True))
+def _replacements(before: Any, after: Any) -> dict[int, int]:
+    """What each number of an array became, in order; empty where one number became several."""
+    numbers_before = before.reshape(-1).tolist()
+    numbers_after = after.reshape(-1).tolist()
+    pairs = set(zip(numbers_before, numbers_after, strict=True))
     became = dict(sorted(pairs))
     return became if len(became) == len(pairs) else {}
 
 
-def _explain_renumbering(wanted: list[int], indices: list[int]) -> Explanation | None:
+def _explain_renumbering(values: Compared) -> Explanation | None:
     """The explanation that every index became another one.
 
     None where one became several, or several one.
     """
-    became = _replacements(wanted, indices)
+    became = _replacements(values.right, values.found)
     different = set(became.values())
     if len(became) < 2 or len(different) < len(became):
         return None
@@ -289,9 +281,8 @@ def _explain_colors(values: Compared) -> Explanation | None:
     distances = abs(pixels[:, None] - values.last_input).max(2)
     if not (distances.min(1) <= NEAR).all():
         return None
-    colors = distances.argmin(1).tolist()
-    indices = values.first_input.reshape(-1).tolist()
-    for index, color in _replacements(indices, colors).items():
+    became = _replacements(values.first_input, distances.argmin(1))
+    for index, color in became.items():
         if index != color:
             return Explanation(f"pixels with the index {index} got colour {color} of the palette")
     return None
