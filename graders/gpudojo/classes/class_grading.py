@@ -275,8 +275,7 @@ class ClassGrading:
             self._prepare_judging_again(entries)
         ready = self._read_and_find_ready(entries)
         self._keep_recorded_references(entries)
-        # One of them, for the header; a row names its own where that is another one.
-        self.state.reference = next(iter(self._settings.settings_by_reference(entries)))
+        self._choose_reference_of_header(entries)
         if self.course.path is not None:
             self.progress.report_preparation(f"course file: {self.course.path}")
         self.progress.report_submissions(len(entries), len(ready), self._strange_paths(listing))
@@ -307,6 +306,17 @@ class ClassGrading:
         for settings in self._settings.settings_by_reference(entries).values():
             return dict(settings.verdicts.reference.layers)
         return {}
+
+    def _choose_reference_of_header(self, entries: Sequence[SubmissionEntry]) -> None:
+        """Put one of the references into the state: the one that is there, if it is still used.
+
+        The row of a submission that is compared with another one says so.
+        """
+        used = set()
+        for student in self.state.students.values():
+            used.update(submission.reference for submission in student.sent)
+        if self.state.reference not in used:
+            self.state.reference = next(iter(self._settings.settings_by_reference(entries)))
 
     def _keep_recorded_references(self, entries: Sequence[SubmissionEntry]) -> None:
         """Keep a record of recorded evidence, if it is used, for each of the entries' seeds."""
