@@ -312,7 +312,7 @@ class ClassGrading:
 
         The row of a submission that is compared with another one says so.
         """
-        used = set()
+        used: set[str] = set()
         for student in self.state.students.values():
             used.update(submission.reference for submission in student.sent)
         if self.state.reference not in used:

@@ -209,6 +209,7 @@ class Modelled(Case, frozen=True):
     loop: float
     output: Array | None = None
     raised: Raised | None = None
+    has_gap: bool = False  # whether the student's lines may not all have been counted
 
 
 class MemoryCurve(Case, frozen=True):

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 from gpudojo.grading.call import Call, in_sandbox
-from gpudojo.grading.thread_tracing import is_students_code, tracing
+from gpudojo.grading.thread_tracing import changed_tracers, is_students_code, tracing
 
 # 3.11 has several; `JUMP_BACKWARD_NO_INTERRUPT` belongs to `await` and `yield from`.
 JUMPS: Final = frozenset(
@@ -25,6 +25,7 @@ class ExecutedLines(Counter[int]):
         super().__init__()
         self.codes: set[CodeType] = set()
         self.elsewhere = False  # whether another process of the submission was there
+        self.has_gap = False  # whether lines were executed that may not have been counted
 
     def in_loops(self) -> set[int]:
         """The lines inside of loops and comprehensions.
@@ -71,8 +72,8 @@ def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
     """Call the student's function and count the executed lines.
 
     While a debugger is tracing, none are counted. Lines of files beside the student's, and of text
-    that is executed, count under the number 0. In the sandbox lines of all threads count. Raises
-    StudentRaised.
+    that is executed, count under the number 0. In the sandbox lines of all threads count, and
+    `has_gap` is set where the call set or removed a tracer. Raises StudentRaised.
     """
     counter = _LineCounter(str(call.path))
     lines = counter.lines
@@ -82,14 +83,17 @@ def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
     trace = counter.enter_frame
     sys.settrace(trace)
     tracing.append(counter.count_line_of_thread)
+    changes_before = len(changed_tracers)
     try:
         return call(*args), lines
     finally:
+        is_in_place = sys.gettrace() is trace
+        lines.has_gap = in_sandbox() and (not is_in_place or len(changed_tracers) > changes_before)
         tracing.remove(counter.count_line_of_thread)
         # In the sandbox all processes are the submission's. A notebook or a test runner may have
         # others.
         lines.elsewhere = _child_processes() != before or (before.running and in_sandbox())
-        if sys.gettrace() is trace:  # a `breakpoint()` in the student's code sets its own
+        if is_in_place:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)
 
 

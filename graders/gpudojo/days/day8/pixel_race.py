@@ -117,7 +117,7 @@ def modelled_times(
     if unrecorded_allocations(call.ledger, allocations):
         student = 0.0
     if not call.reference:
-        return Modelled(student, 0.0, output)
+        return Modelled(student, 0.0, output, has_gap=lines.has_gap)
     first = _seconds_of_loop(call, loop, one_pixel())
     second = _seconds_of_loop(call, loop, two_pixels()) - first
     return Modelled(student, first + second * (pixels - 1), output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -12,7 +11,7 @@ from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
 from gpudojo.days.day8.vectorizing_pixel_loops.declaration import grayscale, nearest, recolor
 from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
     GROWING,
-    LONG,
+    LARGE,
     SIDE,
     Size,
     for_grayscale,
@@ -25,6 +24,7 @@ from gpudojo.days.day8.vectorizing_pixel_loops.pictures import (
     Pictures,
     PictureWork,
     Probes,
+    covers_pixels,
     declare_probes,
     is_growing,
     usual_pictures,
@@ -94,6 +94,7 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
         """The number of operations does not grow with the number or the size of the sprites."""
         growth = seen[pictures].growth
         operations = wanted[pictures].growth.operations[-1]
+        _expect_every_line_counted(growth.has_gap)
         _expect_no_other_process(growth)
         _expect_no_growth(growth, "operations", growth.operations, operations)
         _expect_no_growth(growth, "lines of Python", growth.steps, operations)
@@ -133,6 +134,7 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
             seen.about(timed.name if measured.raised else pictures.name)
             happened = f"a timed call raised {raised.short}"
             raise Failed(happened, "no error", raised.line, None, ("return",))
+        _expect_every_line_counted(speed.has_gap)
         judge_outputs(measured, wanted[timed], have_same_values, partial(seen.about, timed.name))
         if not have_same_values(speed.output, wanted[pictures].speed.output):
             happened = "the result of the timed call is wrong"
@@ -152,6 +154,17 @@ def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
         if name not in seen.errors:  # its own check reports it
             for size in pictures:
                 yield getattr(seen, name)[size]
+
+
+def _expect_every_line_counted(has_gap: bool) -> None:
+    """Raises Failed where a tracer was set or removed in a call: its lines are not known."""
+    if has_gap:
+        happened = (
+            "this could not be measured: your code set or removed a tracer "
+            "(`sys.settrace`, `trace`, a debugger, coverage) while its lines were counted"
+        )
+        expected = "no tracer in the function; put it under `if __name__ == '__main__':`"
+        raise Failed(happened, expected, at=("settrace", "runfunc", "set_trace", "breakpoint"))
 
 
 def _expect_no_other_process(growth: Growth) -> None:
@@ -228,17 +241,24 @@ def _expect_no_reading(growth: Growth) -> None:
 def _expect_no_upload(growth: Growth) -> None:
     """Raises Failed if as many bytes as there are pixels were copied to the device, for every size.
 
-    These are the result's: weights or a palette are no more.
+    These are the result's, perhaps as part of a larger copy that is as large each time: weights or
+    a palette are no more.
     """
-    pixels = [size.pixels for size in (*GROWING, *LONG)]
     uploaded = [trip.uploaded for trip in growth.trips]
-    for_every_pixel = all(map(operator.ge, uploaded, pixels))
-    if for_every_pixel and is_growing(uploaded[: len(GROWING)]):
-        last = len(GROWING) - 1
-        small = f"for {pixels[0]} pixels {uploaded[0]} bytes were copied to the device"
-        happened = f"{small}, for {pixels[last]} {uploaded[last]}"
-        line = growth.trips[0].uploading_line
-        raise Failed(happened, "a result made on the device", line, TRIP)
+    if not covers_pixels(uploaded):
+        return
+    first = GROWING[0]
+    last = GROWING[-1]
+    count = uploaded[len(GROWING) - 1]
+    if not is_growing(uploaded[: len(GROWING)]):
+        if growth.uploaded_for_large < LARGE.pixels:
+            return
+        last = LARGE
+        count = growth.uploaded_for_large
+    small = f"for {first.pixels} pixels {uploaded[0]} bytes were copied to the device"
+    happened = f"{small}, for {last.pixels} {count}"
+    line = growth.trips[0].uploading_line
+    raise Failed(happened, "a result made on the device", line, TRIP)
 
 
 # The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.

@@ -52,6 +52,9 @@ LONG: Final = (
     Size(sprites=2, height=SIDE, width=2, colors=4),
     Size(sprites=2, height=2, width=SIDE, colors=4),
 )
+# Painted only where calls copied as many bytes to the device as each of the others has pixels. A
+# table that a function uploads has fewer bytes than this one has pixels; a result has not.
+LARGE: Final = Size(sprites=2, height=64, width=64, colors=4)
 SMALLEST: Final = (
     Size(sprites=1, height=4, width=3, colors=5),
     Size(sprites=2, height=1, width=1, colors=3),

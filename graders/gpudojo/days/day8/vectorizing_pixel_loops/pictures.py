@@ -26,6 +26,7 @@ from gpudojo.days.day8.pixel_race import (
 from gpudojo.days.day8.vectorizing_pixel_loops.declaration import nearest, recolor
 from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
     GROWING,
+    LARGE,
     LONG,
     MANY_COLORS,
     ON_THE_CPU,
@@ -99,6 +100,8 @@ class Growth(Case, frozen=True):
     trips: list[Trip]
     mapped: bool = False  # whether it calls something of MAPS
     elsewhere: bool = False  # whether another process was there, whose lines are not counted
+    has_gap: bool = False  # whether a tracer was set or removed, so that lines may be missing
+    uploaded_for_large: int = 0  # bytes, for LARGE; 0 where it was not painted
 
 
 class Pictures(Case, frozen=True):
@@ -126,6 +129,15 @@ class Pictures(Case, frozen=True):
 def is_growing(counts: Sequence[int]) -> bool:
     """True if every count is larger than the one before."""
     return all(a < b for a, b in pairwise(counts))
+
+
+def covers_pixels(uploaded: Sequence[int]) -> bool:
+    """True if for each of the pictures as many bytes were uploaded as it has pixels.
+
+    The pictures are the growing ones, and the long ones where they were painted.
+    """
+    sizes = (*GROWING, *LONG)
+    return all(count >= size.pixels for count, size in zip(uploaded, sizes, strict=False))
 
 
 def is_known_without_long_pictures(operations: list[int], steps: list[int]) -> bool:
@@ -210,8 +222,20 @@ class Painter:
             trips=trips,
             mapped=any(not MAPS.isdisjoint(each) for each in names),
             elsewhere=any(lines.elsewhere for lines in self.lines),
+            has_gap=any(lines.has_gap for lines in self.lines),
+            uploaded_for_large=self._uploaded_for_large(make, trips),
         )
         return pictures, growth
+
+    def _uploaded_for_large(self, make: MakeInputs, trips: Sequence[Trip]) -> int:
+        """Paint LARGE, if uploads may be results, and return how many bytes were uploaded for it.
+
+        Returns 0 without painting it where they cannot be. Raises StudentRaised.
+        """
+        if self.call.reference or not covers_pixels([trip.uploaded for trip in trips]):
+            return 0
+        self._paint_picture(make(self.call.seed, LARGE))
+        return self._describe_trip().uploaded
 
     def _growing_line(self, largest: int) -> int | None:
         """The line whose operations, or executions, grew most; None if there is none.
