@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers import environments
-from benchmarks.peers.assignment import KINDS, Submission, solved, submissions
+from benchmarks.peers.assignment import KINDS, Submission, drawn_class, solved_submission
 from benchmarks.peers.file_tools import Check50, Dojo, Gradescope, Pytest
 from benchmarks.peers.notebook_tools import Nbgrader, Otter
 from benchmarks.peers.tool import Graded, Tool
@@ -169,7 +169,7 @@ def main() -> None:
     if asked.make_environments:
         environments.make(asked.make_environments)
         asked.environments = asked.environments or asked.make_environments
-    known = submissions(asked.right, asked.wrong, asked.unfinished, asked.seed)
+    known = drawn_class(asked.right, asked.wrong, asked.unfinished, asked.seed)
     fewer = known[: asked.others]  # they are in random order
     base = Path(tempfile.mkdtemp(prefix="peers-"))
     absent: dict[str, str] = {}
@@ -228,7 +228,7 @@ def _ready_tool(
         tool.prepare(known)
         return tool
     # A harness that does not work fails everything, and would seem to catch every mistake.
-    proof = solved()
+    proof = solved_submission()
     tool.prepare([*known, proof])
     verdict = tool.grade([proof]).verdicts[proof.name]
     if verdict.full is not True:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.bench_peers import DojoOnAllCores
-from benchmarks.peers.assignment import KINDS, Submission, as_folder, everything
+from benchmarks.peers.assignment import KINDS, Submission, one_of_each_solution, write_folder
 from benchmarks.peers.tool import CLAIMS, Graded, Verdict, copied
 from benchmarks.tables import Table, benchmark_parser, format_ratio
 
@@ -34,7 +34,7 @@ WORDS = {
 def grade_by_plain_tests(known: Sequence[Submission], place: Path) -> Graded:
     """The verdicts that a grader without a device reaches."""
     copied((*CLAIMS, "student.py", "claims_forked.py"), place / "tests")
-    folders = [as_folder(submission, place / "class") for submission in known]
+    folders = [write_folder(submission, place / "class") for submission in known]
     out = place / "out"
     out.mkdir()
     words = [
@@ -80,7 +80,7 @@ def main() -> None:
         "--details", action="store_true", help="list what the plain tests were wrong about"
     )
     asked = parser.parse_args()
-    known = everything()
+    known = one_of_each_solution()
     with tempfile.TemporaryDirectory(prefix="verdicts-") as place:
         dojo = DojoOnAllCores(Path(place) / "dojo", Path(sys.executable))
         dojo.prepare(known)

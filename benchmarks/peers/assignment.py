@@ -13,8 +13,9 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import nbformat
 from gpudojo.authoring.kept_solutions import HEADER
@@ -39,8 +40,7 @@ PLACEMENT: Final = frozenset(
 SPEED: Final = frozenset(("no_loop_over_pixels", "faster_than_the_loop"))
 DEVICES: Final = frozenset(
     "inputs-on-cpu targets-on-cpu model-not-moved result-thrown-away hard-coded-cuda "
-    "device-index-dropped "
-    "numpy-on-device-tensor".split()
+    "device-index-dropped numpy-on-device-tensor".split()
 )
 KINDS: Final = ("values", "placement", "speed")
 MARKS: Final = ("# BEGIN SOLUTION", "# END SOLUTION")
@@ -65,126 +65,151 @@ def kind_of(source: str) -> str:
     misconception = match[3]
     if check in SPEED:
         return "speed"
-    return (
-        "placement"
-        if check in PLACEMENT or (check == "runs" and misconception in DEVICES)
-        else "values"
-    )
+    if check in PLACEMENT:
+        return "placement"
+    if check == "runs" and misconception in DEVICES:
+        return "placement"
+    return "values"
 
 
-def _solutions(kind: str, stem: str) -> dict[str, str]:
-    found = {}
-    for path in sorted((ROOT / "tests" / "day8" / kind / stem).glob("*.py")):
+class Solution(NamedTuple):
+    """A kept solution of some functions of an exercise."""
+
+    stem: str  # the exercise's
+    name: str
+    source: str
+
+    @property
+    def origin(self) -> str:
+        return f"{self.stem}/{self.name}"
+
+
+def solutions_of(folder: str, stem: str) -> list[Solution]:
+    """The kept solutions of an exercise, right or wrong, that can be handed in here."""
+    solutions = []
+    for path in sorted((ROOT / "tests" / "day8" / folder / stem).glob("*.py")):
         source = path.read_text(encoding="utf-8")
         # What must stand first cannot be put below the reference; an attack on a grader is no
         # honest mistake.
         if "from __future__" not in source and not ATTACK.search(source):
-            found[path.stem] = source
-    return found
+            solutions.append(Solution(stem, path.stem, source))
+    return solutions
 
 
-def reference(stem: str) -> str:
+def reference_source(stem: str) -> str:
     """The reference as a student would hand it in: without its marks, and its demonstration."""
-    source = (ROOT / "reference" / "day8" / f"{stem}.py").read_text(encoding="utf-8")
-    lines = source.partition('\nif __name__ == "__main__":')[0].splitlines()
+    lines = _without_demonstration(ROOT / "reference" / "day8" / f"{stem}.py").splitlines()
     return "\n".join(line for line in lines if line.strip() not in MARKS)
 
 
-def stub(stem: str) -> str:
-    source = (ROOT / "exercises" / "day8" / f"{stem}.py").read_text(encoding="utf-8")
+def stub_source(stem: str) -> str:
+    """An exercise as it is handed out, without its demonstration."""
+    return _without_demonstration(ROOT / "exercises" / "day8" / f"{stem}.py")
+
+
+def _without_demonstration(path: Path) -> str:
+    source = path.read_text(encoding="utf-8")
     return source.partition('\nif __name__ == "__main__":')[0]
 
 
-def _with(stem: str, source: str) -> dict[str, str]:
-    """Some functions of one exercise, and the reference's for all others.
+def reference_files() -> dict[str, str]:
+    """The references of all exercises, by stem."""
+    return {stem: reference_source(stem) for stem in FUNCTIONS}
+
+
+def _files_with(solution: Solution) -> dict[str, str]:
+    """The references, and one solution below that of its exercise.
 
     Of two definitions the last counts.
     """
-    return {other: reference(other) for other in FUNCTIONS} | {
-        stem: f"{reference(stem)}\n\n{source}"
-    }
+    files = reference_files()
+    files[solution.stem] += f"\n\n{solution.source}"
+    return files
 
 
-def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Submission]:
-    """A class in random order."""
+class Draft(NamedTuple):
+    """A submission that has no name yet."""
+
+    kind: str
+    origin: str
+    files: dict[str, str]
+
+    def named(self, name: str) -> Submission:
+        """The submission, with its name in every file.
+
+        So no two submissions are the same, as in a real class, and nothing is known from before.
+        """
+        files = {stem: f"# {name}\n{source}" for stem, source in self.files.items()}
+        return Submission(name, self.kind, self.origin, files)
+
+
+def drawn_class(right: int, wrong: int, unfinished: int, seed: int) -> list[Submission]:
+    """A class in random order, with so many of each."""
     dice = random.Random(f"peers {seed}")
-    spellings = {stem: _shuffled(dice, _solutions("right", stem)) for stem in FUNCTIONS}
-    made: list[tuple[str, str, dict[str, str]]] = []
+    stems = list(FUNCTIONS)
+    drafts = []
+    right_solutions = {stem: _in_random_order(dice, "right", stem) for stem in stems}
     for number in range(right):
-        stem = list(FUNCTIONS)[number % len(FUNCTIONS)]
-        name, source = spellings[stem][number // len(FUNCTIONS) % len(spellings[stem])]
-        made.append(("right", f"{stem}/{name}", _with(stem, source)))
-    pools = {kind: _in_turns(dice, kind) for kind in KINDS}
+        solutions = right_solutions[stems[number % len(stems)]]
+        solution = solutions[number // len(stems) % len(solutions)]
+        drafts.append(Draft("right", solution.origin, _files_with(solution)))
+    mistakes = {kind: _mistakes_in_turns(dice, kind) for kind in KINDS}
     for number in range(wrong):
         kind = KINDS[number % len(KINDS)]
-        stem, name, source = pools[kind][number // len(KINDS) % len(pools[kind])]
-        made.append((kind, f"{stem}/{name}", _with(stem, source)))
+        solution = mistakes[kind][number // len(KINDS) % len(mistakes[kind])]
+        drafts.append(Draft(kind, solution.origin, _files_with(solution)))
     for number in range(unfinished):
-        done = list(FUNCTIONS)[number % len(FUNCTIONS)]
-        made.append(
-            (
-                "to do",
-                f"only {done}",
-                {s: reference(s) if s == done else stub(s) for s in FUNCTIONS},
-            )
-        )
-    dice.shuffle(made)
-    width = len(str(len(made)))
-    return [
-        # A name in the file: no two submissions are the same, as in a real class, and nothing is
-        # known from before.
-        Submission(
-            name, kind, origin, {stem: f"# {name}\n{source}" for stem, source in files.items()}
-        )
-        for number, (kind, origin, files) in enumerate(made, 1)
-        for name in (f"student{number:0{width}}",)
-    ]
+        solved = stems[number % len(stems)]
+        files = {stem: stub_source(stem) for stem in stems}
+        files[solved] = reference_source(solved)
+        drafts.append(Draft("to do", f"only {solved}", files))
+    dice.shuffle(drafts)
+    width = len(str(len(drafts)))
+    return [draft.named(f"student{number:0{width}}") for number, draft in enumerate(drafts, 1)]
 
 
-def solved() -> Submission:
+def solved_submission() -> Submission:
     """The references: what every tool must give full marks before anybody trusts its verdicts."""
-    return Submission("solved", "right", "reference", {stem: reference(stem) for stem in FUNCTIONS})
+    return Submission("solved", "right", "reference", reference_files())
 
 
-def everything() -> list[Submission]:
+def one_of_each_solution() -> list[Submission]:
     """Each right and each wrong solution of the three exercises once.
 
     The other exercises are the reference's.
     """
-    made = []
+    submissions = []
     for stem in FUNCTIONS:
-        for tried in ("right", "wrong"):
-            for name, source in _solutions(tried, stem).items():
-                kind = "right" if tried == "right" else kind_of(source)
-                made.append(
-                    Submission(
-                        f"{stem[:2]}-{tried}-{name}", kind, f"{stem}/{name}", _with(stem, source)
-                    )
-                )
-    return made
+        for folder in ("right", "wrong"):
+            for solution in solutions_of(folder, stem):
+                kind = "right" if folder == "right" else kind_of(solution.source)
+                name = f"{stem[:2]}-{folder}-{solution.name}"
+                files = _files_with(solution)
+                submissions.append(Submission(name, kind, solution.origin, files))
+    return submissions
 
 
-def _shuffled(dice: random.Random, solutions: dict[str, str]) -> list[tuple[str, str]]:
-    pairs = sorted(solutions.items())
-    dice.shuffle(pairs)
-    return pairs
+def _in_random_order(dice: random.Random, folder: str, stem: str) -> list[Solution]:
+    solutions = solutions_of(folder, stem)
+    dice.shuffle(solutions)
+    return solutions
 
 
-def _in_turns(dice: random.Random, kind: str) -> list[tuple[str, str, str]]:
+def _mistakes_in_turns(dice: random.Random, kind: str) -> list[Solution]:
     """Mistakes of one kind, from one exercise after another as long as it has some."""
-    several = {stem: _shuffled(dice, _solutions("wrong", stem)) for stem in FUNCTIONS}
-    left = {
-        stem: [pair for pair in pairs if kind_of(pair[1]) == kind]
-        for stem, pairs in several.items()
-    }
-    found = []
-    while any(left.values()):
-        found += [(stem, *pairs.pop(0)) for stem, pairs in left.items() if pairs]
-    return found
+    by_exercise = []
+    for stem in FUNCTIONS:
+        mistakes = _in_random_order(dice, "wrong", stem)
+        by_exercise.append([mistake for mistake in mistakes if kind_of(mistake.source) == kind])
+    in_turns = []
+    for turn in zip_longest(*by_exercise):
+        in_turns += [mistake for mistake in turn if mistake is not None]
+    return in_turns
 
 
-def as_folder(submission: Submission, place: Path) -> Path:
-    folder = place / submission.name
+def write_folder(submission: Submission, parent: Path) -> Path:
+    """Write a submission's files into a new folder with its name, and return the folder."""
+    folder = parent / submission.name
     folder.mkdir(parents=True)
     for stem, source in submission.files.items():
         (folder / f"{stem}.py").write_text(source, encoding="utf-8")
@@ -196,10 +221,10 @@ def cell_of(stem: str) -> str:
     return re.sub(r"^\d+_", "", stem)
 
 
-def as_notebook(
+def notebook_of(
     files: dict[str, str], metadata: dict[str, dict[str, object]] | None = None
 ) -> nbformat.NotebookNode:
-    """A cell for each exercise, with what a tool wants to know of it."""
+    """A notebook with a cell for each exercise, with what a tool wants to know of it."""
     cells = []
     for stem, source in files.items():
         cell = nbformat.v4.new_code_cell(source, id=cell_of(stem)[:64])

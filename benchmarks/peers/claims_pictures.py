@@ -4,6 +4,7 @@ The claims about 06, as plain assertions on CPU tensors.
 """
 
 import inspect
+import itertools
 import time
 
 import torch
@@ -35,24 +36,29 @@ def nearest_color_loop(sprites, palette):
 
 
 def every_pixel(sprites):
+    """The number of the sprite, the row and the column of each pixel."""
     count, _, height, width = sprites.shape
-    return [(n, y, x) for n in range(count) for y in range(height) for x in range(width)]
+    return itertools.product(range(count), range(height), range(width))
 
 
-def pictures(name, count, height, width, colours, seed=5):
-    """Arguments for one of the three functions."""
+def random_arguments(name, count, height, width, colours, seed=5):
+    """Random pictures, with a palette where a function wants one."""
     dice = torch.Generator().manual_seed(seed)
     sprites = torch.rand(count, 3, height, width, generator=dice)
     palette = torch.rand(colours, 3, generator=dice)
-    if name == "recolor":
-        return torch.randint(0, colours, (count, height, width), generator=dice), palette
-    return (sprites,) if name == "grayscale" else (sprites, palette)
+    if name == "grayscale":
+        return (sprites,)
+    if name == "nearest_color":
+        return sprites, palette
+    indices = torch.randint(0, colours, (count, height, width), generator=dice)
+    return indices, palette
 
 
 LOOPS = {"grayscale": grayscale_loop, "recolor": recolor_loop, "nearest_color": nearest_color_loop}
 
 
-def gives_the_values(name, function, *arguments):
+def require_right_values(name, function, arguments):
+    """Compare what a function returns with what the loop returns."""
     found = function(*arguments)
     right = LOOPS[name](*arguments)
     assert isinstance(found, torch.Tensor)
@@ -65,38 +71,39 @@ def gives_the_values(name, function, *arguments):
         assert torch.allclose(found.float(), right, rtol=0, atol=1e-4)
 
 
-def seconds(function, arguments):
-    """The fastest of three calls."""
-    found = []
+def fastest_of_three(function, arguments):
+    """The seconds of the fastest of three calls."""
+    seconds = []
     for _ in range(3):
         began = time.perf_counter()
         function(*arguments)
-        found.append(time.perf_counter() - began)
-    return min(found)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def right_values(name, function):
-    gives_the_values(name, function, *pictures(name, 3, 5, 7, 6))
-    gives_the_values(name, function, *pictures(name, 2, 8, 4, 3))
+    require_right_values(name, function, random_arguments(name, 3, 5, 7, 6))
+    require_right_values(name, function, random_arguments(name, 2, 8, 4, 3))
 
 
 def right_on_the_smallest(name, function):
     for shape in ((1, 4, 4, 3), (2, 1, 1, 3), (2, 1, 5, 3), (2, 3, 3, 1)):
-        gives_the_values(name, function, *pictures(name, *shape))
+        require_right_values(name, function, random_arguments(name, *shape))
 
 
 def leaves_its_inputs_alone(name, function):
-    arguments = pictures(name, 2, 4, 4, 3)
+    arguments = random_arguments(name, 2, 4, 4, 3)
     before = [argument.clone() for argument in arguments]
     function(*arguments)
-    assert all(torch.equal(a, b) for a, b in zip(arguments, before, strict=True))
+    for argument, copy in zip(arguments, before, strict=True):
+        assert torch.equal(argument, copy)
 
 
 def faster_than_the_loop(name, function):
-    arguments = pictures(name, 2, 12, 12, 8)
+    arguments = random_arguments(name, 2, 12, 12, 8)
     function(*arguments)  # the first call of an operation pays for it
-    fast = seconds(function, arguments)
-    slow = seconds(LOOPS[name], arguments)
+    fast = fastest_of_three(function, arguments)
+    slow = fastest_of_three(LOOPS[name], arguments)
     assert slow >= FASTER * fast, f"only {slow / fast:.1f} times as fast as the loop"
 
 
@@ -106,29 +113,28 @@ def lowest_index_on_a_tie(nearest_color):
     assert nearest_color(sprites, palette).tolist() == [[[1, 1], [1, 1]]]
 
 
-def _about(claim, name):
+def claim_about(claim, name):
     """The claim about one of the three functions, with that function as its parameter."""
 
     def about(function):
         claim(name, function)
 
     about.__name__ = f"{name}_{claim.__name__}"
-    about.__signature__ = inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    )
+    parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    about.__signature__ = inspect.Signature([parameter])
     return about
 
 
-PICTURE_CLAIMS = (
-    *(
-        _about(claim, name)
-        for name in LOOPS
-        for claim in (
-            right_values,
-            right_on_the_smallest,
-            leaves_its_inputs_alone,
-            faster_than_the_loop,
-        )
-    ),
-    lowest_index_on_a_tie,
-)
+def all_picture_claims():
+    """Every claim about each of the three functions, and one about ties."""
+    claims = []
+    for name in LOOPS:
+        claims.append(claim_about(right_values, name))
+        claims.append(claim_about(right_on_the_smallest, name))
+        claims.append(claim_about(leaves_its_inputs_alone, name))
+        claims.append(claim_about(faster_than_the_loop, name))
+    claims.append(lowest_index_on_a_tie)
+    return tuple(claims)
+
+
+PICTURE_CLAIMS = all_picture_claims()

@@ -26,7 +26,7 @@ class Folders(Tool):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         for submission in known:
-            assignment.as_folder(submission, self.place / "class")
+            assignment.write_folder(submission, self.place / "class")
 
     def folder(self, submission: Submission) -> Path:
         return self.place / "class" / submission.name

@@ -36,7 +36,7 @@ def nbgrader_notebook(files: dict[str, str]) -> nbformat.NotebookNode:
         }
         for stem in files
     }
-    notebook = assignment.as_notebook(files, marked)
+    notebook = assignment.notebook_of(files, marked)
     for name, function in claims_and_functions().items():
         cell = nbformat.v4.new_code_cell(
             f"import claims\n\nclaims.CLAIMS[{name!r}]({function})", id=f"t-{name}"[:64]
@@ -66,7 +66,7 @@ class Nbgrader(Tool):
     def prepare(self, known: Sequence[Submission]) -> None:
         source = self.place / "course" / "source" / ASSIGNMENT
         _write(
-            nbgrader_notebook({stem: assignment.stub(stem) for stem in FUNCTIONS}),
+            nbgrader_notebook({stem: assignment.stub_source(stem) for stem in FUNCTIONS}),
             source / "day8.ipynb",
         )
         copied(CLAIMS, source)
@@ -129,7 +129,7 @@ class Otter(Tool):
     def prepare(self, known: Sequence[Submission]) -> None:
         for submission in known:
             _write(
-                assignment.as_notebook(submission.files),
+                assignment.notebook_of(submission.files),
                 self.place / "class" / f"{submission.name}.ipynb",
             )
         config = '{"show_stdout": false, "zips": false, "plugins": []}'

@@ -81,9 +81,9 @@ def test_dojos_results_are_read_for_the_functions_of_the_assignment() -> None:
 
 
 def test_the_class_is_drawn_evenly_and_always_the_same() -> None:
-    known = assignment.submissions(4, 9, 1, 8)
-    assert known == assignment.submissions(4, 9, 1, 8)
-    assert known != assignment.submissions(4, 9, 1, 9)
+    known = assignment.drawn_class(4, 9, 1, 8)
+    assert known == assignment.drawn_class(4, 9, 1, 8)
+    assert known != assignment.drawn_class(4, 9, 1, 9)
     kinds = [submission.kind for submission in known]
     assert (kinds.count("right"), kinds.count("to do")) == (4, 1)
     assert [kinds.count(kind) for kind in KINDS] == [3, 3, 3]
@@ -129,10 +129,10 @@ def test_the_claims_hold_for_the_references_and_not_for_mistakes_in_values(tmp_p
 
     known = [
         s
-        for s in assignment.everything()
+        for s in assignment.one_of_each_solution()
         if s.name.endswith(("wrong-missing_step", "wrong-never_the_gpu"))
     ]
-    graded = grade_by_plain_tests([assignment.solved(), *known], tmp_path)
+    graded = grade_by_plain_tests([assignment.solved_submission(), *known], tmp_path)
     assert graded.verdicts["solved"] == Verdict(True)
     assert "learns_as_it_should: AssertionError" in graded.verdicts["04-wrong-missing_step"].failed
     assert "takes_the_gpu: AssertionError" in graded.verdicts["01-wrong-never_the_gpu"].failed
@@ -144,7 +144,7 @@ def test_each_claim_is_about_a_function_of_the_assignment() -> None:
 
 
 def test_nbgraders_notebook_has_the_answers_and_a_locked_cell_for_each_claim() -> None:
-    notebook = nbgrader_notebook(assignment.solved().files)
+    notebook = nbgrader_notebook(assignment.solved_submission().files)
     nbformat.validate(notebook)
     marks = [cell["metadata"]["nbgrader"] for cell in notebook["cells"]]
     assert [m["grade_id"] for m in marks if m["solution"]] == [
@@ -202,7 +202,7 @@ def test_the_table_counts_verdicts_and_says_why_a_tool_is_not_there() -> None:
 
 
 def test_parts_of_a_class_are_all_of_it() -> None:
-    known = assignment.submissions(2, 3, 0, 8)
+    known = assignment.drawn_class(2, 3, 0, 8)
     divided = bench_peers.split_class(known, 2)
     assert sorted(s.name for part in divided for s in part) == sorted(s.name for s in known)
 
@@ -287,19 +287,20 @@ def test_what_students_type_is_what_is_timed(tmp_path: Path) -> None:
     from benchmarks import bench_student
 
     bench_student.copy_exercises(tmp_path)
-    words = bench_student.pytest_command(tmp_path, "solved", ("04_modifying_training_loop_gpu.py",))
-    assert Path(words[-1]).is_file()
-    assert "BEGIN SOLUTION" in Path(words[-1]).read_text(encoding="utf-8")
-    assert bench_student.pytest_command(tmp_path, "stubs", ("-k", "x"))[-3:-1] == ["-k", "x"]
-    found = {name: [bench_student.Waited(2.0, 1.0)] for name, _, _ in bench_student.WAYS}
-    made = bench_student.table_of_waits(
-        {bench_student.IMPORT: [bench_student.Waited(1.0, 0.5)], **found}
-    )
-    assert {row[1:] for row in made.rows[1:]} == {("2.00", "2.00 ×", "1.00", "2.00 ×")}
+    one_file = bench_student.Way("", "solved", file="04_modifying_training_loop_gpu.py")
+    target = Path(bench_student.pytest_command(tmp_path, one_file)[-1])
+    assert target.is_file()
+    assert "BEGIN SOLUTION" in target.read_text(encoding="utf-8")
+    chosen = bench_student.Way("", "stubs", ("-k", "x"))
+    assert bench_student.pytest_command(tmp_path, chosen)[-3:-1] == ["-k", "x"]
+    waits = {way.title: [bench_student.Wait(2.0, 1.0)] for way in bench_student.WAYS}
+    waits = {bench_student.IMPORT: [bench_student.Wait(1.0, 0.5)], **waits}
+    table = bench_student.table_of_waits(waits)
+    assert {row[1:] for row in table.rows[1:]} == {("2.00", "2.00 ×", "1.00", "2.00 ×")}
+    command = [sys.executable, "-c", "raise SystemExit(2)"]
+    environment = bench_student.student_environment(tmp_path)
     with pytest.raises(SystemExit, match="ended with 2"):
-        bench_student.time_command(
-            [sys.executable, "-c", "raise SystemExit(2)"], tmp_path, pytest=True
-        )
+        bench_student.time_command(command, tmp_path, environment, failures_allowed=True)
 
 
 def test_the_files_that_run_elsewhere_import_nothing_of_gpudojo() -> None:
