@@ -28,13 +28,13 @@ from gpudojo.grading.call import (
 )
 from gpudojo.grading.checks import (
     changes_no_settings,
+    compare_cases,
     count_in_words,
     device_mistake,
     expect_device_used,
     expect_float,
     is_between_gpus,
     runs,
-    scenario_pairs,
 )
 from gpudojo.grading.comparing import arrays_close
 from gpudojo.model.evidence import Array, Case, Cases, Raised
@@ -118,7 +118,8 @@ def _batch_losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
     wanted = torch.eye(CLASSES)[classes]
     for x, y in zip(inputs.split(BATCH), wanted.split(BATCH), strict=True):
         logarithms = (x @ weight.T + bias).log_softmax(1)
-        losses.append(-(logarithms * y).sum(1).mean().item())
+        loss = -(logarithms * y).sum(1).mean()
+        losses.append(loss.item())
         error = (logarithms.exp() - y) * RATE / len(x)
         weight = weight - error.T @ x
         bias = bias - error.sum(0)
@@ -181,9 +182,10 @@ def _call_train_epoch(
     except StudentRaised as error:
         raise _explain_error(error, call, log) from None
     options_after = _options_of(optimizer)
-    changed_options = [
-        name for name, value in options_before.items() if options_after.get(name) != value
-    ]
+    changed_options = []
+    for name, option in options_before.items():
+        if options_after.get(name) != option:
+            changed_options.append(name)
     weights_after = [array_of(p) for p in model.parameters()]
     return Epoch(
         kind=type(value).__name__,
@@ -289,8 +291,11 @@ def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
 EPOCHS = ("model_starts_on_the_cpu", "on_the_cpu", "already_there", "trained_before")
 
 
+PROBES = (epochs, an_epoch_on_the_second_gpu)
+
+
 def _all_epochs(seen: Seen) -> Cases[Epoch]:
-    return seen.cases(epochs, an_epoch_on_the_second_gpu)
+    return seen.cases(*PROBES)
 
 
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
@@ -389,14 +394,14 @@ def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
 
 
 # Before the weights are compared: on a real GPU a changed precision changes them too.
-changes_no_settings(train, epochs, an_epoch_on_the_second_gpu, points=0.5, needs=CALLED)
+changes_no_settings(train, *PROBES, points=0.5, needs=CALLED)
 
 
 @train.check(points=2.5)
 def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
     """For every batch the gradients are zeroed, computed and used for one step of the optimizer
     that was passed in."""
-    for _, case, right in scenario_pairs(_all_epochs(seen), _all_epochs(wanted), *EPOCHS):
+    for _, case, right in compare_cases(seen, wanted, *PROBES, names=EPOCHS):
         if not arrays_close(case.after, right.after):
             raise _why_it_learned_wrongly(case)
 
@@ -449,15 +454,18 @@ def _wrong_gradients(case: Epoch) -> Failed | None:
     if True not in case.leftovers:
         return None
     which = case.leftovers.index(True)
-    stale = which == 0 and len(case.leftovers) > 1 and not any(case.leftovers[1:])
-    whose = "that were there before the call" if stale else "that were not zeroed"
-    return Failed(
-        f"backward() of batch {which + 1} added to gradients {whose}",
-        "in every step, the gradients of this batch only",
-        case.backward_lines[which] if which < len(case.backward_lines) else None,
-        "stale-gradients" if stale else "missing-zero-grad",
-        ("zero_grad(",),
-    )
+    happened = f"backward() of batch {which + 1} added to gradients"
+    expected = "in every step, the gradients of this batch only"
+    line = None
+    if which < len(case.backward_lines):
+        line = case.backward_lines[which]
+    # Of several batches the first alone: the gradients are zeroed, but too late for it.
+    first, *others = case.leftovers
+    if first and others and not any(others):
+        happened = f"{happened} that were there before the call"
+        return Failed(happened, expected, line, "stale-gradients", ("zero_grad(",))
+    happened = f"{happened} that were not zeroed"
+    return Failed(happened, expected, line, "missing-zero-grad", ("zero_grad(",))
 
 
 def _batches_left_out(case: Epoch) -> Failed | None:
@@ -521,15 +529,15 @@ def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
         left_out = _batches_left_out(case)
         if left_out:
             raise left_out
-        happened = f"`optimizer.step()` was called {count_in_words(steps)}"
-        if not steps:
-            happened = "`optimizer.step()` was not called"
-        too_many = steps > case.batches and case.step_lines
-        raise Failed(
-            f"{happened}; there were {case.batches} batches (scenario `{name}`)",
-            "one step for every batch",
-            case.step_lines[-1] if too_many else None,
-        )
+        called = "not called"
+        if steps:
+            called = f"called {count_in_words(steps)}"
+        batches = f"there were {case.batches} batches (scenario `{name}`)"
+        happened = f"`optimizer.step()` was {called}; {batches}"
+        line = None
+        if steps > case.batches and case.step_lines:
+            line = case.step_lines[-1]
+        raise Failed(happened, "one step for every batch", line)
 
 
 @train.check(points=4)
@@ -540,8 +548,12 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
         expect_float(case.kind, case.is_float)
         if not case.losses:
             raise missing_loss()
-        samples = sum(size for _, size in case.losses)
-        mean = sum(loss * size for loss, size in case.losses) / samples
+        samples = 0
+        total = 0.0
+        for loss, size in case.losses:
+            samples += size
+            total += loss * size
+        mean = total / samples
         if not _is_near(case.value, mean):
             raise _wrong_mean(case, mean, samples)
 

@@ -339,27 +339,27 @@ def _expect_clean_gradients(name: str, case: Stepped, seen: Seen) -> None:
         happened = f"without `max_norm`, {happened}; with it they are zeroed"
         at = ("skipped zero_grad(", "zero_grad(")
         raise Failed(happened, f"{expected}, in every case", at=at)
-    raise Failed(
-        f"{WHERE[name]}{happened}",
-        f"{expected}: zeroed before backward",
-        case.backward_line,
-        "stale-gradients" if case.zeroed_after else "missing-zero-grad",
-        () if case.zeroed_after else ("zero_grad(",),
-    )
+    happened = f"{WHERE[name]}{happened}"
+    expected = f"{expected}: zeroed before backward"
+    line = case.backward_line
+    if case.zeroed_after:
+        raise Failed(happened, expected, line, "stale-gradients")
+    raise Failed(happened, expected, line, "missing-zero-grad", ("zero_grad(",))
 
 
 @step.check(points=1, needs=("runs", "learns_from_this_batch_alone"))
 def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
     """With `max_norm` the gradients are unscaled before they are clipped, and a step without it is
     not clipped."""
-    unclipped = wanted[on_the_device]["on_the_device"].update
-    for name, max_norm in (("clipped", HARD), ("clipped_softly", SOFTLY)):
+    right = wanted[on_the_device]
+    for name, max_norm in {"clipped": HARD, "clipped_softly": SOFTLY}.items():
         case = seen[on_the_device][name]
-        difference = compare_updates(case.update, wanted[on_the_device][name].update)
+        difference = compare_updates(case.update, right[name].update)
         if difference.distance < ENOUGH:
             continue
         _expect_clean_gradients(name, case, seen)
-        ignored = compare_updates(case.update, unclipped).distance < ENOUGH
+        unclipped = compare_updates(case.update, right["on_the_device"].update)
+        ignored = unclipped.distance < ENOUGH
         raise _clipped_wrongly(case, max_norm, difference.ratio, ignored)
     _expect_right_update("after_a_clipped_step", seen, wanted)
 
@@ -388,14 +388,15 @@ def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
     """If gradients overflow, the weights stay unchanged and the scale falls."""
     case = seen[on_the_device]["overflow"]
     right = wanted[on_the_device]["overflow"]
-    moved = any(bool((flat_values(update) != 0).any()) for update in case.update)
-    if moved or not have_same_shapes(case.update, right.update):
-        key = "optimizer-step-instead-of-scaler-step" if case.steps_outside else None
+    is_changed = any(flat_values(update).any() for update in case.update)
+    if is_changed or not have_same_shapes(case.update, right.update):
         happened = "infinite gradients changed the weights"
-        raise Failed(happened, "a skipped step, as scaler.step does it", None, key)
+        expected = "a skipped step, as scaler.step does it"
+        key = "optimizer-step-instead-of-scaler-step" if case.steps_outside else None
+        raise Failed(happened, expected, None, key)
     if case.scale != right.scale:
-        key = "scaler-without-update" if case.steps_without_update else None
         happened = f"after an overflow the scale is {case.scale:g}"
+        key = "scaler-without-update" if case.steps_without_update else None
         raise Failed(happened, f"{right.scale:g}", None, key)
 
 
@@ -423,8 +424,9 @@ def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
         assert right is not None
         if math.isclose(found, right, rel_tol=0.03, abs_tol=0.16 / LESS):
             continue
+        happened = f"{WHERE[name]}it returned {found:.4g}"
         key = None
         for scale in (SCALE, 2 * SCALE):
             if math.isclose(found, right * scale, rel_tol=0.03):
                 key = "returned-scaled-loss"
-        raise Failed(f"{WHERE[name]}it returned {found:.4g}", f"{right:.4g}", misconception=key)
+        raise Failed(happened, f"{right:.4g}", misconception=key)

@@ -39,8 +39,9 @@ def _make_work(device: Any, *operators: OperatorCalls) -> Callable[[], None]:
 
     It calls each of OTHERS once, and then these operators, the last one first.
     """
+    others = [OperatorCalls(name, 1, 2) for name in OTHERS]
     steps = []
-    for name, times, size in (*operators, *(OperatorCalls(name, 1, 2) for name in OTHERS)):
+    for name, times, size in (*operators, *others):
         numbers = torch.ones(size).to(device)
         out = torch.empty(size, device=device)
         # Looked up here: a profiler that records stacks would see it.
@@ -192,9 +193,9 @@ def _expect_names(found: Ranked, count: int) -> None:
     if len(answer.names) != count:
         happened = f"count={count} gave {len(answer.names)} names"
         if found.recorded:
-            raise Failed(happened, f"{count}")
+            raise Failed(happened, str(count))
         happened = f"{happened}: `fn` did not run while the profiler was recording"
-        raise Failed(happened, f"{count}", at=("fn(", "profile("))
+        raise Failed(happened, str(count), at=("fn(", "profile("))
     for name in answer.names:
         if "::" not in name:
             expected = "an operator's name from the profiler: aten::mm"
@@ -229,8 +230,10 @@ def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
         operators = [name.removeprefix("aten::") for name in wanted[probe].operators]
         most, longest, often = operators
         work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
-        happened = f"{work} gave {', '.join(found.some.names)}"
-        expected = f"{', '.join(right)}: by the time of all calls together"
+        names = ", ".join(found.some.names)
+        right_names = ", ".join(right)
+        happened = f"{work} gave {names}"
+        expected = f"{right_names}: by the time of all calls together"
         if right[::-1] in orders:
             at = ("reversed(", "[::-1]", "reverse(")
             raise Failed(f"{happened}: in reverse order", expected, at=at)
