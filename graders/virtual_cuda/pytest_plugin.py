@@ -203,8 +203,8 @@ class AllTests:
         )
         write(f"{self._used.total()} tests used the device{counts and ': ' + counts}.")
         if self._limits:
-            reason = "the virtual device cannot do something, which a GPU may"
-            write(f"{len(self._limits)} failed because {reason}:")
+            why = "the virtual device cannot do something, which a GPU may"
+            write(f"{len(self._limits)} failed because {why}:")
             for test, reason in self._limits.items():
                 write(f"  {test}: {reason}")
         if self._skips:

@@ -36,14 +36,15 @@ def what_limits(times: Times) -> str:
     if not times.on_device or not times.end:
         return "Nothing ran on the GPU."
     shares = _copy_shares(times)
-    idle = times.idle_share
     if shares.total >= MUCH:
         advice = "pin the memory, or copy once, before the loop"
         if shares.pinned > shares.pageable:
             advice = "copy less, or once, before the loop"
         return f"Copies take {shares.total:.0%} of the time: {advice}."
+    idle = times.idle_share
     if idle >= MUCH:
-        return f"The GPU waits {idle:.0%} of the time: {_why_it_waits(times)} keep it busy."
+        advice = _why_it_waits(times)
+        return f"The GPU waits {idle:.0%} of the time: {advice} keep it busy."
     return f"The GPU works {1 - idle:.0%} of the time: the work itself limits the speed."
 
 
@@ -52,20 +53,19 @@ def _why_it_waits(times: Times) -> str:
     on_device = times.on_device
     copies = sum(interval.kind == "copy" for interval in on_device)
     kernels = sum(interval.kernels for interval in on_device)
+    kernel_count = count_phrase(kernels, "kernel")
     if kernels >= copies:
         issue = format_seconds(times.issued / kernels)
         kernel_seconds = sum(interval.seconds for interval in on_device if interval.kernels)
         run = format_seconds(kernel_seconds / kernels)
-        what = (
-            f"the CPU takes {issue} for each of {count_phrase(kernels, 'kernel')}, which run {run}"
-        )
+        what = f"the CPU takes {issue} for each of {kernel_count}, which run {run}"
         return f"{what}. Fewer and larger operations, or a larger batch,"
     work = count_phrase(copies, "copy", "copies")
     if kernels:
-        work += f" and {count_phrase(kernels, 'kernel')}"
+        work += f" and {kernel_count}"
+    issued = format_seconds(times.issued)
     busy = format_seconds(sum(interval.seconds for interval in on_device))
-    what = f"the CPU takes {format_seconds(times.issued)} for {work}, the GPU {busy}"
-    return f"{what}. Fewer and larger copies"
+    return f"the CPU takes {issued} for {work}, the GPU {busy}. Fewer and larger copies"
 
 
 class CopyShares(NamedTuple):
@@ -124,13 +124,15 @@ def on_cpu(rows: Sequence[Row], cpu: Gpu) -> OnCpu:
             if is_transfer(rows, number):
                 continue
             call = kernel_call_of(row)
-            work += sum(cpu.kernel_seconds(kernel) for kernel in kernels_of(call, chip))
+            kernels = kernels_of(call, chip)
+            work += sum(cpu.kernel_seconds(kernel) for kernel in kernels)
         for cost, times in host.of_row(number, row, call, 1):
             fixed += cpu.host[cost] * times
     return OnCpu(fixed, work)
 
 
 def _is_for_a_gpu_only(row: Row) -> bool:
+    """True for what a program on a CPU does not do: copies, waits, streams, scaling."""
     if isinstance(row, StreamRow):
         return row.what != "list"
     return isinstance(row, (TransferRow, SyncRow, ScalerRow))
@@ -143,8 +145,9 @@ def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
     """
     cpu = cpu_to_compare_with()
     other = on_cpu(rows, cpu)
-    on_gpu = f"{times.gpu} {format_seconds(times.end)}"
-    took = f"{on_gpu}, CPU {format_seconds(other.seconds)} ({cpu.title}), both modelled"
+    gpu_time = format_seconds(times.end)
+    cpu_time = format_seconds(other.seconds)
+    took = f"{times.gpu} {gpu_time}, CPU {cpu_time} ({cpu.title}), both modelled"
     if not times.end or not other.seconds:
         return [f"{took}."]
     # Which of the two is faster; where it is not the GPU, also why.
@@ -159,6 +162,7 @@ def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
 
 
 def _why_not_faster(rows: Sequence[Row], times: Times) -> str:
+    """The reason why the GPU is not faster, as the beginning of a sentence."""
     if _copy_shares(times).total >= MUCH:
         return "the copies cost more than the GPU gains"
     batch = batch_of(rows)
@@ -189,7 +193,8 @@ def _from_when_on(rows: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> 
     batch = batch_of(rows)
     wanted = f"about {start:g} times the data"
     if batch:
-        wanted = f"batches of about {max(round(batch * start), 1):,}"
+        larger_batch = max(round(batch * start), 1)
+        wanted = f"batches of about {larger_batch:,}"
     return f"With the same operations, the GPU is faster from {wanted} on."
 
 
@@ -199,9 +204,8 @@ def _least_seconds(rows: Sequence[Row], gpu: Gpu) -> float:
     seconds = 0.0
     for row in rows:
         if isinstance(row, OperationRow):
-            seconds += sum(
-                gpu.least_seconds(kernel) for kernel in kernels_of(kernel_call_of(row), chip)
-            )
+            kernels = kernels_of(kernel_call_of(row), chip)
+            seconds += sum(gpu.least_seconds(kernel) for kernel in kernels)
     return seconds
 
 
@@ -222,4 +226,6 @@ def batch_of(rows: Sequence[Row]) -> int:
         shape = call.inputs[place]
         if len(shape) > 1:
             found[shape[0]] += 1
-    return found.most_common(1)[0][0] if found else 0
+    if not found:
+        return 0
+    return max(found, key=found.__getitem__)

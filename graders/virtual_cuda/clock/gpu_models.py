@@ -73,15 +73,19 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def kernel_seconds(self, kernel: Kernel) -> float:
         """The modelled time of a kernel."""
         figures = self._figures_of(kernel)
-        moving = figures.bytes_factor * self.bytes_from_memory(kernel.bytes) / self.bandwidth
-        computing = figures.flops_factor * kernel.flops / self.flops_per_second(kernel.unit)
+        moved = self.bytes_from_memory(kernel.bytes)
+        moving = figures.bytes_factor * moved / self.bandwidth
+        rate = self.flops_per_second(kernel.unit)
+        computing = figures.flops_factor * kernel.flops / rate
         return figures.least + moving + computing
 
     def least_seconds(self, kernel: Kernel) -> float:
         """The least time of a kernel of this kind, and at least that of a launch."""
-        return max(self._figures_of(kernel).least, self.gap)
+        least = self._figures_of(kernel).least
+        return max(least, self.gap)
 
     def _figures_of(self, kernel: Kernel) -> KernelFigures:
+        """The figures for kernels of this kind; those of "pointwise" for a kind without figures."""
         return self.kernels.get(kernel.kind, self.kernels["pointwise"])
 
     def flops_per_second(self, unit: str) -> float:
@@ -95,7 +99,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         """
         low = self.l2 / 4
         high = self.l2
-        share = min(max((size - low) / (high - low), 0.0), 1.0)
+        share = (size - low) / (high - low)
+        share = min(max(share, 0.0), 1.0)
         return size * (0.5 + 0.5 * share)
 
     def copy_seconds(
@@ -105,13 +110,16 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
         `again` says that the copy goes into memory that was in use before.
         """
-        points = self.copies[way_of_copy(direction, pinned, again)]
-        # The two points that the size lies between.
+        way = way_of_copy(direction, pinned, again)
+        points = self.copies[way]
+        # The two points that the size lies between, and how far from the first, by their ratio.
         sizes = [point.size for point in points]
-        index = min(max(bisect(sizes, size), 1), len(points) - 1)
+        index = bisect(sizes, size)
+        index = min(max(index, 1), len(points) - 1)
         low = points[index - 1]
         high = points[index]
-        share = math.log(max(size, low.size) / low.size) / math.log(high.size / low.size)
+        times_low = max(size, low.size) / low.size
+        share = math.log(times_low) / math.log(high.size / low.size)
         host = _between(low.host, high.host, share)
         device = _between(low.device, high.device, share)
         return CopySeconds(host, device)
@@ -119,7 +127,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 def _between(low: float, high: float, share: float) -> float:
     """The figure between two, by a share of their ratio; 0 where the lower one is 0."""
-    return low * (high / low) ** share if low else 0.0
+    if not low:
+        return 0.0
+    ratio = high / low
+    return low * math.pow(ratio, share)
 
 
 def way_of_copy(direction: str, pinned: bool, again: bool = False) -> str:
@@ -142,7 +153,9 @@ def way_of_copy(direction: str, pinned: bool, again: bool = False) -> str:
 
 def gpus() -> dict[str, Gpu]:
     """All GPUs, by name."""
-    return {name: gpu for name, gpu in _gpus_and_cpu().items() if name != CPU}
+    found = dict(_gpus_and_cpu())
+    del found[CPU]
+    return found
 
 
 def cpu_to_compare_with() -> Gpu:
@@ -156,7 +169,8 @@ def cpu_to_compare_with() -> Gpu:
 @functools.cache
 def _gpus_and_cpu() -> dict[str, Gpu]:
     """The CPU and all GPUs by name; `gpus.json` is read once."""
-    text = resources.files(__package__).joinpath("gpus.json").read_text(encoding="utf-8")
+    file = resources.files(__package__).joinpath("gpus.json")
+    text = file.read_text(encoding="utf-8")
     found: dict[str, Gpu] = {}
     for name, figures in json.loads(text).items():
         if "like" in figures:
@@ -202,7 +216,8 @@ def gpu_named(name: str) -> Gpu:
     """
     wanted = _plain_name(name) if isinstance(name, str) else ""
     for gpu in gpus().values():
-        if wanted and wanted in (_plain_name(gpu.name), _plain_name(gpu.title)):
+        names = (_plain_name(gpu.name), _plain_name(gpu.title))
+        if wanted and wanted in names:
             return gpu
     raise UnknownGpu(name, tuple(gpus()))
 

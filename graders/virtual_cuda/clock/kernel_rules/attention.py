@@ -6,7 +6,15 @@ import math
 from typing import Final
 
 from virtual_cuda.clock.kernel_rules.products import MatrixSizes, product_kernels
-from virtual_cuda.clock.kernels import HALF, Chip, Kernel, KernelCall, Kernels, Shape, kernel_rule
+from virtual_cuda.clock.kernels import (
+    HALF,
+    Chip,
+    Kernel,
+    KernelCall,
+    Kernels,
+    Shape,
+    kernel_rule,
+)
 
 _SHORTEST_HEAD: Final = 64  # shorter heads leave threads without work
 
@@ -18,16 +26,20 @@ def _attention_kernel(dtype: str, moved: float, flops: float) -> Kernel:
     return Kernel("attention", moved, flops, "float32")
 
 
-def _steps_of_a_product(query: Shape, key: Shape) -> float:
+def _steps_of_a_product(call: KernelCall) -> float:
     """Steps of one of the two products of attention: a step multiplies and adds."""
+    query = call.inputs[0]
+    key = call.inputs[1]
+    rows = math.prod(query[:-1])
     head = max(query[-1], _SHORTEST_HEAD)
-    return math.prod(query[:-1]) * head * key[-2]
+    length = key[-2]
+    return rows * head * length
 
 
 @kernel_rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention")
 def _attention_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """One kernel; a mask is made into what is added before."""
-    flops = 4.0 * _steps_of_a_product(call.inputs[0], call.inputs[1])
+    flops = 4.0 * _steps_of_a_product(call)
     has_mask = len(call.inputs) > 3
     if has_mask:
         yield Kernel("stretched", call.input_elements(3) * 5)
@@ -40,7 +52,7 @@ def _attention_kernels(call: KernelCall, chip: Chip) -> Kernels:
 )
 def _attention_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """Sums of the gradient for each row, then one kernel."""
-    flops = 10.0 * _steps_of_a_product(call.inputs[0], call.inputs[1])
+    flops = 10.0 * _steps_of_a_product(call)
     query_bytes = call.input_bytes(0)
     yield Kernel("pointwise", 3 * query_bytes)
     yield Kernel("reduction", query_bytes)
@@ -50,25 +62,29 @@ def _attention_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
 @kernel_rule("_transformer_encoder_layer_fwd")
 def _encoder_layer_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """The fast path of a layer in evaluation: four products, attention, and what lies between."""
-    source = call.inputs[0]
-    rows = math.prod(source[:-1])
-    width = source[-1]
-    length = source[-2]
-    size = rows * width * call.item_size
+    size = call.input_bytes(0)
+    length = call.inputs[0][-2]
     # The weights of all products, in the order in which they are used.
-    products = []
+    weights: list[Shape] = []
     for shape in call.inputs[1:]:
         if len(shape) == 2:
-            sizes = MatrixSizes(rows, shape[0], shape[1])
-            products.append(product_kernels(sizes, call.dtype, chip, chip.tf32))
+            weights.append(shape)
     # Attention, with the product for query, key and value before it.
-    for kernels in products[:1]:
-        yield from kernels
+    yield from _kernels_of_products(call, weights[:1], chip)
     yield Kernel("pointwise", 6 * size)
-    yield _attention_kernel(call.dtype, 4 * size, 4.0 * rows * width * length)
+    flops = 4.0 * call.input_elements(0) * length
+    yield _attention_kernel(call.dtype, 4 * size, flops)
     # The other products, activations and two norms.
-    for kernels in products[1:]:
-        yield from kernels
+    yield from _kernels_of_products(call, weights[1:], chip)
     yield Kernel("pointwise", 3 * size)
     yield Kernel("norm", 2 * size)
     yield Kernel("norm", 2 * size)
+
+
+def _kernels_of_products(call: KernelCall, weights: list[Shape], chip: Chip) -> Kernels:
+    """The products of a call's first input, as one matrix, with each of the weights."""
+    source = call.inputs[0]
+    rows = math.prod(source[:-1])
+    for columns, depth in weights:
+        sizes = MatrixSizes(rows, columns, depth)
+        yield from product_kernels(sizes, call.dtype, chip, chip.tf32)

@@ -61,9 +61,12 @@ def _is_depthwise(source: Shape, weight: Shape) -> bool:
 
 def _changes_layout(source: Shape, weight: Shape) -> bool:
     """True if cuDNN changes the layout for tensor cores, which want the channels last."""
-    is_deep = source[1] >= 16 or math.prod(weight[1:]) >= 128
+    if math.prod(source) < _LARGE_INPUT:
+        return False
     has_window = math.prod(weight[2:]) > 1
-    return is_deep and math.prod(source) >= _LARGE_INPUT and has_window
+    elements_of_a_filter = math.prod(weight[1:])
+    is_deep = source[1] >= 16 or elements_of_a_filter >= 128
+    return has_window and is_deep
 
 
 def _direct_convolution(out: Shape, weight: Shape, chip: Chip) -> Kernel:
@@ -80,12 +83,15 @@ def _convolution_as_product(
 
     A transposed convolution goes from its result to its input.
     """
+    elements_in = math.prod(source)
+    elements_out = math.prod(out)
     is_transposed = len(out) > 1 and out[1] != weight[0]
-    pixels = math.prod(source if is_transposed else out)
+    pixels = elements_in if is_transposed else elements_out
     flops = 2.0 * pixels * math.prod(weight[1:])
-    moved = (math.prod(out) + math.prod(source)) * item_size_of(dtype)
+    moved = (elements_out + elements_in) * item_size_of(dtype)
     kind = "half convolution" if dtype in HALF else "convolution"
-    return Kernel(kind, moved, flops, product_unit(dtype, chip, tf32=True))
+    unit = product_unit(dtype, chip, tf32=True)
+    return Kernel(kind, moved, flops, unit)
 
 
 @kernel_rule("convolution_backward", "cudnn_convolution_backward")

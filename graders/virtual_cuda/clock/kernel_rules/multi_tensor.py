@@ -22,7 +22,8 @@ def kernels_for_lists(call: KernelCall, chip: Chip) -> Kernels:
 
     A launch takes so many tensors, and so many chunks of them; then the next one is filled.
     """
-    stem = call.name.removeprefix("_foreach_").removeprefix("_fused_").rstrip("_")
+    stem = call.name.removeprefix("_foreach_").removeprefix("_fused_")
+    stem = stem.rstrip("_")
     lists = _number_of_lists(call, stem)
     passes = lists if call.bytes else lists + 1
     bytes_an_element = passes * call.item_size
@@ -34,9 +35,10 @@ def kernels_for_lists(call: KernelCall, chip: Chip) -> Kernels:
         elements = math.prod(shape)
         tensors += 1
         for start in range(0, elements, _CHUNK):
-            chunks.append(min(_CHUNK, elements - start))
-            is_last_chunk = start + _CHUNK >= elements
-            has_all_tensors = tensors == most_tensors and is_last_chunk
+            chunk = min(_CHUNK, elements - start)
+            chunks.append(chunk)
+            is_last_chunk = start + chunk == elements
+            has_all_tensors = is_last_chunk and tensors == most_tensors
             if has_all_tensors or len(chunks) == _MOST_BLOCKS:
                 yield _launch_for_chunks(stem, chunks, bytes_an_element, chip)
                 tensors = 0 if is_last_chunk else 1
@@ -58,8 +60,10 @@ def _launch_for_chunks(stem: str, chunks: list[int], bytes_an_element: int, chip
 
     A multiprocessor has its share of the bandwidth: few blocks take as long as all of them would.
     """
-    kind = "multi-tensor" if stem in ("add", "mul", "sub") else "multi-tensor function"
-    elements = max(sum(chunks), max(chunks) * chip.sms / 4)
+    is_plain = stem in ("add", "mul", "sub")
+    kind = "multi-tensor" if is_plain else "multi-tensor function"
+    as_if_all_worked = max(chunks) * chip.sms / 4
+    elements = max(sum(chunks), as_if_all_worked)
     return Kernel(kind, elements * bytes_an_element)
 
 
