@@ -122,7 +122,7 @@ class Tensor(torch.Tensor, metaclass=DeviceClass):
             plan = PLANS.of(func)
         if operator_hooks:
             plan = _plan_with_hooks(func, plan)
-        return plan(args, kwargs)
+        return plan(args, {} if kwargs is None else kwargs)
 
 
 class Parameter(Tensor):

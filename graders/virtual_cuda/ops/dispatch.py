@@ -178,7 +178,7 @@ def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: VirtualDevic
     """
     on_meta = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in inner]
     try:
-        result = func(*on_meta, **(kwargs or {}))
+        result = func(*on_meta, **kwargs)
     except Exception:
         return  # whatever is wrong, the kernel itself will say it
     memory = device.memory
@@ -307,7 +307,6 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
     Raises what CUDA raises. Gives NotImplemented where an argument has a dispatcher of its own,
     which torch asks next.
     """
-    kwargs = kwargs or {}
     opened = Unwrapped()
     inner = [opened.open(value) for value in args]
     named = {key: opened.open(value) for key, value in kwargs.items()}

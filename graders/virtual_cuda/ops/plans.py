@@ -8,7 +8,8 @@ for instance, a plan hands the call to `run_any` of `dispatch.py`, which can run
 
 A plan does what `run_any` does: it calls the CPU's kernel with the inner tensors, which are the CPU
 tensors inside of device tensors, allocates memory for the results, wraps them and records the
-operation. So it raises what `run_any` raises.
+operation. So it raises what `run_any` raises. A kernel of the CPU may raise anything, which CUDA
+might compute or refuse in other words: `handle_cpu_error` gets every exception, and decides.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ def _elements_of_product(left: torch.Tensor, right: torch.Tensor) -> int:
     """How many elements a matrix product has; 0 for vectors."""
     if left.dim() < 2 or right.dim() < 2:
         return 0
-    rows = left.numel() // max(left.shape[-1], 1)
-    return rows * int(right.shape[-1])
+    depth = max(left.shape[-1], 1)
+    rows = left.numel() // depth
+    columns = right.shape[-1]
+    return rows * columns
 
 
 def _elements_of_broadcast(left: Any, right: Any) -> int:
@@ -90,14 +93,16 @@ def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
 
     def strided_dim(args: Any) -> tuple[int, ...]:
         """The first dimension, in a tuple; () if all are meant or the last is among them."""
-        dim: Any = args[position] if len(args) > position else -1
+        if len(args) <= position:
+            return ()
+        dims = args[position]
+        if type(dims) not in (list, tuple):
+            dims = (dims,)
         last = args[0].dim() - 1
-        if dim == -1 or dim == last:
-            return ()
-        dims: Any = dim if type(dim) in (list, tuple) else (dim,)
-        if not dims or any(each in (None, -1, last) for each in dims):
-            return ()
-        return (dims[0],)
+        for dim in dims:
+            if dim is None or dim == -1 or dim == last:
+                return ()
+        return tuple(dims[:1])
 
     return strided_dim
 
@@ -118,7 +123,10 @@ def _plan_item(func: Any, rules: Rules) -> Plan:
         if device.closed:
             raise closed_device_error(device)
         inner = first._inner
-        value = inner.item() if inner.numel() == 1 else func(inner)
+        if inner.numel() == 1:
+            value = inner.item()
+        else:
+            value = func(inner)  # refuses
         record_operation(name, device, 0)
         count_waits(args, {})
         return value
@@ -165,7 +173,7 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
         device = first._block.device
         # Options that change nothing are left out; another device is not for this plan.
         options = {}
-        for key, value in (kwargs or {}).items():
+        for key, value in kwargs.items():
             if key == "device":
                 if value is not None and value != device.lazy:
                     return run_any(func, args, kwargs)
@@ -199,11 +207,11 @@ def _plan_view(func: Any, rules: Rules) -> Plan:
         if device.closed:
             raise closed_device_error(device)
         call = call_for_complex if inner.dtype.is_complex else call_for_real
-        rest = args[1:]
+        inputs = [inner, *args[1:]]
         try:
-            result = call(inner, *rest, **kwargs) if kwargs else call(inner, *rest)
+            result = call(*inputs, **kwargs)
         except Exception as error:
-            result = handle_cpu_error(func, [inner, *rest], kwargs or {}, device, error)
+            result = handle_cpu_error(func, inputs, kwargs, device, error)
         record_operation(name, device, 0)
         return wrap(result, block)
 
@@ -229,13 +237,13 @@ def _plan_one_tensor(func: Any, call: Any) -> Plan:
         if device.closed:
             raise closed_device_error(device)
         inner = first._inner
-        rest = args[1:]
+        inputs = [inner, *args[1:]]
         if inner.numel() > _MANY_ELEMENTS:
-            refuse_if_too_large(func, [inner, *rest], kwargs, device)
+            refuse_if_too_large(func, inputs, kwargs, device)
         try:
-            result = call(inner, *rest, **kwargs) if kwargs else call(inner, *rest)
+            result = call(*inputs, **kwargs)
         except Exception as error:
-            result = handle_cpu_error(func, [inner, *rest], kwargs or {}, device, error)
+            result = handle_cpu_error(func, inputs, kwargs, device, error)
         # Record the shapes that the clock needs.
         if strided_dim is not None:
             return put_on_device(result, device, name, inner.shape, *strided_dim(args))
@@ -275,18 +283,16 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
         if device.closed:
             raise closed_device_error(device)
         # Compute on the host, after a look at the size of the result.
-        left = first._inner
-        right = second._inner
-        rest = args[2:]
-        left_shape = left.shape
-        right_shape = right.shape
+        inputs = [first._inner, second._inner, *args[2:]]
+        left_shape = inputs[0].shape
+        right_shape = inputs[1].shape
         is_stretched = left_shape != right_shape
         if is_stretched and _elements_of_broadcast(left_shape, right_shape) > _MANY_ELEMENTS:
-            refuse_if_too_large(func, [left, right, *rest], kwargs, device)
+            refuse_if_too_large(func, inputs, kwargs, device)
         try:
-            result = call(left, right, *rest, **kwargs) if kwargs else call(left, right, *rest)
+            result = call(*inputs, **kwargs)
         except Exception as error:
-            result = handle_cpu_error(func, [left, right, *rest], kwargs or {}, device, error)
+            result = handle_cpu_error(func, inputs, kwargs, device, error)
         if strided_dim is None:
             return put_on_device(result, device, name, left_shape, right_shape)
         dims = strided_dim(args)
@@ -304,16 +310,17 @@ def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) ->
     inner = first._inner
     if inner.layout is not _STRIDED or device.closed:
         return run_any(func, args, kwargs)
-    rest = args[1:]
+    inputs = [inner, *args[1:]]
     try:
-        result = call(inner, *rest, **kwargs) if kwargs else call(inner, *rest)
+        result = call(*inputs, **kwargs)
     except Exception as error:
-        result = handle_cpu_error(func, [inner, *rest], kwargs or {}, device, error)
+        result = handle_cpu_error(func, inputs, kwargs, device, error)
     if result.dtype is inner.dtype:
         return put_on_device(result, device, name, inner.shape)
     # The work is told in the dtype of the argument.
     wrapped, nbytes = wrap_result(result, device, {})
-    record_operation(name, device, nbytes, work_of(result, (inner,)))
+    work = work_of(result, (inner,))
+    record_operation(name, device, nbytes, work)
     return wrapped
 
 
@@ -352,7 +359,7 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
                 work += strided_dim(args)
         record_operation(name, device, 0, work)
         if rules.count_waits is not None:
-            rules.count_waits(args, kwargs or {})
+            rules.count_waits(args, kwargs)
         if reshapes:
             update_shell(first)
         return first
@@ -384,7 +391,7 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
         if strided_dim is not None:
             shapes += strided_dim(args)
         if rules.output is not None:
-            results = rules.output(opened.inner, kwargs or {}, results)
+            results = rules.output(opened.inner, kwargs, results)
         # Put the results on the device, which records the operation.
         wrapped: Any
         if is_single and is_front:
@@ -394,7 +401,7 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
         else:
             wrapped = _put_all_on_device(results, device, name, shapes)
         if rules.count_waits is not None:
-            rules.count_waits(args, kwargs or {})
+            rules.count_waits(args, kwargs)
         return wrapped
 
     return run_for_new
@@ -409,10 +416,12 @@ class _Opened(NamedTuple):
 
     def shapes_at(self, slots: tuple[int, ...]) -> list[Any]:
         """The shapes of the tensors at these positions."""
+        inner = self.inner
         shapes = []
         for slot in slots:
-            if slot < len(self.inner) and self.inner[slot] is not None:
-                shapes.append(self.inner[slot].shape)
+            tensor = inner[slot] if slot < len(inner) else None
+            if tensor is not None:
+                shapes.append(tensor.shape)
         return shapes
 
 
@@ -438,7 +447,9 @@ def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _
             has_number = True
         elif tensor is not None:
             return None
-    return None if device is None else _Opened(device, inner, has_number)
+    if device is None:
+        return None
+    return _Opened(device, inner, has_number)
 
 
 def _call_kernel(
@@ -450,13 +461,15 @@ def _call_kernel(
     """
     inner = opened.inner
     if rules.refuse is not None:
-        rules.refuse(args, kwargs or {})
-    if is_product and _elements_of_product(inner[-2], inner[-1]) > _MANY_ELEMENTS:
-        refuse_if_too_large(func, inner, kwargs, opened.device)
+        rules.refuse(args, kwargs)
+    if is_product:
+        left, right = inner[-2:]
+        if _elements_of_product(left, right) > _MANY_ELEMENTS:
+            refuse_if_too_large(func, inner, kwargs, opened.device)
     try:
-        return rules.call(*inner, **kwargs) if kwargs else rules.call(*inner)
+        return rules.call(*inner, **kwargs)
     except Exception as error:
-        return handle_cpu_error(func, inner, kwargs or {}, opened.device, error)
+        return handle_cpu_error(func, inner, kwargs, opened.device, error)
 
 
 def _put_all_on_device(
@@ -474,9 +487,12 @@ def _put_all_on_device(
         size = result.untyped_storage().nbytes()  # it may be the front of a longer buffer
         nbytes += size
         dtype = dtype or result.dtype
-        wrapped.append(wrap(result, allocate(device, size)))
-    first_shape = results[0].shape if on_host(results[0]) else None
-    record_operation(name, device, nbytes, (dtype, first_shape, *shapes), at=at)
+        block = allocate(device, size)
+        wrapped.append(wrap(result, block))
+    first = results[0]
+    first_shape = first.shape if on_host(first) else None
+    work = (dtype, first_shape, *shapes)
+    record_operation(name, device, nbytes, work, at=at)
     return tuple(wrapped)
 
 
@@ -506,7 +522,9 @@ def _open_lists(args: Any, slots: Sequence[int]) -> _Opened | None:
                 device = tensor._block.device
             opened.append(tensor._inner)
         inner[slot] = opened
-    return None if device is None else _Opened(device, inner)
+    if device is None:
+        return None
+    return _Opened(device, inner)
 
 
 def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
@@ -527,9 +545,9 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
         if device.closed:
             raise closed_device_error(device)
         try:
-            results = call(*inner, **kwargs) if kwargs else call(*inner)
+            results = call(*inner, **kwargs)
         except Exception as error:
-            results = handle_cpu_error(func, inner, kwargs or {}, device, error)
+            results = handle_cpu_error(func, inner, kwargs, device, error)
         # Record it as one operation; a change in place makes nothing new.
         first_list = inner[slots[0]]
         shapes = [tensor.shape for tensor in first_list]
@@ -541,7 +559,8 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
         wrapped = []
         nbytes = 0
         for result in results:
-            wrapped.append(wrap(result, allocate(device, result.nbytes)))
+            block = allocate(device, result.nbytes)
+            wrapped.append(wrap(result, block))
             nbytes += result.nbytes
         record_operation(name, device, nbytes, work)
         return wrapped
@@ -554,7 +573,7 @@ def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
 
 def plan_by_hand(function: Any, func: Any) -> Plan:
     """A plan that calls function(func, args, kwargs)."""
-    return lambda args, kwargs: function(func, args, kwargs or {})
+    return partial(function, func)
 
 
 def _plan_parts(func: Any) -> Plan:
@@ -570,7 +589,6 @@ def _plan_parts(func: Any) -> Plan:
 
     def run_as_on_gpu(args: Any, kwargs: Any) -> Any:
         """Give what the parts give, with autocast on or off as they would find it on a GPU."""
-        kwargs = kwargs or {}
         if thread_state.autocast is None or thread_state.cast:
             return run_parts(*args, **kwargs)
         # Autocast has cast the arguments of this operator already: its parts are not cast again.
@@ -626,9 +644,11 @@ def _plan_by_schema(func: Any) -> Plan | None:
         if slots or rules.refuse is not None or not _is_plain_foreach(schema):
             return None
         return _plan_lists(func, rules.call, tuple(list_slots))
-    returns = schema.returns
-    if not returns or not slots or any(str(each.type) != "Tensor" for each in returns):
+    if not slots or not schema.returns:
         return None
+    for each in schema.returns:
+        if str(each.type) != "Tensor":
+            return None
     return _plan_by_results(func, rules, tuple(slots))
 
 
@@ -636,7 +656,9 @@ def _is_plain_foreach(schema: Any) -> bool:
     """True for `_foreach_*` that returns nothing, or one new list."""
     if not schema.name.startswith("aten::_foreach_"):
         return False
-    return not schema.returns or (len(schema.returns) == 1 and not schema.is_mutable)
+    if not schema.returns:
+        return True
+    return len(schema.returns) == 1 and not schema.is_mutable
 
 
 def _takes_tensors_by_name(schema: Any) -> bool:
@@ -656,13 +678,16 @@ def _plan_by_results(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | 
     schema = func._schema
     returns = schema.returns
     alias = returns[0].alias_info
-    if not schema.is_mutable and all(each.alias_info is None for each in returns):
+    are_new = all(each.alias_info is None for each in returns)
+    if are_new and not schema.is_mutable:
         return _plan_by_tensors(func, rules, slots)
     if len(returns) > 1 or slots[0] != 0 or alias is None:
         return None
     if alias.is_write:
         return _plan_changed_tensor(func, rules, slots)
-    return _plan_view(func, rules) if len(slots) == 1 else None
+    if len(slots) == 1:
+        return _plan_view(func, rules)
+    return None
 
 
 def _plan_by_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | None:
@@ -671,10 +696,12 @@ def _plan_by_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | 
         return _plan_new_tensors(func, rules, slots)
     if slots[0] != 0:
         return None
-    has_own_care = rules.refuse or rules.output or rules.count_waits or facts_of(func).front
-    if slots == (0,) and not has_own_care:
+    has_own_care = rules.refuse or rules.output or rules.count_waits
+    if has_own_care or facts_of(func).front:
+        return _plan_new_tensors(func, rules, slots)
+    if slots == (0,):
         return _plan_one_tensor(func, rules.call)
-    if slots == (0, 1) and not has_own_care:
+    if slots == (0, 1):
         return _plan_two_tensors(func, rules.call)
     return _plan_new_tensors(func, rules, slots)
 

@@ -373,7 +373,7 @@ def _record_in_capture(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
     graph = capture.graph
     if graph is None:
         return plan(args, kwargs)
-    return graph.record(func, plan, args, kwargs or {})
+    return graph.record(func, plan, args, kwargs)
 
 
 def _refuse_wait(kind: str) -> None:

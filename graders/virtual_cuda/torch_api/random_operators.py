@@ -111,7 +111,7 @@ def _run_random(func: Any, args: Any, kwargs: Any) -> Any:
         if block is not None:
             device = block.device
             break
-    call = _with_generator(func, args, kwargs or {}, device)
+    call = _with_generator(func, args, kwargs, device)
     results = run_any(func, call.args, call.kwargs)
     if call.generator is not None:
         _advance(call.generator, results)
