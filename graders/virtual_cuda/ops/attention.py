@@ -177,18 +177,20 @@ def _sizes_for_backward(kernel: str, query: Any, key: Any, value: Any, mask: Any
     """The sizes in bytes of what a kernel keeps for backward besides operands and result."""
     is_efficient = kernel == "efficient"
     # The sums of exponentials, in single precision; this kernel pads them.
-    rows = _round_up(query.shape[2], 32) if is_efficient else query.shape[2]
-    sizes = [query.shape[0] * query.shape[1] * rows * 4]
+    batch, heads, rows, size = query.shape
+    if is_efficient:
+        rows = _round_up(rows, 32)
+    sizes = [batch * heads * rows * 4]
     if not is_efficient:  # the state of random numbers
         sizes += [16, 8]
     if mask is not None and mask.dtype is torch.bool:  # as numbers
         sizes.append(mask.numel() * (4 if is_efficient else 2))
     # Padded copies of the operands.
-    size = query.shape[3]
     padded = _head_size_in_memory(kernel, size)
     if padded != size:
         for operand in (query, key, value):
-            sizes.append(operand.nbytes // operand.shape[3] * padded)
+            column = operand.nbytes // operand.shape[3]
+            sizes.append(column * padded)
     return sizes
 
 
@@ -312,7 +314,9 @@ class _Operands(NamedTuple):
     @property
     def is_grouped(self) -> bool:
         """True if several heads of the query share one of key and value."""
-        return self.enable_gqa and bool(self.query.shape[1] != self.key.shape[1])
+        query_heads = self.query.shape[1]
+        key_heads = self.key.shape[1]
+        return self.enable_gqa and bool(query_heads != key_heads)
 
 
 def _has_fused_form(operands: _Operands) -> bool:
@@ -330,16 +334,17 @@ def _has_fused_form(operands: _Operands) -> bool:
     for tensor in (key, value):
         if tensor._block.device is not device or tensor.dtype is not query.dtype:
             return False
-    if mask is not None and (type(mask) not in VIRTUAL or mask._block.device is not device):
+    has_mask = mask is not None
+    if has_mask and (type(mask) not in VIRTUAL or mask._block.device is not device):
         return False
     if query.dtype not in _HALF_OR_SINGLE:
         return False
-    # Shapes: batches, heads, rows and sizes of heads.
-    query_heads = query.shape[1]
-    key_heads = key.shape[1]
-    if query_heads != key_heads and (not enable_gqa or query_heads % key_heads):
+    query_batch, query_heads, _, query_size = query.shape
+    key_batch, key_heads, _, key_size = key.shape
+    can_group = enable_gqa and query_heads % key_heads == 0
+    if query_heads != key_heads and not can_group:
         return False
-    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+    if query_batch != key_batch or query_size != key_size:
         return False
     return bool(key.shape[:3] == value.shape[:3])
 
@@ -348,20 +353,24 @@ def _kernel_suits(kernel: str, operands: _Operands) -> bool:
     """True if this fused kernel takes operands that have the form for fused kernels."""
     query, key, value, mask, _ = operands
     is_single = query.dtype is torch.float32
-    sizes = (query.shape[3], value.shape[3])
+    query_size = query.shape[3]
+    value_size = value.shape[3]
     if kernel == "efficient":
         multiple = 4 if is_single else 8
-        return not operands.is_grouped and not any(size % multiple for size in sizes)
+        is_odd = query_size % multiple or value_size % multiple
+        return not operands.is_grouped and not is_odd
     # The other two need half precision and a GPU of Ampere's kind or later.
     model = query._block.device.gpu.model
     is_old = model is not None and model.capability[0] < 8
-    if is_single or is_old or max(sizes) > _LARGEST_HEAD:
+    if is_single or is_old or max(query_size, value_size) > _LARGEST_HEAD:
         return False
     if kernel == "flash":
-        return mask is None and sizes[0] == sizes[1]
+        return mask is None and query_size == value_size
     if mask is not None and mask.requires_grad:
         return False
-    return key.shape[2] > 1 and not any(size % 8 for size in sizes)
+    if query_size % 8 or value_size % 8:
+        return False
+    return bool(key.shape[2] > 1)
 
 
 def _kernel_takes(kernel: str, operands: _Operands) -> bool:

@@ -64,9 +64,12 @@ def cast_argument(value: Any, dtype: torch.dtype) -> Any:
     """
     if isinstance(value, (list, tuple)):
         return type(value)(cast_argument(item, dtype) for item in value)
-    if not isinstance(value, torch.Tensor) or not _is_castable(value) or value.dtype is dtype:
+    if not isinstance(value, torch.Tensor) or value.dtype is dtype:
         return value
-    if _is_weight(value) and dtype in _HALVES and torch.is_autocast_cache_enabled():
+    if not _is_castable(value):
+        return value
+    is_kept = dtype in _HALVES and torch.is_autocast_cache_enabled()
+    if is_kept and _is_weight(value):
         return _cast_weight(value, dtype)
     return value.to(dtype)
 
@@ -95,7 +98,9 @@ def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _run_cast(dtype: torch.dtype, op: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator with all its arguments cast to this dtype."""
     cast_args = [cast_argument(value, dtype) for value in args]
-    cast_kwargs = {key: cast_argument(value, dtype) for key, value in kwargs.items()}
+    cast_kwargs = {}
+    for key, value in kwargs.items():
+        cast_kwargs[key] = cast_argument(value, dtype)
     return op(*cast_args, **cast_kwargs)
 
 
@@ -118,8 +123,11 @@ def _run_with_single_result(op: Any, args: Any, kwargs: Any) -> Any:
         return op(*args, **kwargs)
     position = names.index("dtype")
     if position < len(args):
-        return op(*args[:position], torch.float32, *args[position + 1 :], **kwargs)
-    return op(*args, **{**kwargs, "dtype": torch.float32})
+        new_args = list(args)
+        new_args[position] = torch.float32
+        return op(*new_args, **kwargs)
+    new_kwargs = {**kwargs, "dtype": torch.float32}
+    return op(*args, **new_kwargs)
 
 
 def _run_norm_with_dtype(op: Any, args: Any, kwargs: Any) -> Any:

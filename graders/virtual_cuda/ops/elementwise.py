@@ -488,9 +488,11 @@ def wider_emulation(
         if not isinstance(error, NotImplementedError):
             return NOT_EMULATED
         positions = [at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)]
-        dtype = next((inner[at].dtype for at in positions if inner[at].dtype in narrow), None)
-        if dtype is None:
+        dtypes = [inner[at].dtype for at in positions]
+        narrow_dtypes = [dtype for dtype in dtypes if dtype in narrow]
+        if not narrow_dtypes:
             return NOT_EMULATED
+        dtype = narrow_dtypes[0]
         # Indices and targets are whole numbers too: where the operator takes those, only the first
         # tensor is widened.
         if dtype not in HALF:
@@ -500,7 +502,9 @@ def wider_emulation(
             if inner[at].dtype is dtype:
                 wide_args[at] = inner[at].to(wide)
         results = func(*wide_args, **kwargs)
-        target = back if back is not None and dtype is torch.bool else dtype
+        target = dtype
+        if back is not None and dtype is torch.bool:
+            target = back
         if isinstance(results, tuple):
             return tuple(each.to(target) if each.dtype is wide else each for each in results)
         return results.to(target)
@@ -550,10 +554,13 @@ def _quotients_by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor
     All bits are set, 64 of them only where the dividend needs so many. Rounding down takes one off
     below zero.
     """
-    ones = torch.full_like(dividend, 255 if dividend.dtype is torch.uint8 else -1)
+    if dividend.dtype is torch.uint8:
+        return torch.full_like(dividend, 255)
+    ones = torch.full_like(dividend, -1)
     if dividend.dtype is torch.int64:
-        ones = ones.masked_fill((dividend >= 0) & (dividend < 1 << 32), 0xFFFFFFFF)
-    if mode == "floor" and dividend.dtype is not torch.uint8:
+        needs_few_bits = (dividend >= 0) & (dividend < 1 << 32)
+        ones = ones.masked_fill(needs_few_bits, 0xFFFFFFFF)
+    if mode == "floor":
         ones = torch.where(dividend < 0, ones - 1, ones)
     return ones
 
@@ -566,21 +573,30 @@ def _to_integers(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     wide = torch.int32 if dtype in _NARROW else torch.int64
     limits = torch.iinfo(wide)
     # The largest integer is no float: the comparison is with the power of two above it.
-    whole = source.to(wide).masked_fill(source >= -float(limits.min), limits.max)
-    whole = whole.masked_fill(source <= float(limits.min), limits.min)
+    least = float(limits.min)
+    whole = source.to(wide)
+    whole = whole.masked_fill(source >= -least, limits.max)
+    whole = whole.masked_fill(source <= least, limits.min)
     # Only the instruction from float to 32 bits drops the sign bit of what is not a number.
-    empty = 0 if wide is torch.int32 and source.dtype is not torch.float64 else limits.min
-    return whole.masked_fill(source.isnan(), empty).to(dtype)
+    drops_sign = wide is torch.int32 and source.dtype is not torch.float64
+    not_a_number = 0 if drops_sign else limits.min
+    whole = whole.masked_fill(source.isnan(), not_a_number)
+    return whole.to(dtype)
 
 
 def _source_of_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """The tensor to cast: `source`, or integers where the CPU's cast would differ from CUDA's."""
-    if dtype is None or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+    if dtype is None or dtype is torch.bool:
+        return source
+    if dtype.is_floating_point or dtype.is_complex:
         return source
     if not source.is_floating_point() or not source.numel():
         return source
-    bound = float(2**31 if dtype in _NARROW else 2**63)
-    return source if bool((source.abs() < bound).all()) else _to_integers(source, dtype)
+    bound = 2.0**31 if dtype in _NARROW else 2.0**63
+    fits = source.abs() < bound
+    if bool(fits.all()):
+        return source
+    return _to_integers(source, dtype)
 
 
 def to_copy_as_cuda(source: torch.Tensor, **options: Any) -> torch.Tensor:

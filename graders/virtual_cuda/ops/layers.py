@@ -152,7 +152,8 @@ def _multiply_into_dtype(name: str, /, *args: Any, out: Any = None, **named: Any
     left_dtype = operands[-2].dtype
     right_dtype = operands[-1].dtype
     is_widened = dtype is torch.float32 and left_dtype in HALF
-    if left_dtype is not right_dtype or (dtype is not left_dtype and not is_widened):
+    is_right_dtype = is_widened or dtype is left_dtype
+    if left_dtype is not right_dtype or not is_right_dtype:
         raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
     wide = [tensor.to(dtype) for tensor in operands]
     product = getattr(torch, name)(*wide, **named)
@@ -167,9 +168,11 @@ def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
     GPUs do it so. Where the CPU is fast in that dtype, it computes the product itself.
     """
     dtype = operands[-1].dtype
-    if not is_slow_on_host(dtype) or any(tensor.dtype is not dtype for tensor in operands):
+    is_of_one_dtype = all(tensor.dtype is dtype for tensor in operands)
+    if not is_of_one_dtype or not is_slow_on_host(dtype):
         return product(*operands, **named)
-    return product(*(tensor.float() for tensor in operands), **named).to(dtype)
+    wide = [tensor.float() for tensor in operands]
+    return product(*wide, **named).to(dtype)
 
 
 # ---- placement -----------------------------------------------------------------------------------
@@ -350,17 +353,18 @@ def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any
     if image.dtype is not torch.float32:
         return False
     batch = image.shape[0]
-    is_plain = all(step == 1 for step in [*given["stride"], *given["dilation"]])
-    is_one_point = all(side == 1 for side in weight.shape[2:][-2:])
+    steps = [*given["stride"], *given["dilation"]]
+    window = weight.shape[2:][-2:]
+    is_plain = all(step == 1 for step in steps)
+    is_one_point = all(side == 1 for side in window)
     if is_plain and is_one_point and batch < 16:
         return False
     if int(given["groups"]) > 1 or batch > 1:
         return True
-    if weight.dim() > 3 and weight.shape[-1] > 3 and weight.shape[-2] > 3:
+    if weight.dim() > 3 and min(window) > 3:
         return True
-    if image.dim() < 5:
-        return image.shape[0] * image.shape[1] * image[0, 0].numel() > 20480
-    return image[..., 0].numel() > 20480
+    elements = image.numel() if image.dim() < 5 else image[..., 0].numel()
+    return elements > 20480
 
 
 def _refuse_integers(args: Any, kwargs: Any) -> None:
@@ -459,7 +463,8 @@ def _batch_norm_as_cuda(
     data = inner[0]
     has_running = statistics and inner[3] is not None
     is_training = training is None or bool(inner[training])
-    by_cudnn = not direct and (has_running or is_training) and _cudnn_norms(*inner[:3])
+    is_for_cudnn = not direct and (has_running or is_training)
+    by_cudnn = is_for_cudnn and _cudnn_norms(*inner[:3])
     result = out[0]
     if not by_cudnn and result.stride() != data.stride():
         # The other kernels keep any order of dimensions.
@@ -469,13 +474,15 @@ def _batch_norm_as_cuda(
     # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps
     # both statistics.
     size = 0 if by_cudnn else data.shape[1]
-    dtype = torch.float64 if data.dtype is torch.float64 else torch.float32
+    dtype = torch.promote_types(data.dtype, torch.float32)
     mean = torch.empty(size, dtype=dtype)
     invstd = torch.empty(size, dtype=dtype)
     if size and has_running:
+        *_, running_mean, running_var = inner[:5]
         eps = inner[-1]
-        mean.copy_(inner[3])
-        invstd.copy_((inner[4].to(dtype) + eps).rsqrt())
+        mean.copy_(running_mean)
+        variance = running_var.to(dtype)
+        invstd.copy_((variance + eps).rsqrt())
     return (result, mean, invstd, *out[3:])
 
 
@@ -491,11 +498,14 @@ def _judge_batch_norm(call: OperatorCall) -> Any:
 
     None where all are on one device or cuDNN is not asked, so that the general rules decide.
     """
-    image = call.given["input"]
-    complete = call.given["weight"] is not None and call.given["bias"] is not None
-    if not on_host(image) and image.dim() >= 3 and complete and torch.backends.cudnn.enabled:
-        names = ("input", "weight", "bias", "running_mean", "running_var")
-        compare_devices_by_name("wrapper_CUDA__cudnn_batch_norm", names, call.given)
+    given = call.given
+    image = given["input"]
+    if on_host(image) or image.dim() < 3 or not torch.backends.cudnn.enabled:
+        return None
+    if given["weight"] is None or given["bias"] is None:
+        return None
+    names = ("input", "weight", "bias", "running_mean", "running_var")
+    compare_devices_by_name("wrapper_CUDA__cudnn_batch_norm", names, given)
     return None
 
 

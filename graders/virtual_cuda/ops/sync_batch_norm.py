@@ -19,6 +19,11 @@ def _as_float(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _centre_batch(batch: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """A batch, in float32 at least, less the mean of each channel."""
+    return _as_float(batch) - _shape_for_batch(mean, batch)
+
+
 def _shape_for_batch(channels: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
     """One value for each channel, in the shape that fits a batch."""
     other_dimensions = [1] * (batch.dim() - 2)
@@ -26,7 +31,8 @@ def _shape_for_batch(channels: torch.Tensor, batch: torch.Tensor) -> torch.Tenso
 
 
 def _dimensions_except_channels(tensor: torch.Tensor) -> list[int]:
-    return [dimension for dimension in range(tensor.dim()) if dimension != 1]
+    """The numbers of all dimensions but the second."""
+    return [0, *range(2, tensor.dim())]
 
 
 def _batch_statistics(batch: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,8 +60,10 @@ def _joined_statistics(
     counts = _as_float(torch.as_tensor(counts, dtype=means.dtype))
     counts = counts.view(-1, 1).expand(len(means), 1)
     total = counts.sum()
-    mean = (means * counts).sum(0) / total
-    variances = deviations**-2 - eps + (means - mean) ** 2
+    sums = means * counts
+    mean = sums.sum(0) / total
+    of_ranks = deviations**-2 - eps
+    variances = of_ranks + (means - mean) ** 2
     variance = (variances * counts).sum(0) / total
     if running_mean is not None:
         running_mean.lerp_(mean.to(running_mean.dtype), momentum)
@@ -69,8 +77,7 @@ def _normalise_batch(
     batch: Any, weight: Any, bias: Any, mean: Any, deviation: Any, eps: float
 ) -> torch.Tensor:
     """A batch, normalised and then scaled and shifted, in its own dtype."""
-    centred = _as_float(batch) - _shape_for_batch(mean, batch)
-    result = centred * _shape_for_batch(deviation, batch)
+    result = _centre_batch(batch, mean) * _shape_for_batch(deviation, batch)
     if weight is not None:
         result = result * _shape_for_batch(weight, batch)
     if bias is not None:
@@ -93,9 +100,10 @@ def _reduce_gradient(
     Then the gradients of weight and bias. None stands for each that is not wanted.
     """
     dimensions = _dimensions_except_channels(grad)
-    centred = _as_float(batch) - _shape_for_batch(mean, batch)
-    sums = _as_float(grad).sum(dimensions)
-    products = (_as_float(grad) * centred).sum(dimensions)
+    centred = _centre_batch(batch, mean)
+    wide_grad = _as_float(grad)
+    sums = wide_grad.sum(dimensions)
+    products = (wide_grad * centred).sum(dimensions)
     weight_gradient = None
     bias_gradient = None
     if weight is not None and wants_weight:
@@ -119,11 +127,13 @@ def _input_gradient(
 ) -> torch.Tensor:
     """The gradient of a batch norm's input, from the sums over all ranks."""
     total = counts.sum()
-    centred = _as_float(batch) - _shape_for_batch(mean, batch)
-    by_variance = centred * _shape_for_batch(deviation**2 * products / total, batch)
+    centred = _centre_batch(batch, mean)
+    slope = deviation**2 * products / total
+    by_variance = centred * _shape_for_batch(slope, batch)
     by_mean = _shape_for_batch(sums / total, batch)
     factor = deviation if weight is None else deviation * weight
-    result = (_as_float(grad) - by_mean - by_variance) * _shape_for_batch(factor, batch)
+    rest = _as_float(grad) - by_mean - by_variance
+    result = rest * _shape_for_batch(factor, batch)
     return result.to(batch.dtype)
 
 
