@@ -62,17 +62,24 @@ class HostMemory:
         too.
         """
         for figure in self._figures.values():
-            figure.update(
-                {moment: figure["current"] if moment == "peak" else 0 for moment in moments}
-            )
+            for moment in moments:
+                figure[moment] = figure["current"] if moment == "peak" else 0
         if "allocated" in moments:
             self._calls.update(alloc=0, free=0)
 
     def statistics(self) -> dict[str, Any]:
         """The figures of torch.cuda.host_memory_stats(), as a tree."""
-        calls = {f"num_host_{name}": count for name, count in self._calls.items()}
-        times = {
-            f"host_{name}_time": {"total": 0, "max": 0, "min": 0, "count": count, "avg": 0}
-            for name, count in self._calls.items()
-        }
-        return {**{name: dict(figure) for name, figure in self._figures.items()}, **calls, **times}
+        found: dict[str, Any] = {}
+        for name, figure in self._figures.items():
+            found[name] = dict(figure)
+        for name, count in self._calls.items():
+            found[f"num_host_{name}"] = count
+        for name, count in self._calls.items():
+            found[f"host_{name}_time"] = {
+                "total": 0,
+                "max": 0,
+                "min": 0,
+                "count": count,
+                "avg": 0,
+            }
+        return found

@@ -32,11 +32,11 @@ def first_useless_wait(
         if isinstance(row, SyncRow) and row.what == "synchronize":
             if row.device and row.device not in busy_devices:
                 return UselessWait(site_of(row), device_works=False)
-            continue
-        if not isinstance(row, StreamRow) or row.what not in ("record", "synchronize"):
-            continue
-        if (row.device, row.stream) not in busy_streams:
-            return UselessWait(site_of(row), device_works=row.device in busy_devices)
+        elif isinstance(row, StreamRow) and row.what in ("record", "synchronize"):
+            stream = (row.device, row.stream)
+            if stream not in busy_streams:
+                device_works = row.device in busy_devices
+                return UselessWait(site_of(row), device_works)
     return None
 
 

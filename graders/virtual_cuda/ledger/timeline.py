@@ -129,14 +129,14 @@ def timeline_of(
     """
     every = _events_of(ledger, file)
     counts = Counter(event.kind for event in every)
-    peaks = [event.live for event in every]
+    peak_bytes = max([peak_bytes, *(event.live for event in every)])
     # Sums over all events, before any is left out.
     whole = Timeline(
         function=_short_text(function),
         scenario=_short_text(scenario),
         device=_short_text(device),
         events=[],
-        peak_bytes=max([peak_bytes, *peaks]),
+        peak_bytes=peak_bytes,
         lines=_texts_of_busy_lines(every, source),
         counts=dict(counts),
         waits=_waits_by_line(every),
@@ -176,9 +176,9 @@ def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None
     """
     if timeline.place is None:
         return None
-    wanted = (timeline.scenario, timeline.place, timeline.device)
     for other in others:
-        if (other.scenario, other.place, other.device) == wanted:
+        is_same_place = other.place == timeline.place and other.scenario == timeline.scenario
+        if is_same_place and other.device == timeline.device:
             return other
     return None
 
@@ -212,7 +212,8 @@ def decode_timeline(data: bytes) -> Timeline:
     order = [event.at for event in whole.events]
     if order != sorted(set(order)):
         raise BadTimeline("the events of a timeline are not in order")
-    if sum(whole.counts.values()) != len(whole.events) + whole.left_out:
+    count = sum(whole.counts.values())
+    if count != len(whole.events) + whole.left_out:
         raise BadTimeline("a timeline does not count its own events")
     return whole
 
@@ -285,18 +286,21 @@ def _describe_record(record: Record) -> _Described:
     """What an event tells of a record."""
     match record:
         case Operation():
-            name = record.name.removeprefix("aten.").partition(".")[0]
+            name = record.name.removeprefix("aten.")
+            name, _, _ = name.partition(".")
             autocast = record.autocast is not None
             return _Described("op", name, record.bytes, record.builds_graph, autocast)
         case Transfer():
             kind = _KINDS_OF_COPIES.get(record.direction, "between devices")
-            return _Described(kind, f"{record.source} to {record.target}", record.bytes)
+            name = f"{record.source} to {record.target}"
+            return _Described(kind, name, record.bytes)
         case Allocation():
             name = "taken" if record.bytes >= 0 else "given back"
             return _Described("memory", name, record.bytes)
         # What has no bytes of its own: waits, passes, steps, and exchanges with other ranks.
         case records.Sync():
-            return _Described("explicit sync" if record.explicit else "sync", record.what)
+            kind = "explicit sync" if record.explicit else "sync"
+            return _Described(kind, record.what)
         case records.Forward():
             # A model's layers are kept apart from the model: a picture shows the one call, and not
             # its forty.
@@ -329,9 +333,12 @@ def _thin_out(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
         for event in events:
             if RANKS[event.kind] == rank and event.at not in chosen:
                 group.append(event.at)
-        if len(group) > room:
-            group = [group[place * len(group) // room] for place in range(room)]
-        chosen.update(group)
+        count = len(group)
+        if count <= room:
+            chosen.update(group)
+            continue
+        for place in range(room):
+            chosen.add(group[place * count // room])
     return [event for event in events if event.at in chosen]
 
 

@@ -37,7 +37,10 @@ def _make_nested_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
     Tensors on the device, or for it, become a nested tensor there. Raises RuntimeError for tensors
     on two devices.
     """
-    pieces = args[0] if args else [kwargs.get(name) for name in ("tensor_list", "ts", "t")]
+    if args:
+        pieces = args[0]
+    else:
+        pieces = [kwargs.get(name) for name in ("tensor_list", "ts", "t")]
     tensors = [leaf for leaf in leaves_of(pieces) if isinstance(leaf, torch.Tensor)]
     device: VirtualDevice | None = None
     if kwargs.get("device") is not None:
@@ -79,8 +82,8 @@ def _has_torch_function(original: Any, values: Any) -> bool:
 
     Layers ask so before they take the fast path, which nested tensors of the device take as well.
     """
-    others = tuple(value for value in values if type(value) is not NestedTensor)
-    return bool(original(others))
+    others = [value for value in values if type(value) is not NestedTensor]
+    return bool(original(tuple(others)))
 
 
 def _forget_tensors_to_validate() -> None:
@@ -137,19 +140,18 @@ def _make_coo(
     """
     device = _device_asked_for(kwargs, (values, indices))
     if kwargs.get("device") is None:
-        both = isinstance(indices, torch.Tensor) and isinstance(values, torch.Tensor)
-        if both and indices.device != values.device:
-            wrapper = "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors"
-            raise argument_elsewhere_error("values", label_of(values), label_of(indices), wrapper)
+        _require_values_beside(indices, values)
     if device is None:
         given = [value for value in (indices, values, size) if value is not None]
         return original(*given, **kwargs)
     # It is for the device.
     if values is None:  # a size alone
         size = tuple(indices if size is None else size)
-        indices = torch.empty((len(size), 0), dtype=torch.int64)
+        dims = len(size)
+        indices = torch.empty((dims, 0), dtype=torch.int64)
         values = torch.empty(0)
-    indices = torch.as_tensor(indices, device=device.cuda).to(torch.int64)
+    indices = torch.as_tensor(indices, device=device.cuda)
+    indices = indices.to(torch.int64)
     values = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=device.cuda)
     checks = kwargs.get("check_invariants")
     if checks is None:
@@ -167,6 +169,15 @@ def _make_coo(
     if kwargs.get("requires_grad"):
         return tensor.detach().requires_grad_()
     return tensor
+
+
+def _require_values_beside(indices: Any, values: Any) -> None:
+    """Raise RuntimeError if indices and values are tensors on two devices."""
+    if not isinstance(indices, torch.Tensor) or not isinstance(values, torch.Tensor):
+        return
+    if indices.device != values.device:
+        wrapper = "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors"
+        raise argument_elsewhere_error("values", label_of(values), label_of(indices), wrapper)
 
 
 def _make_coo_on_device(
@@ -198,26 +209,31 @@ def _make_compressed_tensor(kind: str, original: Any, *args: Any, **kwargs: Any)
     # Made on the host, then moved; device tensors keep their memory.
     kwargs["device"] = "cpu"
     on_host = original(*placement.inner_of(args), **kwargs)
-    if not all(type(value) in VIRTUAL for value in args[:3]):
-        return sparse_to_device(on_host, device, False, None).requires_grad_(requires_grad)
+    are_on_device = all(type(value) in VIRTUAL for value in args[:3])
+    if not are_on_device:
+        moved = sparse_to_device(on_host, device, False, None)
+        return moved.requires_grad_(requires_grad)
     blocks = {}
     for value in args:
         if type(value) in VIRTUAL:
-            blocks[value._inner.untyped_storage()._cdata] = value._block
+            address = value._inner.untyped_storage()._cdata
+            blocks[address] = value._block
     tensor, _ = wrap_sparse(on_host, device, blocks)
     return tensor.requires_grad_(requires_grad)
 
 
 def _require_one_device(kind: str, args: Any) -> None:
     """Raise RuntimeError if the two lists of indices and the values are on two devices."""
-    tensors = [value for value in args[:3] if isinstance(value, torch.Tensor)]
-    if len({tensor.device for tensor in tensors}) <= 1:
+    devices = {value.device for value in args[:3] if isinstance(value, torch.Tensor)}
+    if len(devices) <= 1:
         return
-    if kind in ("csc", "bsc"):
-        compressed_name, plain_name = "ccol_indices", "row_indices"
+    compressed = args[0]
+    values = args[2]
+    is_by_column = kind in ("csc", "bsc")
+    if compressed.device != values.device:
+        name = "ccol_indices" if is_by_column else "crow_indices"
     else:
-        compressed_name, plain_name = "crow_indices", "col_indices"
-    name = compressed_name if args[0].device != args[2].device else plain_name
+        name = "row_indices" if is_by_column else "col_indices"
     raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
@@ -261,8 +277,9 @@ def _refuse_sparse_result(original: Any, *args: Any, **kwargs: Any) -> Any:
 
     Raises RuntimeError, as CUDA does, on the device: the result would be sparse.
     """
-    if any(type(value) is SparseTensor or type(value) in VIRTUAL for value in args):
-        raise RuntimeError("NYI: CUDA sspaddmm is not implemented")
+    for value in args:
+        if type(value) is SparseTensor or type(value) in VIRTUAL:
+            raise RuntimeError("NYI: CUDA sspaddmm is not implemented")
     return original(*args, **kwargs)
 
 
