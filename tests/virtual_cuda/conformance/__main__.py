@@ -101,7 +101,7 @@ def main() -> None:
         for aspect, tally in tallies(kept.golden, tried).items():
             console.print(f"  {aspect:8} {tally.agree}/{tally.of}  {tally.percent:.1f} %")
         if arguments.pin:
-            pins.write(kept.name, tallies(kept.golden, tried))
+            pins.pin_tallies(kept.name, tallies(kept.golden, tried))
     if arguments.save:
         with open(arguments.save, "w", encoding="utf-8") as file:
             json.dump({"results": saved}, file, indent=1)

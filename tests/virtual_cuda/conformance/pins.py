@@ -1,5 +1,6 @@
-"""The agreement reached, and the reasons for the differences that remain: agreement.json and
-differences.toml.
+"""The agreement that is pinned, and the reasons for the differences that remain.
+
+They are in agreement.json and differences.toml.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.virtual_cuda.conformance.compare import ASPECTS, Difference, Tally
 
@@ -16,29 +17,31 @@ AGREEMENT = Path(__file__).with_name("agreement.json")
 DIFFERENCES = Path(__file__).with_name("differences.toml")
 
 
-def read(path: Path = AGREEMENT) -> dict[str, Any]:
+def read_agreement(path: Path = AGREEMENT) -> dict[str, Any]:
+    """What agreement.json says."""
     pinned: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return pinned
 
 
-def reached(corpus: str, path: Path = AGREEMENT) -> dict[str, Tally]:
+def pinned_tallies(corpus: str, path: Path = AGREEMENT) -> dict[str, Tally]:
     """The pinned counts of one corpus; empty for one that was never pinned."""
-    counts = read(path)["reached"].get(corpus, {})
+    counts = read_agreement(path)["reached"].get(corpus, {})
     return {aspect: Tally(*pair) for aspect, pair in counts.items()}
 
 
-def write(corpus: str, tallies: dict[str, Tally], path: Path = AGREEMENT) -> None:
+def pin_tallies(corpus: str, tallies: dict[str, Tally], path: Path = AGREEMENT) -> None:
+    """Write the counts of one corpus to agreement.json, with the release of torch."""
     import torch
 
-    pinned = read(path)
+    pinned = read_agreement(path)
     pinned["torch"] = torch.__version__.partition("+")[0]
     pinned["reached"][corpus] = {
         aspect: [tally.agree, tally.of] for aspect, tally in tallies.items()
     }
-    path.write_text(_one_line_each(pinned), encoding="utf-8")
+    path.write_text(_json_of_agreement(pinned), encoding="utf-8")
 
 
-def changed(pinned: dict[str, Tally], found: dict[str, Tally]) -> list[str]:
+def describe_changes(pinned: dict[str, Tally], found: dict[str, Tally]) -> list[str]:
     """One sentence for each aspect whose count is not the pinned one.
 
     Better counts too, lest they be lost again.
@@ -50,55 +53,74 @@ def changed(pinned: dict[str, Tally], found: dict[str, Tally]) -> list[str]:
         if was == now:
             continue
         if was is None or now is None or was.of != now.of:
-            sentences.append(
-                f"{aspect}: pinned {_text(was)}, found {_text(now)}: pin the corpus anew"
-            )
+            change = f"pinned {_share(was)}, found {_share(now)}: pin the corpus anew"
         elif now.agree < was.agree:
-            sentences.append(f"{aspect}: fell from {_text(was)} to {_text(now)}")
+            change = f"fell from {_share(was)} to {_share(now)}"
         else:
-            sentences.append(f"{aspect}: rose from {_text(was)} to {_text(now)}: raise the pin")
+            change = f"rose from {_share(was)} to {_share(now)}: raise the pin"
+        sentences.append(f"{aspect}: {change}")
     return sentences
 
 
-def listed(path: Path = DIFFERENCES) -> dict[tuple[str, str], str]:
-    """The known differences, as (snippet, aspect) to the reason."""
-    known: dict[tuple[str, str], str] = {}
+class Place(NamedTuple):
+    """Where a difference is."""
+
+    snippet: str
+    aspect: str
+
+    def __str__(self) -> str:
+        return f"{self.snippet} [{self.aspect}]"
+
+
+def known_differences(path: Path = DIFFERENCES) -> dict[Place, str]:
+    """The reasons for known differences. Raises ValueError for an entry that is not valid."""
+    known: dict[Place, str] = {}
     for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("difference", []):
         if entry.keys() != {"reason", "aspects", "snippets"} or not entry["reason"].strip():
-            raise ValueError(
-                f"{path.name}: a difference has a reason, aspects and snippets, not {sorted(entry)}"
-            )
+            wanted = "a difference has a reason, aspects and snippets"
+            raise ValueError(f"{path.name}: {wanted}, not {sorted(entry)}")
         for aspect in entry["aspects"]:
             if aspect not in ASPECTS:
-                raise ValueError(
-                    f"{path.name}: no aspect {aspect!r}; there are {', '.join(ASPECTS)}"
-                )
+                aspects = ", ".join(ASPECTS)
+                raise ValueError(f"{path.name}: no aspect {aspect!r}; there are {aspects}")
             for snippet in entry["snippets"]:
-                if (snippet, aspect) in known:
-                    raise ValueError(f"{path.name}: {snippet} [{aspect}] is listed twice")
-                known[snippet, aspect] = entry["reason"]
+                place = Place(snippet, aspect)
+                if place in known:
+                    raise ValueError(f"{path.name}: {place} is listed twice")
+                known[place] = entry["reason"]
     return known
 
 
-def unexplained(found: Iterable[Difference], known: Mapping[tuple[str, str], str]) -> list[str]:
-    """Differences without a reason."""
-    return sorted(f"{d.id} [{d.aspect}]" for d in found if (d.id, d.aspect) not in known)
+def differences_without_reason(
+    found: Iterable[Difference], known: Mapping[tuple[str, str], str]
+) -> list[str]:
+    """Places of differences that nobody has explained."""
+    return sorted(map(str, _places_of(found) - known.keys()))
 
 
-def outdated(found: Iterable[Difference], known: Mapping[tuple[str, str], str]) -> list[str]:
-    """Reasons without a difference: the device has become better, or the snippet is gone."""
-    real = {(d.id, d.aspect) for d in found}
-    return sorted(f"{id_} [{aspect}]" for id_, aspect in known.keys() - real)
+def reasons_without_difference(
+    found: Iterable[Difference], known: Mapping[tuple[str, str], str]
+) -> list[str]:
+    """Places of reasons that explain nothing: the device is better, or the snippet is gone."""
+    return sorted(str(Place(*place)) for place in known.keys() - _places_of(found))
 
 
-def _text(tally: Tally | None) -> str:
+def _places_of(differences: Iterable[Difference]) -> set[Place]:
+    return {Place(difference.id, difference.aspect) for difference in differences}
+
+
+def _share(tally: Tally | None) -> str:
     return "nothing" if tally is None else f"{tally.agree}/{tally.of}"
 
 
-def _one_line_each(pinned: dict[str, Any]) -> str:
-    corpora = ",\n".join(
-        f"  {json.dumps(name)}: {json.dumps(counts)}" for name, counts in pinned["reached"].items()
-    )
-    head = {key: value for key, value in pinned.items() if key != "reached"}
-    lines = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
-    return f'{{\n{lines} "reached": {{\n{corpora}\n }}\n}}\n'
+def _json_of_agreement(pinned: dict[str, Any]) -> str:
+    """JSON with a corpus a line, so that a change is seen as one."""
+    corpora = []
+    for name, counts in pinned["reached"].items():
+        corpora.append(f"  {json.dumps(name)}: {json.dumps(counts)}")
+    lines = ""
+    for key, value in pinned.items():
+        if key != "reached":
+            lines += f" {json.dumps(key)}: {json.dumps(value)},\n"
+    tables = ",\n".join(corpora)
+    return f'{{\n{lines} "reached": {{\n{tables}\n }}\n}}\n'

@@ -23,8 +23,8 @@ pytestmark = [
 ]
 each_corpus = pytest.mark.parametrize("name", corpora.names())
 on_pinned_torch = pytest.mark.skipif(
-    torch.__version__.partition("+")[0] != pins.read()["torch"],
-    reason=f"exact counts were pinned on torch {pins.read()['torch']}",
+    torch.__version__.partition("+")[0] != pins.read_agreement()["torch"],
+    reason=f"exact counts were pinned on torch {pins.read_agreement()['torch']}",
 )
 
 
@@ -59,7 +59,7 @@ def test_no_snippet_kills_its_process(tried: Tried, name: str) -> None:
 def test_agreement_is_high_enough_on_any_torch(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
     reached = {aspect: tally.percent for aspect, tally in tallies(corpus.golden, records).items()}
-    wanted = pins.read()["at_least_percent"]
+    wanted = pins.read_agreement()["at_least_percent"]
     assert {
         aspect: percent for aspect, percent in reached.items() if percent < wanted[aspect]
     } == {}
@@ -70,7 +70,7 @@ def test_agreement_is_high_enough_on_any_torch(tried: Tried, name: str) -> None:
 @on_pinned_torch
 def test_agreement_is_the_pinned_one(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
-    changes = pins.changed(pins.reached(name), tallies(corpus.golden, records))
+    changes = pins.describe_changes(pins.pinned_tallies(name), tallies(corpus.golden, records))
     assert not changes, "\n".join(
         [*changes, "(raise pins with: python -m tests.virtual_cuda.conformance --pin)"]
     )
@@ -79,12 +79,12 @@ def test_agreement_is_the_pinned_one(tried: Tried, name: str) -> None:
 @pytest.mark.slow
 @on_pinned_torch
 def test_every_difference_has_a_reason_and_every_reason_a_difference(tried: Tried) -> None:
-    known = pins.listed()
+    known = pins.known_differences()
     real: list[Difference] = []
     for corpus, records in map(tried, corpora.names()):
         real += differences(corpus.golden, records)
-    assert pins.unexplained(real, known) == []
-    assert pins.outdated(real, known) == []
+    assert pins.differences_without_reason(real, known) == []
+    assert pins.reasons_without_difference(real, known) == []
 
 
 @on_pinned_torch
@@ -104,4 +104,4 @@ def test_a_sample_differs_only_as_listed(tried: Tried, request: pytest.FixtureRe
         golden = {id_: corpus.golden[id_] for id_ in corpus.snippets}
         real += differences(golden, {id_: records[id_] for id_ in golden})
     assert len(records) > 140
-    assert pins.unexplained(real, pins.listed()) == []
+    assert pins.differences_without_reason(real, pins.known_differences()) == []

@@ -122,12 +122,16 @@ def test_only_the_first_line_counts_and_no_number_in_it() -> None:
 
 def test_pins_move_in_neither_direction_unnoticed() -> None:
     pinned = {"outcome": Tally(9, 10)}
-    assert pins.changed(pinned, {"outcome": Tally(9, 10)}) == []
-    assert pins.changed(pinned, {"outcome": Tally(8, 10)}) == ["outcome: fell from 9/10 to 8/10"]
-    assert pins.changed(pinned, {"outcome": Tally(10, 10)}) == [
+    assert pins.describe_changes(pinned, {"outcome": Tally(9, 10)}) == []
+    assert pins.describe_changes(pinned, {"outcome": Tally(8, 10)}) == [
+        "outcome: fell from 9/10 to 8/10"
+    ]
+    assert pins.describe_changes(pinned, {"outcome": Tally(10, 10)}) == [
         "outcome: rose from 9/10 to 10/10: raise the pin"
     ]
-    assert pins.changed({}, pinned) == ["outcome: pinned nothing, found 9/10: pin the corpus anew"]
+    assert pins.describe_changes({}, pinned) == [
+        "outcome: pinned nothing, found 9/10: pin the corpus anew"
+    ]
 
 
 def test_written_pins_are_read_back(tmp_path: Path) -> None:
@@ -136,17 +140,19 @@ def test_written_pins_are_read_back(tmp_path: Path) -> None:
         '{"torch": "0", "at_least_percent": {"outcome": 99}, "reached": {"other": {"syncs": [1, '
         "2]}}}"
     )
-    pins.write("public", {"outcome": Tally(9, 10)}, path)
-    assert pins.reached("public", path) == {"outcome": Tally(9, 10)}
-    assert pins.reached("other", path) == {"syncs": Tally(1, 2)}
-    assert pins.read(path)["at_least_percent"] == {"outcome": 99}
+    pins.pin_tallies("public", {"outcome": Tally(9, 10)}, path)
+    assert pins.pinned_tallies("public", path) == {"outcome": Tally(9, 10)}
+    assert pins.pinned_tallies("other", path) == {"syncs": Tally(1, 2)}
+    assert pins.read_agreement(path)["at_least_percent"] == {"outcome": 99}
 
 
 def test_differences_and_reasons_must_match_both_ways() -> None:
     real = [Difference("a", "syncs", {}, {})]
-    assert pins.unexplained(real, {}) == ["a [syncs]"]
-    assert pins.unexplained(real, {("a", "syncs"): "why"}) == []
-    assert pins.outdated(real, {("a", "syncs"): "why", ("a", "memory"): "why"}) == ["a [memory]"]
+    assert pins.differences_without_reason(real, {}) == ["a [syncs]"]
+    assert pins.differences_without_reason(real, {("a", "syncs"): "why"}) == []
+    assert pins.reasons_without_difference(
+        real, {("a", "syncs"): "why", ("a", "memory"): "why"}
+    ) == ["a [memory]"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +168,7 @@ def test_a_mistyped_reason_is_refused(tmp_path: Path, entry: str, complaint: str
     path = tmp_path / "differences.toml"
     path.write_text(f"[[difference]]\n{entry}\n")
     with pytest.raises(ValueError, match=complaint):
-        pins.listed(path)
+        pins.known_differences(path)
 
 
 @pytest.mark.parametrize(
