@@ -35,7 +35,7 @@ def reads(format_: str) -> Callable[[Reader], Reader]:
     return register
 
 
-def recorded(runners: list[dict[str, Any]]) -> Total:
+def total_recorded_by_github(runners: list[dict[str, Any]]) -> Total:
     """What GitHub's reporter records: scores added up, whatever they are.
 
     A runner without a maximum is skipped.
@@ -50,7 +50,7 @@ def recorded(runners: list[dict[str, Any]]) -> Total:
     return score, largest
 
 
-def shown(runners: list[dict[str, Any]]) -> Total:
+def total_printed_by_github(runners: list[dict[str, Any]]) -> Total:
     """What GitHub's reporter prints: the share of tests that passed."""
     score = 0.0
     largest = 0.0
@@ -61,7 +61,7 @@ def shown(runners: list[dict[str, Any]]) -> Total:
     return score, largest
 
 
-def runners(folder: Path, name: str) -> list[dict[str, Any]]:
+def read_runners(folder: Path, name: str) -> list[dict[str, Any]]:
     """The runners of one submission, as a workflow gets them from its outputs."""
     outputs = (folder / name / "outputs").read_text(encoding="ascii")
     found = []
@@ -69,12 +69,13 @@ def runners(folder: Path, name: str) -> list[dict[str, Any]]:
         id_, _, encoded = line.partition("=")
         assert re.fullmatch("[a-zA-Z0-9]+", id_)
         assert encoded == (folder / name / f"{id_}.base64").read_text(encoding="ascii")
-        found.append(decoded(encoded))
+        found.append(decode_runner(encoded))
         assert found[-1] == json.loads((folder / name / f"{id_}.json").read_bytes())
     return found
 
 
-def decoded(encoded: str) -> dict[str, Any]:
+def decode_runner(encoded: str) -> dict[str, Any]:
+    """The JSON of a runner, from base64."""
     value: dict[str, Any] = json.loads(base64.b64decode(encoded, validate=True).decode("utf-8"))
     return value
 
@@ -84,9 +85,9 @@ def _github_classroom(folder: Path, results: ClassResults) -> list[Total]:
     totals = []
     for name in file_names(results.submissions):
         whole = json.loads((folder / f"{name}.json").read_bytes())
-        of_exercises = recorded(runners(folder, name))
-        assert recorded([whole])[0] == of_exercises[0]
-        totals.append(recorded([whole]))
+        of_exercises = total_recorded_by_github(read_runners(folder, name))
+        assert total_recorded_by_github([whole])[0] == of_exercises[0]
+        totals.append(total_recorded_by_github([whole]))
     return totals
 
 
@@ -179,7 +180,7 @@ def _junit(folder: Path, results: ClassResults) -> list[Total]:
 
 @reads("canvas")
 def _canvas(folder: Path, results: ClassResults) -> list[Total]:
-    headings, possible, *lines = table(folder / "gradebook.csv")
+    headings, possible, *lines = read_csv(folder / "gradebook.csv")
     assert headings[:5] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
     assert possible[0] == "    Points Possible"
     return [(float(line[5] or 0), float(possible[5])) for line in lines]  # empty: handed in nothing
@@ -187,21 +188,22 @@ def _canvas(folder: Path, results: ClassResults) -> list[Total]:
 
 @reads("nbgrader")
 def _nbgrader(folder: Path, results: ClassResults) -> list[Total]:
-    headings, *lines = table(folder / "grades.csv")
+    headings, *lines = read_csv(folder / "grades.csv")
     score = headings.index("score")
     maximum = headings.index("max_score")
     return [(float(line[score]), float(line[maximum])) for line in lines]
 
 
-def moodle(path: Path) -> list[Total]:
+def totals_of_moodle(path: Path) -> list[Total]:
     """The lines of a worksheet that have a grade."""
-    headings, *lines = table(path)
+    headings, *lines = read_csv(path)
     grade = headings.index("Grade")
     maximum = headings.index("Maximum Grade")
     return [(float(line[grade]), float(line[maximum])) for line in lines if line[grade]]
 
 
-def table(path: Path, delimiter: str = ",") -> list[list[str]]:
+def read_csv(path: Path, delimiter: str = ",") -> list[list[str]]:
+    """The cells of a table, line by line."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         return list(csv.reader(file, delimiter=delimiter))
 

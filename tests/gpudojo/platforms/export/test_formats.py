@@ -105,7 +105,11 @@ def test_a_submission_that_was_not_graded_says_why_everywhere(
     assert json.loads((tmp_path / "exercism/results.json").read_bytes())["status"] == "error"
     runner = json.loads((tmp_path / "github_classroom/eve.json").read_bytes())
     assert (runner["status"], runner["max_score"]) == ("fail", 3)
-    assert readers.recorded([runner]) == readers.shown([runner]) == (0.0, 3.0)
+    assert (
+        readers.total_recorded_by_github([runner])
+        == readers.total_printed_by_github([runner])
+        == (0.0, 3.0)
+    )
     ids = {path.name for path in (tmp_path / "github_classroom").glob("*.base64")}
     # A workflow names its runners beforehand: they have to be there for a submission that never
     # ran, too.
@@ -119,7 +123,7 @@ def test_our_own_error_costs_nothing_and_is_loud(tmp_path: Path) -> None:
     row = CLASS.submissions[1]
     runner = json.loads(only("github_classroom", row, tmp_path).read_bytes())
     assert runner["status"] == "error"
-    assert readers.recorded([runner]) == (3.0, 3.0)
+    assert readers.total_recorded_by_github([runner]) == (3.0, 3.0)
     assert "gpudojo's fault" in json.dumps(runner)
     exercism = json.loads(only("exercism", row, tmp_path).read_bytes())
     assert exercism["status"] == "error"
@@ -131,7 +135,11 @@ def test_a_class_worth_nothing_has_no_nan(tmp_path: Path) -> None:
     row = SubmissionRow("eve", SubmissionStatus.GRADED, 0.0, 0.0)
     runner = json.loads(only("github_classroom", row, tmp_path, exercises=()).read_bytes())
     assert len(runner["tests"]) == 1
-    assert readers.recorded([runner]) == readers.shown([runner]) == (0.0, 0.0)
+    assert (
+        readers.total_recorded_by_github([runner])
+        == readers.total_printed_by_github([runner])
+        == (0.0, 0.0)
+    )
 
 
 def test_nothing_in_github_s_log_can_be_a_workflow_command(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def export(
     options = dataclasses.replace(OPTIONS, title="Day 0", worksheet=given, gradebook=given)
     options: Options = dataclasses.replace(options, **more)  # type: ignore[arg-type,no-redef]
     (written,) = exporter_of(format_)(results, results.submissions, folder / "out", options)
-    return readers.table(written, ";" if ";" in text else ",")
+    return readers.read_csv(written, ";" if ";" in text else ",")
 
 
 def refused(format_: str, folder: Path, text: str, **more: object) -> str:

@@ -51,14 +51,14 @@ def check_all(results: ClassResults, folder: Path) -> None:
 
 def check_what_github_shows(folder: Path, name: str, wanted: readers.Total, uneven: bool) -> None:
     whole = readers.json.loads((folder / f"{name}.json").read_bytes())
-    of_exercises = readers.runners(folder, name)
-    assert _close(readers.recorded(of_exercises), wanted)
+    of_exercises = readers.read_runners(folder, name)
+    assert _close(readers.total_recorded_by_github(of_exercises), wanted)
     if not uneven:
-        assert _close(readers.shown([whole]), wanted)
-        assert _close(readers.shown(of_exercises), wanted)
+        assert _close(readers.total_printed_by_github([whole]), wanted)
+        assert _close(readers.total_printed_by_github(of_exercises), wanted)
     encoded = folder / f"{name}.base64"
     if encoded.exists():
-        assert readers.decoded(encoded.read_text()) == whole
+        assert readers.decode_runner(encoded.read_text()) == whole
     else:
         assert len(readers.json.dumps(whole)) > LARGEST / 2
 
@@ -101,7 +101,7 @@ def test_scores_of_github_add_up_to_the_total_and_not_nearly() -> None:
                 {"max_score": each, "tests": [{"score": each}, {"score": 0.0}]} for each in earned
             ]
             github_classroom._make_sum_exact(runners, checks)
-            assert readers.recorded(runners)[0] == total / 100
+            assert readers.total_recorded_by_github(runners)[0] == total / 100
             scores = [test["score"] for runner in runners for test in runner["tests"]]
             assert scores == pytest.approx([earned[0], 0, earned[1], 0], abs=1e-12)
 
@@ -119,7 +119,7 @@ def test_moodle_reads_the_same_total(results: ClassResults) -> None:
         )
         # Who handed in nothing keeps what the worksheet has.
         graded = [row for row in results.submissions if row.status is not SubmissionStatus.ABSENT]
-        assert readers.moodle(written) == [(row.score, row.max_score) for row in graded]
+        assert readers.totals_of_moodle(written) == [(row.score, row.max_score) for row in graded]
 
 
 def test_the_class_with_everything(tmp_path: Path) -> None:
