@@ -52,7 +52,9 @@ except SystemExit:
 
 
 def make_class(folder: Path, students: int) -> Path:
-    """Submissions that differ, so that each of them runs."""
+    """Submissions that differ, so that each of them runs, with one reference for all."""
+    folder.mkdir()
+    (folder / "course.toml").write_text('seed = "per-class"\n', encoding="utf-8")
     for number in range(students):
         target = folder / f"student-{number}"
         target.mkdir(parents=True)

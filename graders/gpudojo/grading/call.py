@@ -21,6 +21,7 @@ from gpudojo.grading.lazy_torch import nn as nn
 from gpudojo.grading.lazy_torch import torch as torch
 from gpudojo.grading.limits import in_scenario, scenario_running
 from gpudojo.grading.load import describe_exception
+from gpudojo.grading.sealing import seal_cases
 from gpudojo.grading.settings import read_settings, restore_settings
 from gpudojo.grading.student_code import call_student
 from gpudojo.model.evidence import Array, Cases, Raised
@@ -294,7 +295,7 @@ def run_scenarios(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     for name, scenario in scenarios.items():
         try:
             with in_scenario(name):
-                found[name] = scenario()
+                found[name] = seal_cases(scenario())
         except StudentRaised as error:
             raise error.with_facts(scenario=name) from None
     return found
@@ -315,7 +316,7 @@ def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = N
     for name in order:
         try:
             with in_scenario(name):
-                found[name] = scenarios[name]()
+                found[name] = seal_cases(scenarios[name]())
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:

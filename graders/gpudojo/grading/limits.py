@@ -280,6 +280,11 @@ def scenario_running() -> str:
     return _running.scenario
 
 
+def probe_running() -> str:
+    """The name of the probe that runs. It is empty outside of probes."""
+    return _running.probe
+
+
 @contextlib.contextmanager
 def in_probe(name: str) -> Iterator[None]:
     """Name the probe that runs in the block. What is printed outside of scenarios gets its name."""

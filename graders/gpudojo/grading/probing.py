@@ -18,6 +18,7 @@ from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
 from gpudojo.grading.load import Submission, load_again
+from gpudojo.grading.sealing import begin_run
 from gpudojo.model.errors import author_line, describe_error
 from gpudojo.model.evidence import CallStatus, Observation, Raised
 from gpudojo.model.exercise import GPUS, Function, Probe
@@ -74,6 +75,7 @@ def _call_on_machine(
         with patch_imported_names(submission.names):
             _set_seeds(f"{seed} {name} {probe.name}")
             call = Call(student, submission, device, seed)
+            begin_run()
             return _facts_or_error(name, probe, call)
 
 

@@ -50,6 +50,8 @@ Fact = Any
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 LEAVES: Final = PLAIN | {Array}
 TEXTS: Final = frozenset({str})
+# The code of a msgpack extension: the number of facts that have left a child earlier.
+SEALED: Final = 7
 
 
 class CallStatus(enum.StrEnum):
@@ -209,7 +211,6 @@ class Modelled(Case, frozen=True):
     loop: float
     output: Array | None = None
     raised: Raised | None = None
-    has_gap: bool = False  # whether the student's lines may not all have been counted
 
 
 class MemoryCurve(Case, frozen=True):

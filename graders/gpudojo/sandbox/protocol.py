@@ -19,6 +19,7 @@ from gpudojo.model.evidence import (
     decode_untrusted_bytes,
     require_valid_timeline,
 )
+from gpudojo.sandbox.sealed_facts import SealedFacts
 
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
@@ -123,6 +124,15 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     broken: Raised | None = None
 
 
+class Fact(msgspec.Struct, frozen=True, tag="fact"):
+    """Facts that leave a child before student code runs again; see `gpudojo.grading.sealing`."""
+
+    number: int
+    probe: str
+    run: int
+    facts: bytes
+
+
 class Saw(msgspec.Struct, frozen=True, tag="saw"):
     """The evidence of one function."""
 
@@ -168,7 +178,19 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """Every function has been observed."""
 
 
-Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Reached | Stumbled | Paused | Finished
+Frame = (
+    Isolated
+    | Chosen
+    | Began
+    | Loaded
+    | Fact
+    | Saw
+    | Tampered
+    | Reached
+    | Stumbled
+    | Paused
+    | Finished
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
@@ -198,10 +220,12 @@ class Frames:
         self.problem: str | None = None
         self.too_much = False  # no more than that is wrong with it
         self._bytes = bytearray()  # of a frame that is not whole yet
+        self._sealed = SealedFacts()  # of the function that is being observed
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take in bytes and return the frames that they complete.
 
+        Facts are no frames of their own here: they are in the evidence that they belong to.
         Sets `problem` if a frame is bad or there are too many bytes or frames.
         """
         if self.problem is not None:
@@ -216,7 +240,9 @@ class Frames:
         try:
             body = self._next_body()
             while body is not None:
-                frames.append(_decode_frame(body))
+                frame = _decode_frame(body, self._sealed)
+                if not isinstance(frame, Fact):
+                    frames.append(frame)
                 body = self._next_body()
         except BadEvidence as error:
             self.problem = str(error)
@@ -249,10 +275,18 @@ class _BadSignature(Exception):
     """What arrived was not sent by the grader's own code in the child."""
 
 
-def _decode_frame(body: bytes) -> Frame:
-    """Decode a frame and check what types do not tell. Raises BadEvidence."""
+def _decode_frame(body: bytes, sealed: SealedFacts) -> Frame:
+    """Decode a frame and check what types do not tell. Raises BadEvidence.
+
+    Facts are kept in `sealed`, and put into the evidence of their function when it comes.
+    """
     frame = decode_untrusted_bytes(_decoder.decode, body)
-    if isinstance(frame, Saw):
+    if isinstance(frame, Fact):
+        sealed.add(frame.number, frame.probe, frame.run, frame.facts)
+    elif isinstance(frame, Began):
+        sealed.clear()
+    elif isinstance(frame, Saw):
+        sealed.put_into(frame.evidence)
         check_evidence(frame.evidence)
         for timeline in frame.timelines:
             require_valid_timeline(timeline)

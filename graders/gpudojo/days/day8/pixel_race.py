@@ -18,6 +18,7 @@ from gpudojo.grading.call import (
     in_sandbox,
     torch,
 )
+from gpudojo.grading.sealing import seal
 from gpudojo.model.evidence import Array, Modelled, Race, Raised
 from gpudojo.model.exercise import Failed
 
@@ -59,7 +60,7 @@ def race(call: Call, loop: Callable[..., Any], make: Callable[[int], Inputs]) ->
         call.lines_under = timed_call(number + 1)
         seconds, output = _time_call(call, inputs)
         student_seconds = min(student_seconds, seconds - call.aside)
-        student_outputs.append(output)
+        student_outputs.append(seal(output))
         # The loop
         if loop_in_every_round or (number == 0 and not in_sandbox()):
             seconds, output = _time_call(loop, inputs)
@@ -117,7 +118,7 @@ def modelled_times(
     if unrecorded_allocations(call.ledger, allocations):
         student = 0.0
     if not call.reference:
-        return Modelled(student, 0.0, output, has_gap=lines.has_gap)
+        return Modelled(student, 0.0, output)
     first = _seconds_of_loop(call, loop, one_pixel())
     second = _seconds_of_loop(call, loop, two_pixels()) - first
     return Modelled(student, first + second * (pixels - 1), output)

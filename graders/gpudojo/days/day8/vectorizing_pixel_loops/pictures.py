@@ -14,6 +14,8 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.line_counting import ExecutedLines, call_counting_lines
 from gpudojo.days.day8.pixel_race import (
@@ -36,6 +38,7 @@ from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
     Size,
 )
 from gpudojo.grading.call import Call, StudentRaised, array_of, torch, try_scenarios
+from gpudojo.grading.sealing import seal
 from gpudojo.model.evidence import Array, Case, Modelled, Race, Raised, ScenarioRaised
 from gpudojo.model.exercise import Function, Probe
 
@@ -89,19 +92,53 @@ class Trip(Case, frozen=True):
     uploading_line: int | None = None
 
 
-class Growth(Case, frozen=True):
-    """What pictures of growing size took, and then the long ones."""
+class Cost(Case, frozen=True):
+    """What one picture took. It leaves the process before the next one is painted."""
 
-    operations: list[int]
-    steps: list[int]  # lines of Python executed
-    line: int | None  # the line whose count grew most
-    single: int  # operations on the largest picture that made the numbers of one pixel
-    single_line: int | None  # the line with most of them
-    trips: list[Trip]
+    operations: int
+    steps: int  # lines of Python executed
+    trip: Trip
+    single: int = 0  # operations that made the numbers of one pixel
+    single_line: int | None = None  # the line with most of them
     mapped: bool = False  # whether it calls something of MAPS
     elsewhere: bool = False  # whether another process was there, whose lines are not counted
     has_gap: bool = False  # whether a tracer was set or removed, so that lines may be missing
+
+
+class Growth(Case, frozen=True):
+    """What pictures of growing size took, and then the long ones."""
+
+    costs: list[Cost]
+    line: int | None = None  # the line whose count grew most
     uploaded_for_large: int = 0  # bytes, for LARGE; 0 where it was not painted
+
+    @property
+    def operations(self) -> list[int]:
+        return [cost.operations for cost in self.costs]
+
+    @property
+    def steps(self) -> list[int]:
+        """For each picture, how many lines of Python were executed."""
+        return [cost.steps for cost in self.costs]
+
+    @property
+    def trips(self) -> list[Trip]:
+        return [cost.trip for cost in self.costs]
+
+    @property
+    def largest(self) -> Cost:
+        """What the largest of the growing pictures took."""
+        return self.costs[len(GROWING) - 1]
+
+    @property
+    def elsewhere(self) -> bool:
+        """True if another process was there in one of the calls."""
+        return any(cost.elsewhere for cost in self.costs)
+
+    @property
+    def has_gap(self) -> bool:
+        """True if a tracer was set or removed in one of the calls."""
+        return any(cost.has_gap for cost in self.costs)
 
 
 class Pictures(Case, frozen=True):
@@ -172,27 +209,14 @@ class Painter:
     def __init__(self, call: Call, names: tuple[str, ...]) -> None:
         self.call = call
         self.names = names  # of the function's arguments
-        # Of the calls whose lines are counted:
+        # Of the calls whose lines are counted. Nothing here is judged: that leaves at once.
         self.ledgers: list[Ledger] = []
         self.lines: list[ExecutedLines] = []
-        self.allocations: list[int] = []
+        self.operations: list[int] = []
+        self.steps: list[int] = []
+        self.allocations = 0  # of the last of them
         # All inputs, alive, so that no two have one address: an answer may be cached by it.
         self.inputs: list[Any] = []
-
-    @property
-    def operations(self) -> list[int]:
-        """For each call whose lines were counted, how many operations it took."""
-        counts = []
-        for ledger, allocations in zip(self.ledgers, self.allocations, strict=True):
-            recorded = len(ledger.operations())
-            unrecorded = unrecorded_allocations(ledger, allocations)
-            counts.append(max(recorded, unrecorded))
-        return counts
-
-    @property
-    def steps(self) -> list[int]:
-        """For each call whose lines were counted, how many lines it executed."""
-        return [lines.total() for lines in self.lines]
 
     def paint_growing(self, make: MakeInputs) -> tuple[dict[str, Picture], Growth]:
         """Paint pictures of growing size, and count their operations and lines of Python.
@@ -201,38 +225,57 @@ class Painter:
         StudentRaised.
         """
         pictures: dict[str, Picture] = {}
-        trips: list[Trip] = []
+        costs: list[Cost] = []
+        uploaded: list[int] = []
         for size in (*GROWING, *LONG):
             enough = size == LONG[0] and not self.call.reference
             if enough and is_known_without_long_pictures(self.operations, self.steps):
                 break
-            pictures[size.name] = self._paint_picture(make(self.call.seed, size), counting=True)
-            trips.append(self._describe_trip())
-            self.ledgers.append(self.call.ledger)
-        # What the largest of the growing pictures took
-        largest = len(GROWING) - 1
-        on_single_pixels = self._lines_on_single_pixels(self.ledgers[largest])
-        names = [code.co_names for code in self.lines[largest].codes]
+            picture = self._paint_picture(make(self.call.seed, size), counting=True)
+            cost = self._describe_cost(size)
+            uploaded.append(cost.trip.uploaded)
+            pictures[size.name] = seal(picture)
+            costs.append(seal(cost))
         growth = Growth(
-            operations=self.operations,
-            steps=self.steps,
-            line=self._growing_line(largest),
-            single=on_single_pixels.total(),
-            single_line=_most_frequent(on_single_pixels),
-            trips=trips,
-            mapped=any(not MAPS.isdisjoint(each) for each in names),
-            elsewhere=any(lines.elsewhere for lines in self.lines),
-            has_gap=any(lines.has_gap for lines in self.lines),
-            uploaded_for_large=self._uploaded_for_large(make, trips),
+            costs,
+            line=self._growing_line(len(GROWING) - 1),
+            uploaded_for_large=self._uploaded_for_large(make, uploaded),
         )
         return pictures, growth
 
-    def _uploaded_for_large(self, make: MakeInputs, trips: Sequence[Trip]) -> int:
+    def _describe_cost(self, size: Size) -> Cost:
+        """What the last call took, with a picture of that size."""
+        ledger = self.call.ledger
+        lines = self.lines[-1]
+        operations = len(ledger.operations())
+        operations = max(operations, unrecorded_allocations(ledger, self.allocations))
+        self.ledgers.append(ledger)
+        self.operations.append(operations)
+        self.steps.append(lines.total())
+        cost = Cost(
+            operations,
+            lines.total(),
+            self._describe_trip(),
+            elsewhere=lines.elsewhere,
+            has_gap=lines.has_gap,
+        )
+        if size != GROWING[-1]:
+            return cost
+        on_single_pixels = self._lines_on_single_pixels(ledger)
+        names = [code.co_names for code in lines.codes]
+        return msgspec.structs.replace(
+            cost,
+            single=on_single_pixels.total(),
+            single_line=_most_frequent(on_single_pixels),
+            mapped=any(not MAPS.isdisjoint(each) for each in names),
+        )
+
+    def _uploaded_for_large(self, make: MakeInputs, uploaded: Sequence[int]) -> int:
         """Paint LARGE, if uploads may be results, and return how many bytes were uploaded for it.
 
         Returns 0 without painting it where they cannot be. Raises StudentRaised.
         """
-        if self.call.reference or not covers_pixels([trip.uploaded for trip in trips]):
+        if self.call.reference or not covers_pixels(uploaded):
             return 0
         self._paint_picture(make(self.call.seed, LARGE))
         return self._describe_trip().uploaded
@@ -340,7 +383,7 @@ class Painter:
         before = count_allocations(self.call)
         result, lines = call_counting_lines(self.call, *given)
         self.lines.append(lines)
-        self.allocations.append(count_allocations(self.call) - before)
+        self.allocations = count_allocations(self.call) - before
         return result
 
     def _explain_error(self, error: StudentRaised, inputs: str) -> StudentRaised:
@@ -473,11 +516,11 @@ class PictureWork(NamedTuple):
         if self.has_ties:
             edges["tied"] = partial(painter.paint_sizes, self._make_tied_inputs, TIED)
         found = try_scenarios(edges)
-        speed = self._model_times(call)
+        speed = seal(self._model_times(call))
         return Pictures(
             usual=usual,
             # After the GPU: what was made there and kept is of no use here.
-            on_the_cpu=painter.paint_sizes(self.make, self.sizes_on_the_cpu, "cpu"),
+            on_the_cpu=seal(painter.paint_sizes(self.make, self.sizes_on_the_cpu, "cpu")),
             growth=growth,
             smallest=found.get("smallest", {}),
             tied=found.get("tied", {}),

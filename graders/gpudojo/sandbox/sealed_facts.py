@@ -1,0 +1,90 @@
+"""Puts facts that a child has sent early in their places in the evidence of a function."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpudojo.model.errors import BadEvidence
+from gpudojo.model.evidence import (
+    DEEPEST,
+    SEALED,
+    CallStatus,
+    Evidence,
+    decode_untrusted_bytes,
+)
+
+
+class _Fact(NamedTuple):
+    """Facts that have arrived before the evidence that they belong to."""
+
+    probe: str
+    run: int
+    facts: bytes
+
+
+class SealedFacts:
+    """The facts of one function that have left the child, by their numbers."""
+
+    def __init__(self) -> None:
+        self._facts: dict[int, _Fact] = {}
+
+    def clear(self) -> None:
+        """Forget all facts: another function begins."""
+        self._facts.clear()
+
+    def add(self, number: int, probe: str, run: int, facts: bytes) -> None:
+        """Keep facts. Raises BadEvidence for a number that is there already."""
+        if number in self._facts:
+            raise BadEvidence("facts were sent twice")
+        self._facts[number] = _Fact(probe, run, facts)
+
+    def put_into(self, evidence: Evidence) -> None:
+        """Put all facts in their places in the evidence of their function.
+
+        Raises BadEvidence where facts that were sent are missing in what their probe returned, or
+        have more than one place: then something has changed it after they were sent. Of a probe
+        that has begun again, those of the last time count.
+        """
+        for probe, observation in evidence.observations.items():
+            numbers: list[int] = []
+            _replace_places(observation.facts, self._facts, numbers, 0)
+            if observation.status is CallStatus.RETURNED:
+                self._require_all_used(probe, numbers)
+
+    def _require_all_used(self, probe: str, numbers: list[int]) -> None:
+        """Raises BadEvidence unless all facts of a probe's last run have exactly one place."""
+        last_run = max(
+            (fact.run for fact in self._facts.values() if fact.probe == probe), default=0
+        )
+        sent = []
+        for number, fact in self._facts.items():
+            if fact.probe == probe and fact.run == last_run:
+                sent.append(number)
+        if sorted(numbers) != sorted(sent):
+            raise BadEvidence(f"facts of `{probe}` were changed after they had been sent")
+
+
+def _replace_places(facts: Any, sealed: dict[int, _Fact], numbers: list[int], depth: int) -> None:
+    """Replace every place in a list or mapping by its facts, and add its number to `numbers`.
+
+    Raises BadEvidence for a place without facts.
+    """
+    if depth > DEEPEST:
+        raise BadEvidence("it is nested too deeply")
+    items = facts.items() if type(facts) is dict else enumerate(facts)
+    for key, value in list(items):
+        kind = type(value)
+        if kind is msgspec.msgpack.Ext and value.code == SEALED:
+            number = int.from_bytes(value.data, "little")
+            fact = sealed.get(number)
+            if fact is None:
+                raise BadEvidence("facts were never sent")
+            numbers.append(number)
+            facts[key] = decode_untrusted_bytes(msgspec.msgpack.decode, fact.facts)
+            # Facts of a scenario may hold those of its calls.
+            value = facts[key]
+            kind = type(value)
+        if kind is dict or kind is list:
+            _replace_places(value, sealed, numbers, depth + 1)
