@@ -50,6 +50,7 @@ NO_FUNCTIONS: Final = "none of the functions is in it"
 NOT_RUN: Final = "it was not run, because the submission had used up its time"
 SYNTAX_ERRORS: Final = ("SyntaxError", "IndentationError", "TabError")
 MOST_NOTES: Final = 20
+LONGEST_HAPPENED: Final = 600  # characters of what a check tells; ours have 300 at most
 MOST_INVALID_FILES: Final = 3  # that are named for review
 THREADS_VARIABLE: Final = "OPENBLAS_NUM_THREADS"  # is read when NumPy is imported
 
@@ -301,6 +302,9 @@ def _check_rows(
     mistakes = known_misconceptions()
     rows = []
     for result, worth in zip(results, points, strict=True):
+        if len(result.happened) > LONGEST_HAPPENED:
+            # Long texts are the student's: names of classes, keys, settings.
+            result = replace(result, happened=f"{result.happened[:LONGEST_HAPPENED]}…")
         row = row_of_check(result, worth, function, mistakes, place)
         rows.append(_with_line_in_cell(row, record))
     return rows

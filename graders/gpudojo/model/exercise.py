@@ -30,8 +30,16 @@ _VALUES_AND_INDICES: Final = frozenset(
 )
 
 
+LONGEST_NAME: Final = 60  # characters of the name of a type that a failure shows
+
+
 def with_article(kind: str) -> str:
-    """A type's name with its article: "a list", "an int", "an ndarray"; "None" for NoneType."""
+    """A type's name with its article: "a list", "an int", "an ndarray"; "None" for NoneType.
+
+    A long name is cut off: a student's class may have what it was called with for a name.
+    """
+    if len(kind) > LONGEST_NAME:
+        kind = f"{kind[:LONGEST_NAME]}…"
     if kind == "NoneType":
         return "None"
     if kind in _VALUES_AND_INDICES:
