@@ -20,7 +20,7 @@ from gpudojo.model.evidence import LARGEST_OBSERVATION, SEALED, Case, plain_fact
 T = TypeVar("T")
 
 
-class Sealed(NamedTuple):
+class LeavingFacts(NamedTuple):
     """Facts that leave the process."""
 
     number: int
@@ -33,7 +33,7 @@ class Sealed(NamedTuple):
 class _State:
     """How facts leave this process, and how many have."""
 
-    send: Callable[[Sealed], None] | None = None  # None: they stay
+    send: Callable[[LeavingFacts], None] | None = None  # None: they stay
     count: int = 0
     run: int = 0
 
@@ -41,7 +41,7 @@ class _State:
 _state: Final = _State()
 
 
-def send_facts_by(send: Callable[[Sealed], None]) -> None:
+def send_facts_by(send: Callable[[LeavingFacts], None]) -> None:
     """Have facts sent from now on. For the sandbox, once in a process."""
     _state.send = send
 
@@ -67,7 +67,7 @@ def seal(facts: T) -> T:
         return facts
     number = _state.count
     _state.count += 1
-    _state.send(Sealed(number, probe_running(), _state.run, encoded))
+    _state.send(LeavingFacts(number, probe_running(), _state.run, encoded))
     place: Any = msgspec.msgpack.Ext(SEALED, number.to_bytes(4, "little"))
     return place  # type: ignore[no-any-return]
 

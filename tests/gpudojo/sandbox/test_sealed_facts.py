@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from gpudojo.grading import sealing
 from gpudojo.grading.call import try_scenarios
-from gpudojo.grading.sealing import Sealed, seal
+from gpudojo.grading.sealing import LeavingFacts, seal
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Array, CallStatus, Case, Evidence, Observation, plain_facts
 from gpudojo.sandbox.evidence_pipe import make_sender
@@ -26,9 +26,9 @@ class Answer(Case, frozen=True):
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[Sealed]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[LeavingFacts]:
     """What has left the process."""
-    found: list[Sealed] = []
+    found: list[LeavingFacts] = []
     monkeypatch.setattr(sealing._state, "send", found.append)
     return found
 
@@ -38,7 +38,7 @@ def saw(facts: dict[str, Any], status: CallStatus = CallStatus.RETURNED) -> Saw:
     return Saw(Evidence("e", "f", "virtual", 0, {"p": observation}), 0.0)
 
 
-def received(sent: list[Sealed], *more: Any) -> tuple[list[Any], str | None]:
+def received(sent: list[LeavingFacts], *more: Any) -> tuple[list[Any], str | None]:
     """What the grader has after these facts and frames of the probe `p`, and its problem."""
     frames: list[Any] = [Began("e::f")]
     frames += [Fact(each.number, "p", each.run, each.facts) for each in sent]
@@ -52,7 +52,7 @@ def facts_of(frames: list[Any]) -> Any:
     return frames[1].evidence.observations["p"].facts
 
 
-def test_facts_of_a_scenario_leave_before_the_next_one(sent: list[Sealed]) -> None:
+def test_facts_of_a_scenario_leave_before_the_next_one(sent: list[LeavingFacts]) -> None:
     left = []
 
     def scenario(number: int) -> Answer:
@@ -66,7 +66,7 @@ def test_facts_of_a_scenario_leave_before_the_next_one(sent: list[Sealed]) -> No
     assert facts_of(frames) == {"found": {"one": {"number": 1}, "two": {"number": 2}}}
 
 
-def test_arrays_and_lists_of_facts_come_to_their_places(sent: list[Sealed]) -> None:
+def test_arrays_and_lists_of_facts_come_to_their_places(sent: list[LeavingFacts]) -> None:
     array = Array("uint8", (2,), b"ab")
     frames, problem = received(sent, saw({"all": [seal(array), seal(7), 8], "none": seal(None)}))
     assert problem is None
@@ -88,13 +88,15 @@ def test_in_a_students_own_run_facts_stay_as_they_are() -> None:
     ],
     ids=["replaced", "used_twice", "left_out", "never_sent"],
 )
-def test_evidence_that_was_changed_afterwards_is_refused(sent: list[Sealed], change: Any) -> None:
+def test_evidence_that_was_changed_afterwards_is_refused(
+    sent: list[LeavingFacts], change: Any
+) -> None:
     facts = change(seal(Answer(1)), seal(Answer(2)))
     _, problem = received(sent, saw(facts))
     assert problem is not None
 
 
-def test_of_a_probe_that_begins_again_the_last_facts_count(sent: list[Sealed]) -> None:
+def test_of_a_probe_that_begins_again_the_last_facts_count(sent: list[LeavingFacts]) -> None:
     sealing.begin_run()
     seal(Answer(1))
     sealing.begin_run()
@@ -103,19 +105,19 @@ def test_of_a_probe_that_begins_again_the_last_facts_count(sent: list[Sealed]) -
     assert facts_of(frames) == {"one": {"number": 2}}
 
 
-def test_a_probe_that_raised_needs_none(sent: list[Sealed]) -> None:
+def test_a_probe_that_raised_needs_none(sent: list[LeavingFacts]) -> None:
     seal(Answer(1))
     _, problem = received(sent, saw({}, CallStatus.RAISED), Finished())
     assert problem is None
 
 
-def test_facts_that_are_sent_twice_are_refused(sent: list[Sealed]) -> None:
+def test_facts_that_are_sent_twice_are_refused(sent: list[LeavingFacts]) -> None:
     facts = {"one": seal(Answer(1))}
     _, problem = received([*sent, *sent], saw(facts))
     assert problem == str(BadEvidence("facts were sent twice"))
 
 
-def test_what_is_no_plain_data_stays(sent: list[Sealed]) -> None:
+def test_what_is_no_plain_data_stays(sent: list[LeavingFacts]) -> None:
     value = object()
     assert seal(value) is value
     assert sent == []

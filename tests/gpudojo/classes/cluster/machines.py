@@ -235,6 +235,9 @@ def rows(results: ClassResults) -> dict[str, dict[str, Any]]:
     import msgspec
 
     found = msgspec.to_builtins(results.submissions)
+    for row in found:
+        if row["record"]:  # the header's reference is another one in another class
+            row["reference"] = row["reference"] or results.reference
     return {
         row["submission"]: {key: row[key] for key in row if key not in MEASURED} for row in found
     }
