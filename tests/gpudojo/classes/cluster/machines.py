@@ -225,6 +225,10 @@ def grade(
         None if address is None else Cluster(address, wait, more.get("require_isolation", False))
     )
     class_ = class_ if isinstance(class_, list) else [class_]
+    # One reference for all: which comes when would else depend on what is in the files.
+    course = out.parent / f"{out.name}-course.toml"
+    course.write_text('seed = "per-class"\n', encoding="utf-8")
+    more.setdefault("course", course)
     options = GradingOptions(submissions=class_, out=out, reference=REFERENCE, **more)
     outcome = ClassGrading(options, watcher, runner).run()
     return outcome, watcher, read(out / "results.json")
