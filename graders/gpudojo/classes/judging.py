@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -46,6 +46,26 @@ ERROR_TYPES: Final = {
     IncidentKind.CRASHED: "Crashed",
     IncidentKind.OUT_OF_MEMORY: "OutOfMemory",
 }
+PUT_UNDER_MAIN: Final = "Put the wrapper under `if __name__ == '__main__':`."
+
+
+class UntrueText(NamedTuple):
+    """What a student reads about a function that cannot be graded."""
+
+    happened: str
+    wanted: str
+
+
+# What makes the evidence of a function worth nothing.
+UNTRUE: Final = {
+    IncidentKind.UNMEASURED: UntrueText(
+        "it could not be measured",
+        f"names of torch and Python as they are. {PUT_UNDER_MAIN}",
+    ),
+    IncidentKind.FORGED: UntrueText("not graded", "a submission that leaves the grader alone"),
+}
+# In the order in which an instructor reads them.
+FINDINGS: Final = (IncidentKind.FORGED, IncidentKind.UNMEASURED, IncidentKind.REPORTED)
 NO_FUNCTIONS: Final = "none of the functions is in it"
 NOT_RUN: Final = "it was not run, because the submission had used up its time"
 SYNTAX_ERRORS: Final = ("SyntaxError", "IndentationError", "TabError")
@@ -181,16 +201,16 @@ def _judge_function(
 ) -> list[CheckResult]:
     """One result for each check of a function.
 
-    All are failed where the submission tampered with the grader. Raises BadEvidence where the
-    record was damaged after it was kept.
+    All are failed where what was seen may be untrue. Raises BadEvidence where the record was
+    damaged after it was kept.
     """
+    key = f"{exercise.stem}::{function.name}"
     for incident in record.incidents:
-        if incident.what is IncidentKind.TAMPERED:
-            happened = f"not graded: {incident.detail}"
-            wanted = "a submission that leaves the grader alone"
+        if incident.what in UNTRUE and incident.step in ("", key):
+            happened = f"{UNTRUE[incident.what].happened}: {incident.detail}"
+            wanted = UNTRUE[incident.what].wanted
             return _fail_all_checks(exercise, function, happened, wanted)
     # What was seen, completed where its process ended early.
-    key = f"{exercise.stem}::{function.name}"
     evidence = None
     if key in record.seen:
         evidence = record.decode_function(key).evidence
@@ -359,11 +379,14 @@ def _sentence_of(incident: Incident) -> str:
 
 
 def _errors_of_files(record: Record) -> list[str]:
-    """The errors with which files ended."""
+    """The errors with which files ended, and the names that they replaced."""
     notes = []
     for name, loaded in record.files.items():
         if loaded.broken:
             notes.append(f"{name}: {loaded.broken.type}: {loaded.broken.message}")
+        for found in loaded.replaced:
+            where = f"line {found.line}" if found.line else "it"
+            notes.append(f"{name}: {where} {found.what}; it was put back. {PUT_UNDER_MAIN}")
     return notes[:MOST_NOTES]
 
 
@@ -371,16 +394,19 @@ def _errors_of_files(record: Record) -> list[str]:
 
 
 def _reviews_of_incidents(record: Record) -> list[str]:
-    """What tampered, reached for the grader, crashed or ran out of memory."""
+    """What was forged, not measured or reported, crashed or ran out of memory, in this order."""
     reviews = []
-    for incident in record.incidents:
-        if incident.what is IncidentKind.TAMPERED:
-            reviews.append(f"not graded: {incident.detail}")
-        elif incident.what is IncidentKind.REACHED:
-            reviews.append(incident.detail)
+    for incident in sorted(record.incidents, key=_order_of_review):
+        if incident.what in FINDINGS:
+            reviews.append(f"{incident.what}: {incident.detail}")
         elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             reviews.append(_sentence_of(incident))
     return reviews
+
+
+def _order_of_review(incident: Incident) -> int:
+    """The place of an incident in the list of what is to be reviewed."""
+    return FINDINGS.index(incident.what) if incident.what in FINDINGS else len(FINDINGS)
 
 
 def _reviews_of_files(record: Record) -> list[str]:

@@ -18,7 +18,7 @@ from gpudojo.model.evidence import (
 )
 from gpudojo.sandbox.protocol import Chosen, Loaded
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class IncidentKind(enum.StrEnum):
@@ -27,8 +27,10 @@ class IncidentKind(enum.StrEnum):
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
     OUT_OF_MEMORY = "out of memory"
-    TAMPERED = "tampered"
-    REACHED = "reached"  # for the grader or for Python's inside, which may be harmless
+    # Findings of the watch over student code, as in `FindingKind`.
+    REPORTED = "reported"
+    UNMEASURED = "could not be measured"
+    FORGED = "forged"  # without a step: the whole submission
     NOT_RUN = "not run"
 
 

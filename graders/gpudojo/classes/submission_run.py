@@ -170,11 +170,9 @@ class SubmissionRun:
         elif isinstance(frame, protocol.Saw):
             return self._add_evidence(frame)
         # What went wrong, and how it ends.
-        elif isinstance(frame, protocol.Tampered):
-            self._reject_submission(f"it changed {frame.what} of the grader while it was graded")
-        elif isinstance(frame, protocol.Reached):
+        elif isinstance(frame, protocol.Found):
             detail = f"{_place_of(frame)} {frame.what}"
-            self._add_incident(IncidentKind.REACHED, self.step or "", detail)
+            self._add_incident(IncidentKind(frame.kind), self.step or BEFORE_FIRST_STEP, detail)
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):
@@ -280,19 +278,21 @@ class SubmissionRun:
                 return
 
     def _add_incident(self, what: IncidentKind, step: str, detail: str) -> None:
-        """Add an incident once, unless there are too many.
+        """Add an incident once; if there are too many, only one that costs points.
 
         With a real GPU a file is run by several children.
         """
         incident = Incident(what, step, detail)
         incidents = self.record.incidents
-        if len(incidents) < MOST_INCIDENTS and incident not in incidents:
+        has_room = len(incidents) < MOST_INCIDENTS
+        costs_points = what in (IncidentKind.UNMEASURED, IncidentKind.FORGED)
+        if (has_room or costs_points) and incident not in incidents:
             incidents.append(incident)
 
     def _reject_submission(self, why: str) -> None:
-        """Note that it tampered with the grader: nothing of it is graded."""
+        """Note that it forged what a child sends: nothing of it is graded."""
         self.trusted = False
-        self.record.incidents.append(Incident(IncidentKind.TAMPERED, self.step or "", why))
+        self.record.incidents.append(Incident(IncidentKind.FORGED, "", why))
 
     def add_output(self, data: bytes) -> None:
         """Keep what a child has printed, up to a limit."""
@@ -433,8 +433,8 @@ def _timed_out(errors: Sequence[Raised]) -> bool:
     return any(error.type == TIMED_OUT for error in errors)
 
 
-def _place_of(frame: protocol.Reached) -> str:
-    """Where code reached for the grader; "it" where that is not known."""
+def _place_of(frame: protocol.Found) -> str:
+    """Where student code did something; "it" where that is not known."""
     if frame.line:
         return f"{frame.file} line {frame.line}"
     return frame.file or "it"

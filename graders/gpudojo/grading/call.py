@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
-from time import perf_counter
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -40,34 +39,6 @@ LONGEST_ERROR: Final = 500  # characters of an error's message that are kept for
 COPIED_BACK: Final = "to the host"  # the name for what is copied from the device
 # Student code can change neither class nor methods of these.
 _PLAIN: Final = (int, float, str, bytes, list, tuple, dict, type(None))
-
-# ---- who watches calls -------------------------------------------------------------------------
-
-# Is called before each call of a student's function; what it returns is called after it.
-CallWatch = Callable[[], Callable[[], None]]
-_call_watch: CallWatch | None = None
-
-
-def watch_calls(watch: CallWatch) -> None:
-    """Have every call of a student's function watched. For the sandbox, once in a process."""
-    global _call_watch
-    _call_watch = watch
-
-
-def in_sandbox() -> bool:
-    """True if this process runs one submission and nothing else: there calls are watched."""
-    return _call_watch is not None
-
-
-def _begin_watch() -> Callable[[], None]:
-    """Begin to watch a call, and return the function that ends the watch."""
-    if _call_watch is None:
-        return _do_nothing
-    return _call_watch()
-
-
-def _do_nothing() -> None: ...
-
 
 # ---- one call ----------------------------------------------------------------------------------
 
@@ -102,7 +73,6 @@ class Call:
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
         self.executed: dict[str, set[tuple[int, int]]] = {}
         self.lines_under = ""  # the name to record lines under, where it is not the scenario's
-        self.aside = 0.0  # seconds that the watch after the call took, not the student
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the student's function and return its result.
@@ -113,7 +83,6 @@ class Call:
         """
         mark = self.bench.ledger.mark()
         modes = _open_modes()
-        end_watch = _begin_watch()  # before the call, which could replace it
         arguments = _remember_classes(args)
         error_line = None
         RAN.clear()
@@ -132,10 +101,7 @@ class Call:
             error_line = evidence.line
             raise StudentRaised(evidence) from None
         finally:
-            began = perf_counter()
             self._record_lines(error_line)
-            end_watch()
-            self.aside = perf_counter() - began
             # Up to here: without what the probe does next.
             self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())
 

@@ -31,7 +31,7 @@ from gpudojo.grading.sources import (
     read_texts,
     warnings_are_no_errors,
 )
-from gpudojo.grading.student_code import call_student
+from gpudojo.grading.student_code import run_students_file
 from gpudojo.model.errors import describe_error
 from gpudojo.model.evidence import Raised
 
@@ -171,7 +171,7 @@ def _run_texts(
                     if isinstance(code, Raised):
                         failures[number] = code
                     else:
-                        call_student(types.FunctionType(code, module.__dict__))
+                        run_students_file(types.FunctionType(code, module.__dict__))
             except BaseException as error:  # whatever student code may raise
                 if ours(error):
                     raise

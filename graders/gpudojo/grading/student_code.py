@@ -1,27 +1,51 @@
-"""Calls code of a submission: the one place where that happens.
+"""Runs code of a submission: the one place where that happens.
 
 A student's own run calls it as any function. The sandbox, which runs code that nobody has read, has
-a way of its own (`gpudojo.sandbox.tampering.stacks`).
+a way of its own (`gpudojo.sandbox.tampering.watch`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-# Calls the function with the arguments and returns its result.
-Caller = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-_caller: Caller | None = None
+from typing import Any, Protocol
 
 
-def call_students_by(caller: Caller) -> None:
-    """Have all code of submissions called by `caller` from now on. For the sandbox, once."""
-    global _caller
-    _caller = caller
+class Runner(Protocol):
+    """A way to run code of submissions."""
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a function. Returns what it returns and raises what it raises."""
+
+    def run_file(self, function: Callable[[], Any]) -> None:
+        """Call the function whose code is that of a file. Raises what it raises."""
+
+
+_runner: Runner | None = None
+
+
+def run_students_code_by(runner: Runner) -> None:
+    """Have all code of submissions run by `runner` from now on. For the sandbox, once."""
+    global _runner
+    _runner = runner
+
+
+def in_sandbox() -> bool:
+    """True if this process runs one submission and nothing else."""
+    return _runner is not None
 
 
 def call_student(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call code of a submission. Returns what it returns and raises what it raises."""
-    if _caller is None:
+    """Call a student's function. Returns what it returns and raises what it raises."""
+    if _runner is None:
         return function(*args, **kwargs)
-    return _caller(function, args, kwargs)
+    return _runner.call(function, args, kwargs)
+
+
+def run_students_file(function: Callable[[], Any]) -> None:
+    """Call the function whose code is that of a student's file. Raises what it raises."""
+    if _runner is None:
+        function()
+    else:
+        _runner.run_file(function)

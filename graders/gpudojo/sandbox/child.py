@@ -23,9 +23,8 @@ from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import describe_error
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function, Probe
-from gpudojo.sandbox import integrity, protocol
+from gpudojo.sandbox import protocol
 from gpudojo.sandbox.evidence_pipe import ProbeObservation, Sent, make_sender
-from gpudojo.sandbox.integrity import Changed
 from gpudojo.submissions.choosing import Choice, choose_definitions
 
 if TYPE_CHECKING:
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from gpudojo.grading.load import Submission
     from gpudojo.grading.sources import Trees
     from gpudojo.sandbox.isolation import Isolation
-    from gpudojo.sandbox.reaching import Reaching
+    from gpudojo.sandbox.tampering.findings import Finding
+    from gpudojo.sandbox.tampering.watch import Watch
 
 # Lines of names that are sent; a notebook with all functions of a day has some 700, most of them
 # what sources show.
@@ -48,8 +48,7 @@ def run(
     evidence_end: int,
     output_end: int,
     isolation: Isolation,
-    reaching: Reaching,
-    changed: Changed | None,
+    watch: Watch,
 ) -> None:
     """Do everything that a child, the process of one submission, does.
 
@@ -70,20 +69,18 @@ def run(
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
     os.register_at_fork(after_in_child=_make_closer(evidence_end))
-    if changed is None:
-        changed = integrity.watch(reaching.remove_tracers, reaching.rewritten, reaching.memory)
-    send = make_sender(evidence_end, job.token, changed)
-    reaching.tell_to(lambda what, file, line: send(protocol.Reached(what[:300], file[:300], line)))
+    send = make_sender(evidence_end, job.token, watch.end_function)
+    watch.tell_to(lambda finding: send(protocol.Found(*finding)))
     send_facts_by(lambda sealed: send(protocol.Fact(*sealed)))
     # Student code is not to find the token by which messages are signed.
     job = msgspec.structs.replace(job, token=b"")
     limits = Limits(job.seconds, shared=True, interruptible=False, waited=waited)
-    for frame in _frames(job, layers, Path(os.getcwd()), limits):
+    for frame in _frames(job, layers, Path(os.getcwd()), limits, watch):
         send(frame)
 
 
 def _frames(
-    job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
+    job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits, watch: Watch
 ) -> Iterator[Sent]:
     """Run the submission; yield what is to be sent, from its isolation to its end."""
     from virtual_cuda.hooks import keep_patches, limit_memory
@@ -93,7 +90,7 @@ def _frames(
             limit_memory(job.gpu_memory)
         yield protocol.Isolated(layers)
         with keep_patches() as undo_patches:  # from one function to the next
-            is_paused = yield from _observe_submission(job, home, limits, undo_patches)
+            is_paused = yield from _observe_submission(job, home, limits, watch, undo_patches)
     except Exception as error:  # errors of student code are evidence: this is ours, or was provoked
         yield protocol.Stumbled(": ".join(describe_error(error))[: protocol.MESSAGE])
         traceback.print_exc()
@@ -105,7 +102,11 @@ def _frames(
 
 
 def _observe_submission(
-    job: protocol.Job, home: Path, limits: Limits, undo_patches: Callable[[], None]
+    job: protocol.Job,
+    home: Path,
+    limits: Limits,
+    watch: Watch,
+    undo_patches: Callable[[], None],
 ) -> Generator[Sent, None, bool]:
     """Load each file that matters and observe each function in it.
 
@@ -145,7 +146,7 @@ def _observe_submission(
             loaded[file] = load_file(home / file, limits, trees)
             seconds = time.perf_counter() - began
             settings.end_loading(file)
-            yield _loaded_frame(file, loaded[file], seconds, home)
+            yield _loaded_frame(file, loaded[file], seconds, home, watch.take_replaced())
         elif not settings.are_of(file):
             undo_patches()
             settings.put_in_place(file)
@@ -232,12 +233,16 @@ def _tell_missing(job: protocol.Job, exercise: Exercise, function: Function) -> 
     yield protocol.Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
 
 
-def _loaded_frame(file: str, submission: Submission, seconds: float, home: Path) -> protocol.Loaded:
+def _loaded_frame(
+    file: str, submission: Submission, seconds: float, home: Path, replaced: list[Finding]
+) -> protocol.Loaded:
     broken = submission.broken
     if broken is not None:
         broken = _without_scratch_folder(broken, home)
     lines = dict(itertools.islice(submission.lines.items(), MOST_LINES))
-    return protocol.Loaded(file, seconds, lines, submission.cells[:MOST_LINES], broken)
+    cells = submission.cells[:MOST_LINES]
+    found = [protocol.Found(*each) for each in replaced]
+    return protocol.Loaded(file, seconds, lines, cells, broken, found)
 
 
 def _observe_function(

@@ -14,7 +14,7 @@ import msgspec
 
 from gpudojo.model.evidence import Observation
 from gpudojo.sandbox import protocol
-from gpudojo.sandbox.integrity import Changed
+from gpudojo.sandbox.tampering.findings import Finding
 
 
 class ProbeObservation(NamedTuple):
@@ -27,12 +27,14 @@ class ProbeObservation(NamedTuple):
 Sent = protocol.Frame | ProbeObservation
 
 
-def make_sender(end: int, key: bytes, changed: Changed) -> Callable[[Sent], None]:
+def make_sender(
+    end: int, key: bytes, end_function: Callable[[], list[Finding]]
+) -> Callable[[Sent], None]:
     """Make a function that signs frames and writes them to a pipe.
 
-    The key is kept only within a hash object. In place of evidence that changed code may have made,
-    the function sends what has changed, as `changed` tells it, and ends the process. What a probe
-    saw is encoded when the function gets it, before more student code runs.
+    The key is kept only within a hash object. Before the evidence of a function it sends what
+    student code has replaced meanwhile, as `end_function` tells it. What a probe saw is encoded
+    when the function gets it, before more student code runs.
     """
     keyed_hash = hashlib.blake2b(key=key, digest_size=protocol.TOKEN)
     # By local names: student code may replace those of modules. A closure, since it could replace
@@ -53,17 +55,15 @@ def make_sender(end: int, key: bytes, changed: Changed) -> Callable[[Sent], None
     view_of = memoryview
     type_of = type
     Saw = protocol.Saw
-    Stumbled = protocol.Stumbled
-    Tampered = protocol.Tampered
-    Reached = protocol.Reached
+    Found = protocol.Found
     Began = protocol.Began
     Fact = protocol.Fact
     Probed = ProbeObservation
     Raw = msgspec.Raw
     replace = msgspec.structs.replace
-    student_code_ran = False  # since things were compared
+    student_code_ran = False  # since names were compared
     observations: dict[str, msgspec.Raw] = {}  # of the function that is being observed, encoded
-    # What student code reaches for is told by the thread that does it.
+    # What student code does is told by the thread that does it.
     one_at_a_time = threading.RLock()
 
     def send(frame: Sent) -> None:
@@ -82,29 +82,28 @@ def make_sender(end: int, key: bytes, changed: Changed) -> Callable[[Sent], None
 
     def send_frame(frame: protocol.Frame) -> None:
         nonlocal student_code_ran
-        what_changed = None
-        if type_of(frame) is Stumbled:  # our own code failed, perhaps because it was changed
-            what_changed = changed()
         if type_of(frame) is Saw:
             # A function that is missing begins nothing, and from a step that did not begin nothing
             # else is accepted.
             if student_code_ran and not frame.interrupted:  # type: ignore[union-attr]
-                what_changed = changed()
+                for finding in end_function():
+                    write_frame(Found(*finding))
             student_code_ran = False
-            evidence = replace(frame.evidence, observations=observations)  # type: ignore[union-attr]
+            evidence = replace(frame.evidence, observations={**observations})  # type: ignore[union-attr]
             frame = replace(frame, evidence=evidence)
         if type_of(frame) is Began:
             student_code_ran = True
-        body = encode(frame if what_changed is None else Tampered(what_changed))
-        if type_of(frame) is not Reached and type_of(frame) is not Fact:
+        if type_of(frame) is not Found and type_of(frame) is not Fact:
             observations.clear()
+        write_frame(frame)
+
+    def write_frame(frame: protocol.Frame) -> None:
+        body = encode(frame)
         signature = keyed_hash.copy()
         signature.update(pack_number(next_number()))
         signature.update(body)
         data = view_of(pack_head(size_of(body)) + signature.digest() + body)
         while data:
             data = data[write(end, data) :]
-        if what_changed is not None:
-            exit_process(0)
 
     return send

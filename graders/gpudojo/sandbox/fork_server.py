@@ -19,10 +19,8 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Final, NoReturn
 
-from gpudojo.sandbox.bytecode_renaming import RenamedInside
 from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepare_isolation
 from gpudojo.sandbox.memory_watch import MemoryLimits, MemoryWatch, Usage, status_of
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
@@ -40,8 +38,8 @@ Prepare = Callable[[int, int], bool]
 def main(control_number: int, gpu: bool) -> None:
     """Serve requests that come over the socket with that descriptor number. `gpu` allows a GPU.
 
-    The order matters: namespaces before torch, all imports before the hooks of `reaching`, and
-    the machine's file system is left last.
+    The order matters: namespaces before torch, all imports before the watch over student code,
+    and the machine's file system is left last.
     """
     control = socket.socket(fileno=control_number)
     # One folder for all children; each mounts its own file system there.
@@ -50,43 +48,30 @@ def main(control_number: int, gpu: bool) -> None:
         contextlib.ExitStack() as undo,
     ):
         isolation = prepare_isolation(scratch, gpu)
-        renamed = RenamedInside()
-        sys.meta_path.insert(0, renamed)
-        ours = [thing for thing in gc.get_objects() if type(thing) is FunctionType]
         # Here, since they import torch, which must come after the namespaces.
-        import torch  # noqa: F401 - alone
-
-        gc.freeze()  # so that `separate_builtins` need not look at all that torch has made
         from virtual_cuda.hooks import keep_patches
 
-        from gpudojo.grading.student_code import call_students_by
-        from gpudojo.sandbox import child, integrity, reaching
+        from gpudojo.grading.student_code import run_students_code_by
+        from gpudojo.grading.thread_tracing import trace_threads
+        from gpudojo.sandbox import child
         from gpudojo.sandbox.shared_drawings import SharedDrawings
-        from gpudojo.sandbox.tampering import stacks
+        from gpudojo.sandbox.tampering.stacks import forget_greenlets
+        from gpudojo.sandbox.tampering.watch import Watch
 
-        call_students_by(stacks.call_without_callers)
-        stacks.forget_greenlets()
-
-        changed = None
+        # To the end: children find the patches of the virtual device made, and only put them in
+        # place.
+        undo_patches = undo.enter_context(keep_patches())
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
-            # To the end: children find the patches of the virtual device made, and only put
-            # them in place.
-            undo_patches = undo.enter_context(keep_patches())
-
-            def separate() -> None:
-                reaching.separate_builtins(ours)
-                gc.freeze()  # so that `install` looks only at functions that are made from now on
-
-            warm_up(gpu, separate)  # before code runs, which Python adapts to where it finds them
+            warm_up(gpu)
             undo_patches()
-            sys.meta_path.remove(renamed)  # all is imported
-        reached = reaching.install(renamed.names.values())
-        if LINUX:
-            changed = integrity.watch(reached.remove_tracers, reached.rewritten, reached.memory)
+        watch = Watch(undo_patches)
+        run_students_code_by(watch)
+        forget_greenlets()
+        trace_threads()
         isolation.finish()
         gc.freeze()
         gc.enable()
-        run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
+        run = functools.partial(child.run, isolation=isolation, watch=watch)
         prepare = SharedDrawings().prepare if LINUX else prepare_nothing
         ForkServer(control, isolation, run, prepare).serve()
 

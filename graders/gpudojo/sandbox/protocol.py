@@ -20,6 +20,7 @@ from gpudojo.model.evidence import (
     require_valid_timeline,
 )
 from gpudojo.sandbox.sealed_facts import SealedFacts
+from gpudojo.sandbox.tampering.findings import LONGEST_TEXT, FindingKind
 
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
@@ -114,6 +115,15 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
     step: str
 
 
+class Found(msgspec.Struct, frozen=True, tag="found"):
+    """What student code did that somebody should know: sent at once."""
+
+    kind: FindingKind
+    what: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+    file: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+    line: int | None
+
+
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     """A file has run: the lines of its names, and its error, if any."""
 
@@ -122,6 +132,8 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     lines: dict[str, int]
     cells: list[int]  # of a notebook: the first line of each code cell
     broken: Raised | None = None
+    # Names of torch and Python that it had replaced, and that were put back.
+    replaced: list[Found] = []
 
 
 class Fact(msgspec.Struct, frozen=True, tag="fact"):
@@ -147,20 +159,6 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     spent: bool = False  # the GPU is lost to this process: another child observes the rest
 
 
-class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
-    """Something of the grader's, or that it relies on, was changed while student code ran."""
-
-    what: str
-
-
-class Reached(msgspec.Struct, frozen=True, tag="reached"):
-    """Student code reached for the grader or for Python's inside: sent at once."""
-
-    what: Annotated[str, msgspec.Meta(max_length=300)]
-    file: Annotated[str, msgspec.Meta(max_length=300)]
-    line: int | None
-
-
 class Stumbled(msgspec.Struct, frozen=True, tag="stumbled"):
     """The grader's own code in the child failed."""
 
@@ -178,19 +176,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """Every function has been observed."""
 
 
-Frame = (
-    Isolated
-    | Chosen
-    | Began
-    | Loaded
-    | Fact
-    | Saw
-    | Tampered
-    | Reached
-    | Stumbled
-    | Paused
-    | Finished
-)
+Frame = Isolated | Chosen | Began | Loaded | Fact | Saw | Found | Stumbled | Paused | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)

@@ -15,7 +15,7 @@ import importlib
 import io
 import pkgutil
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from gpudojo.model.catalogue import exercises_of, registered_days
@@ -41,12 +41,8 @@ NOTEBOOK_MINORS: Final = (0, 2, 4, 5)
 PACKAGES: Final = ("virtual_cuda", "gpudojo.grading", "gpudojo.submissions")
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def warm_up(for_gpu: bool = False, when_imported: Callable[[], None] = _nothing) -> None:
-    """Import everything a child needs, call `when_imported`, and run a little of it.
+def warm_up(for_gpu: bool = False) -> None:
+    """Import everything a child needs, and run a little of it.
 
     Torch is left with one thread. With `for_gpu`, children are to use a real GPU: then there is
     no backward pass here, so that this process does not touch CUDA.
@@ -70,7 +66,6 @@ def warm_up(for_gpu: bool = False, when_imported: Callable[[], None] = _nothing)
             with contextlib.suppress(BadDay):
                 exercises_of(each.name)
             _import_helpers_of_day(each.package)
-        when_imported()
         _train(backward=not for_gpu)
         gpu_named(USUAL_GPU)  # read from a file
 

@@ -9,7 +9,8 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-from gpudojo.grading.call import Call, in_sandbox
+from gpudojo.grading.call import Call
+from gpudojo.grading.student_code import in_sandbox
 from gpudojo.grading.thread_tracing import changed_tracers, is_students_code, tracing
 
 # 3.11 has several; `JUMP_BACKWARD_NO_INTERRUPT` belongs to `await` and `yield from`.

@@ -1,1 +1,1 @@
-"""What a child has against submissions that forge evidence of their work."""
+"""Keeps student code and the grader apart inside one process, as far as Python allows it."""

@@ -1,0 +1,181 @@
+"""Puts names back that student code has replaced.
+
+Probes and the virtual device use names of torch and Python. A wrapper around one of them, to count
+calls, to print, or to run on a laptop, is nothing bad; but what was recorded meanwhile may not be
+true. Names of the grader itself are replaced by nobody who only solves exercises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from operator import is_
+from typing import Any, Final, NamedTuple
+
+# All names of these modules that are there when the sandbox starts, and all methods of the classes
+# that they define.
+PYTHON_MODULES: Final = """
+    builtins collections contextlib copy functools gc itertools math operator os random time
+    msgspec
+""".split()
+# All names of these modules.
+TORCH_MODULES: Final = """
+    torch torch._C torch.accelerator torch.amp torch.autograd torch.cuda torch.distributed torch.nn
+    torch.nn.functional torch.optim torch.profiler torch.utils.checkpoint torch.utils.data
+    numpy
+""".split()
+# All methods of these classes, also those that they inherit.
+CLASSES: Final = """
+    torch.Tensor torch.Generator torch.nn.Module torch.nn.Parameter torch.nn.CrossEntropyLoss
+    torch.optim.Optimizer torch.optim.SGD torch.optim.Adam torch.optim.AdamW
+    torch.utils.data.DataLoader torch.amp.GradScaler torch.amp.autocast_mode.autocast
+    torch.cuda.Event torch.cuda.Stream torch.cuda.CUDAGraph torch.autograd.graph.Node
+    torch.autograd.Function torch.no_grad torch.inference_mode torch._ops.OpOverload
+""".split()
+# Only what people see depends on these, or a library sets them itself.
+FREE: Final = frozenset(
+    """
+    print input help exit quit copyright credits license _ __repr__ __str__ __warningregistry__
+    __annotations__ __slotnames__ __abstractmethods__ _abc_impl
+    """.split()
+)
+_MISSING: Final = object()
+
+Snapshot = list[dict[str, Any]]  # the names and values of each owner
+
+
+class Owner(NamedTuple):
+    """A module or class whose names are guarded."""
+
+    label: str
+    owner: types.ModuleType | type
+    names: Mapping[str, Any]  # as they are now, whenever somebody looks
+
+
+class Replaced(NamedTuple):
+    """A name that has a value which it had in no snapshot."""
+
+    name: str  # such as "torch.Tensor.to"
+    file: str  # of the function that took its place; empty where that is none of Python's
+    line: int | None
+
+
+class GuardedNames:
+    """Finds names with new values in some modules and classes, and puts them back."""
+
+    def __init__(self, owners: Iterable[Owner]) -> None:
+        self._owners = list(owners)
+
+    def take_snapshot(self) -> Snapshot:
+        """All names with their values, as they are now."""
+        return [dict(each.names) for each in self._owners]
+
+    def find_replaced(self, *snapshots: Snapshot) -> list[Replaced]:
+        """The names that have a value which they had in none of the snapshots."""
+        found: list[Replaced] = []
+        for owner, *before in zip(self._owners, *snapshots, strict=True):
+            # All names at once: hardly ever has one of them changed.
+            if not any(_are_the_same(owner.names, each) for each in before):
+                found += _replaced_names(owner, before)
+        return found
+
+    def put_back(self, snapshot: Snapshot) -> None:
+        """Give each name the value that it had in the snapshot."""
+        for owner, before in zip(self._owners, snapshot, strict=True):
+            if _are_the_same(owner.names, before):
+                continue
+            for name, value in before.items():
+                is_other = owner.names.get(name, _MISSING) is not value
+                if is_other and _is_guarded(name, value):
+                    setattr(owner.owner, name, value)
+            for name in _names_that_hide(owner, before):
+                delattr(owner.owner, name)
+
+
+def owners_in_torch_and_python() -> Iterator[Owner]:
+    """The modules and classes of the lists above, those that this release of torch has."""
+    for name in PYTHON_MODULES:
+        yield from _module_with_classes(name)
+    for name in TORCH_MODULES:
+        module = importlib.import_module(name)
+        yield Owner(name, module, vars(module))
+    for name in CLASSES:
+        home, _, own_name = name.rpartition(".")
+        kind = getattr(importlib.import_module(home), own_name, None)
+        if isinstance(kind, type):
+            yield Owner(name, kind, vars(kind))
+
+
+def owners_in_packages(packages: tuple[str, ...]) -> Iterator[Owner]:
+    """The loaded modules of some packages, and the classes that they define."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in packages:
+            yield from _module_with_classes(name)
+
+
+def _module_with_classes(name: str) -> Iterator[Owner]:
+    """A module, and the classes that it defines."""
+    module = importlib.import_module(name)
+    yield Owner(name, module, vars(module))
+    for kind in list(vars(module).values()):
+        if isinstance(kind, type) and kind.__module__ == name:
+            yield Owner(f"{name}.{kind.__name__}", kind, vars(kind))
+
+
+def _are_the_same(names: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    return len(names) == len(before) and all(map(is_, names.values(), before.values()))
+
+
+def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[Replaced]:
+    """The names of one module or class that have a value which they had in none of the snapshots."""
+    found = []
+    known = {name for before in snapshots for name in before}
+    for name in known:
+        now = owner.names.get(name, _MISSING)
+        values = [before.get(name, _MISSING) for before in snapshots]
+        if any(now is value for value in values):
+            continue
+        if not any(_is_guarded(name, value) for value in values):
+            continue
+        if not _is_torchs_own(now, name):
+            found.append(_describe(f"{owner.label}.{name}", now))
+    hiding = _names_that_hide(owner, known)
+    found += [_describe(f"{owner.label}.{name}", owner.names[name]) for name in hiding]
+    return found
+
+
+def _is_guarded(name: str, value: Any) -> bool:
+    """True if nobody may give this name another value than this one: code, and no data."""
+    is_code = callable(value) or hasattr(type(value), "__get__")
+    return is_code and name not in FREE
+
+
+def _names_that_hide(owner: Owner, known: Iterable[str]) -> set[str]:
+    """New names that hide what a class inherits, or what a module finds among the builtins."""
+    added = set(owner.names) - set(known) - FREE
+    if isinstance(owner.owner, type):
+        bases = owner.owner.__mro__[1:]
+        return {name for name in added if any(name in vars(base) for base in bases)}
+    builtin_names = vars(sys.modules["builtins"])
+    return {name for name in added if name in builtin_names}
+
+
+def _is_torchs_own(value: Any, name: str) -> bool:
+    """True for a function that torch's compiler puts in the place of another at its first use."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    home = value.__globals__.get("__name__")
+    if not isinstance(home, str) or home.partition(".")[0] != "torch":
+        return False
+    return home.startswith("torch._dynamo") or value.__name__ == name
+
+
+def _describe(name: str, value: Any) -> Replaced:
+    """A replaced name, with the place where the function that replaced it is defined."""
+    function = getattr(value, "__func__", value)
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        return Replaced(name, code.co_filename, code.co_firstlineno)
+    return Replaced(name, "", None)

@@ -1,0 +1,287 @@
+"""Reports what student code does that could lead it to the grader: an audit hook.
+
+It refuses nothing. Inside one Python process nothing can be hidden for good, so an instructor is
+told which line to read. Honest libraries do much of the same: only code that is no library's is
+reported.
+"""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import os
+import sys
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final
+
+from virtual_cuda.hooks import from_library
+
+from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
+
+Tell = Callable[[Finding], None]
+
+MOST_REPORTS: Final = 8  # from one child
+# By Python's audit event: what student code did.
+EVENTS: Final = {
+    "gc.get_objects": "asked Python for all living objects (gc.get_objects)",
+    "gc.get_referrers": "asked Python what refers to an object (gc.get_referrers)",
+    "gc.get_referents": "asked Python what an object refers to (gc.get_referents)",
+    "sys._current_frames": "asked for the call stacks of all threads (sys._current_frames)",
+    "sys.settrace": "set or removed a tracer (sys.settrace)",
+    "sys.setprofile": "set or removed a profiler (sys.setprofile)",
+    "sys.monitoring.register_callback": "set a monitoring callback (sys.monitoring)",
+    "sys.addaudithook": "added an audit hook (sys.addaudithook)",
+    "cpython.PyInterpreterState_New": "started another Python in this process",
+    "ctypes.dlopen": "used Python's memory directly (ctypes)",
+    "ctypes.dlsym": "used Python's memory directly (ctypes)",
+    "ctypes.cdata": "used Python's memory directly (ctypes)",
+    "ctypes.string_at": "used Python's memory directly (ctypes)",
+    "ctypes.call_function": "used Python's memory directly (ctypes)",
+    "ctypes.PyObj_FromPtr": "used Python's memory directly (ctypes)",
+}
+# Ways to a frame. They are reported only where the grader's code is on the same stack.
+TO_FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
+# Modules that lead from one stack to another, or into Python's memory.
+IMPORTING: Final = "<frozen importlib"  # how the names of Python's own importing files begin
+LEADING_MODULES: Final = frozenset(
+    "greenlet greenlet._greenlet _testcapi _testinternalcapi _testlimitedcapi _ctypes_test".split()
+)
+# What students may import of ours.
+PUBLIC_MODULES: Final = frozenset(
+    """
+    gpudojo gpudojo.sprite_display gpudojo.notebook virtual_cuda virtual_cuda.errors
+    virtual_cuda.ledger
+    """.split()
+)
+OWN_PACKAGES: Final = ("gpudojo", "virtual_cuda")
+# Attributes that lead from a function to the variables of its module.
+TO_VARIABLES: Final = frozenset("__globals__ __closure__ cell_contents getclosurevars".split())
+PARTS_OF_FUNCTIONS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+
+
+class Reports:
+    """The audit hook. It tells each thing once, with the first line that did it."""
+
+    def __init__(self, own_folders: tuple[str, ...]) -> None:
+        """Add the hook to this process and to all that are forked from it.
+
+        `own_folders` are those of the grader, each with a separator at its end.
+        """
+        self._own_folders = own_folders
+        self._tell: Tell | None = None
+        self._told: set[str] = set()
+        self._busy: set[int] = set()  # threads in the hook, which raises events itself
+        # Functions that were given other code, with what they had before.
+        self.changed_functions: list[tuple[FunctionType, str, Any]] = []
+        sys.addaudithook(self._hear)
+
+    def tell_to(self, tell: Tell) -> None:
+        """Report by `tell` from now on; what was done before is not reported."""
+        self._tell = tell
+
+    def put_back_functions(self) -> None:
+        """Give functions of libraries and of ours the parts back that student code replaced."""
+        tell = self._tell
+        self._tell = None
+        while self.changed_functions:
+            function, part, before = self.changed_functions.pop()
+            setattr(function, part, before)
+        self._tell = tell
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        """Is called by Python for every audit event."""
+        judge = _JUDGES.get(event)
+        if judge is None or self._tell is None:
+            return
+        thread = get_ident()
+        if thread in self._busy:
+            return
+        self._busy.add(thread)
+        try:
+            caller = _caller_of_hook()
+            if caller is not None and not from_library(caller.f_code.co_filename):
+                for finding in judge(self, event, args, caller):
+                    self._report(finding)
+        finally:
+            self._busy.discard(thread)
+
+    def report_names(self, code: CodeType) -> None:
+        """Report names in the code of a file that lead to the grader."""
+        for finding in _findings_in(code):
+            self._report(finding)
+
+    def _report(self, finding: Finding) -> None:
+        if self._tell is None or finding.what in self._told:
+            return
+        if finding.kind is FindingKind.REPORTED and len(self._told) >= MOST_REPORTS:
+            return
+        self._tell(finding)
+        self._told.add(finding.what)  # not before: at the end of the stack, telling fails
+
+    # One function for each kind of event. Each yields what is to be reported.
+
+    def _judge_question(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        if event in ("sys.settrace", "sys.setprofile") and _is_set_by_python(caller):
+            return
+        yield _at(caller, EVENTS[event])
+
+    def _judge_frame(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        above: FrameType | None = caller
+        while above is not None:
+            if above.f_code.co_filename.startswith(self._own_folders):
+                yield _at(caller, "asked for a frame of the grader's call stack")
+                return
+            above = above.f_back
+
+    def _judge_attribute(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        if args[1] in TO_FRAMES:
+            yield from self._judge_frame(event, args, caller)
+
+    def _judge_change(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        """Other code for a function, or other bases for a class, that is not the student's."""
+        function, part = args[0], args[1]
+        if part == "__bases__" and function.__module__ != caller.f_globals.get("__name__"):
+            what = f"replaced the bases of {function.__module__}.{function.__qualname__}"
+            yield _at(caller, what, FindingKind.UNMEASURED)
+        if part not in PARTS_OF_FUNCTIONS or not isinstance(function, FunctionType):
+            return
+        file = function.__code__.co_filename
+        if not from_library(file):
+            return
+        self.changed_functions.append((function, part, getattr(function, part)))
+        name = f"{function.__module__}.{function.__qualname__}"
+        is_ours = file.startswith(self._own_folders)
+        kind = FindingKind.FORGED if is_ours else FindingKind.UNMEASURED
+        yield _at(caller, f"replaced the code of {name}", kind)
+
+    def _judge_import(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        name = str(args[0])
+        is_private = name.partition(".")[0] in OWN_PACKAGES and name not in PUBLIC_MODULES
+        if is_private or name in LEADING_MODULES:
+            yield _at(caller, f"imported {name}")
+
+    def _judge_code(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        """Code with the name of a library's file: what it does would not be reported."""
+        name = args[1]
+        if isinstance(name, str) and not name.startswith("<") and from_library(name):
+            yield _at(caller, "compiled code under the name of a library's file")
+
+    def _judge_exec(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        yield from _findings_in(args[0])
+
+
+_JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
+    **dict.fromkeys(EVENTS, Reports._judge_question),
+    "sys._getframe": Reports._judge_frame,
+    "object.__getattr__": Reports._judge_attribute,
+    "object.__setattr__": Reports._judge_change,
+    "import": Reports._judge_import,
+    "compile": Reports._judge_code,
+    "code.__new__": Reports._judge_code,
+    "exec": Reports._judge_exec,
+}
+
+
+def _caller_of_hook() -> FrameType | None:
+    """The frame whose code raised the event. None where that is C code without any below it.
+
+    Functions that import a module for somebody are passed over.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in (__file__, importlib.__file__) and not file.startswith(IMPORTING):
+            break
+        frame = frame.f_back
+    return frame
+
+
+def _is_set_by_python(caller: FrameType) -> bool:
+    """True where Python sets or removes a tracer or profiler for another reason than a question.
+
+    It removes a tracer that has raised, such as ours at the end of the time. cProfile, which runs
+    nothing of the student's, sets its own from C.
+    """
+    names = caller.f_code.co_names
+    if "settrace" in names or "setprofile" in names:
+        return False
+    return sys.gettrace() is not None or "enable" in names or "disable" in names
+
+
+def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -> Finding:
+    return make_finding(kind, what, frame.f_code.co_filename, frame.f_lineno)
+
+
+def _findings_in(code: CodeType) -> Iterator[Finding]:
+    """What a code object, and those inside of it, name that leads to the grader."""
+    for each in _codes_in(code):
+        for name in _names_in(each):
+            why = _where_leads(name)
+            if why:
+                line = _line_of(each, name)
+                what = f"names `{name}`, which leads to {why}"
+                yield make_finding(FindingKind.REPORTED, what, code.co_filename, line)
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes_in(constant)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """The names and the short texts that code uses."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        texts = constant if isinstance(constant, (tuple, frozenset)) else (constant,)
+        for text in texts:
+            if isinstance(text, str):
+                yield text
+
+
+def _where_leads(name: str) -> str:
+    """What a name leads to. Empty for an ordinary one."""
+    if name in TO_VARIABLES:
+        return "the variables of a function"
+    package, dot, _ = name.partition(".")
+    if dot and package in OWN_PACKAGES and name not in PUBLIC_MODULES:
+        return "the grader's own modules" if name.replace(".", "").isidentifier() else ""
+    return ""
+
+
+def _line_of(code: CodeType, name: str) -> int:
+    """The first line on which code uses a name."""
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        if step.positions is not None and step.positions.lineno is not None:
+            line = step.positions.lineno
+        if step.argval == name or (isinstance(step.argval, tuple) and name in step.argval):
+            break
+    return line
+
+
+def folders_of(packages: tuple[str, ...]) -> tuple[str, ...]:
+    """The folders of some loaded packages, each with a separator at its end."""
+    folders = []
+    for name in packages:
+        for folder in sys.modules[name].__path__:
+            folders.append(os.path.join(os.path.realpath(folder), ""))
+            folders.append(os.path.join(folder, ""))
+    return tuple(folders)

@@ -1,0 +1,115 @@
+"""The watch over student code in a child: calls it, cleans up after it, tells what it replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from virtual_cuda import open_device
+
+from gpudojo.model.catalogue import registered_days
+from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.leftovers import Leftovers
+from gpudojo.sandbox.tampering.names import (
+    GuardedNames,
+    Replaced,
+    owners_in_packages,
+    owners_in_torch_and_python,
+)
+from gpudojo.sandbox.tampering.operators import LibraryWatch
+from gpudojo.sandbox.tampering.reports import OWN_PACKAGES, Reports, Tell, folders_of
+from gpudojo.sandbox.tampering.stacks import call_without_callers
+
+MOST_TOLD: Final = 4  # replaced names, of one function
+
+
+class Watch:
+    """Watches student code in this process and in all that are forked from it."""
+
+    def __init__(self, undo_patches: Callable[[], None]) -> None:
+        """Remember everything as it is now, before student code runs.
+
+        `undo_patches` gives torch its own names back that an open device has patched.
+        """
+        packages = tuple(
+            dict.fromkeys(
+                [
+                    *OWN_PACKAGES,
+                    *(each.package.partition(".")[0] for each in registered_days().values()),
+                ]
+            )
+        )
+        self._undo_patches = undo_patches
+        self._leftovers = Leftovers()
+        self._libraries = LibraryWatch()
+        self._torchs = GuardedNames(owners_in_torch_and_python())
+        self._own = GuardedNames(owners_in_packages(packages))
+        # An open device has names of its own in torch, always the same ones.
+        with open_device("virtual"):
+            self._torchs_with_device = self._torchs.take_snapshot()
+            self._own_with_device = self._own.take_snapshot()
+        undo_patches()
+        self._torchs_without_device = self._torchs.take_snapshot()
+        self._own_without_device = self._own.take_snapshot()
+        self._replaced_by_file: list[Finding] = []
+        self._reports = Reports(folders_of(packages))
+
+    def tell_to(self, tell: Tell) -> None:
+        """Tell at once, from now on, what student code does that somebody should read."""
+        self._reports.tell_to(tell)
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call student code on a stack of its own, and remove what it leaves in place.
+
+        Returns what it returns, and raises what it raises.
+        """
+        put_back = self._leftovers.remember()
+        try:
+            return call_without_callers(function, args, kwargs)
+        finally:
+            put_back()
+
+    def run_file(self, function: Callable[[], Any]) -> None:
+        """Run a student's file, and put back the names that it replaces. Raises what it raises.
+
+        Reports names in its code that lead to the grader.
+        """
+        self._reports.report_names(function.__code__)
+        before = self._torchs.take_snapshot()
+        try:
+            self.call(function, (), {})
+        finally:
+            for each in self._torchs.find_replaced(before)[:MOST_TOLD]:
+                self._replaced_by_file.append(_finding_of(FindingKind.REPORTED, each))
+            self._torchs.put_back(before)
+
+    def take_replaced(self) -> list[Finding]:
+        """What files have replaced since this was asked last."""
+        replaced = self._replaced_by_file[:MOST_TOLD]
+        self._replaced_by_file.clear()
+        return replaced
+
+    def end_function(self) -> list[Finding]:
+        """What calls of a function have replaced. Everything is put back."""
+        findings = list(self._find_replaced())
+        if findings:
+            self._undo_patches()
+            self._torchs.put_back(self._torchs_without_device)
+            self._own.put_back(self._own_without_device)
+        self._reports.put_back_functions()
+        return findings
+
+    def _find_replaced(self) -> Iterator[Finding]:
+        yield from self._libraries.findings()
+        torchs = self._torchs.find_replaced(self._torchs_with_device, self._torchs_without_device)
+        for each in torchs[:MOST_TOLD]:
+            yield _finding_of(FindingKind.UNMEASURED, each)
+        own = self._own.find_replaced(self._own_with_device, self._own_without_device)
+        for each in own[:MOST_TOLD]:
+            yield _finding_of(FindingKind.FORGED, each)
+
+
+def _finding_of(kind: FindingKind, replaced: Replaced) -> Finding:
+    return make_finding(kind, f"replaced {replaced.name}", replaced.file, replaced.line)
