@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from virtual_cuda.clock.lanes import CYCLES_PER_SECOND as CYCLES_PER_SECOND
     from virtual_cuda.clock.to_scale import lanes_to_scale as lanes_to_scale
     from virtual_cuda.clock.to_scale import modelled_trace as modelled_trace
+    from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS as HIDDEN_IN_TENSORS
     from virtual_cuda.device.tensor import Parameter as Parameter
     from virtual_cuda.device.tensor import Tensor as Tensor
-    from virtual_cuda.device.tensor import device_classes as device_classes
     from virtual_cuda.device.tensor import operator_hooks as operator_hooks
-    from virtual_cuda.device.tensor import operators_run as operators_run
     from virtual_cuda.device_kinds import DEVICE_CHOICES as DEVICE_CHOICES
     from virtual_cuda.device_kinds import DEVICE_KINDS as DEVICE_KINDS
     from virtual_cuda.device_kinds import DEVICE_TYPES as DEVICE_TYPES
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from virtual_cuda.modelled_time import ModelledTime as ModelledTime
     from virtual_cuda.modelled_time import modelled_time as modelled_time
     from virtual_cuda.patching import Patch as Patch
-    from virtual_cuda.patching import class_watch as class_watch
     from virtual_cuda.patching import patch as patch
     from virtual_cuda.real import device_count as device_count
     from virtual_cuda.real import device_failure as device_failure
@@ -42,17 +40,16 @@ if TYPE_CHECKING:
     from virtual_cuda.sizes import ITEM_SIZES as ITEM_SIZES
     from virtual_cuda.sizes import format_size as format_size
     from virtual_cuda.sizes import parse_size as parse_size
-    from virtual_cuda.torch_api.graphs import CUDAGraph as CUDAGraph
     from virtual_cuda.torch_api.other_machines import no_accelerator as no_accelerator
     from virtual_cuda.torch_api.other_machines import virtual_mps as virtual_mps
 
 # The module of this package in which each name is defined.
 _HOMES: Final = {
-    "CUDAGraph": "torch_api.graphs",
     "CYCLES_PER_SECOND": "clock.lanes",
     "DEVICE_CHOICES": "device_kinds",
     "DEVICE_KINDS": "device_kinds",
     "DEVICE_TYPES": "device_kinds",
+    "HIDDEN_IN_TENSORS": "device.hidden_names",
     "ITEM_SIZES": "sizes",
     "ModelledTime": "modelled_time",
     "Parameter": "device.tensor",
@@ -61,8 +58,6 @@ _HOMES: Final = {
     "Tensor": "device.tensor",
     "USUAL_GPU": "clock.gpu_models",
     "choose_device": "devices",
-    "class_watch": "patching",
-    "device_classes": "device.tensor",
     "device_count": "real",
     "device_failure": "real",
     "format_size": "sizes",
@@ -76,7 +71,6 @@ _HOMES: Final = {
     "no_accelerator": "torch_api.other_machines",
     "nothing_above": "recorder",
     "operator_hooks": "device.tensor",
-    "operators_run": "device.tensor",
     "parse_size": "sizes",
     "patch": "patching",
     "patch_imported_names": "imported_names",

@@ -33,32 +33,6 @@ LEFT_OUT: Final = object()  # the value of a patch of something that this torch 
 _MISSING: Final = object()  # stands for an attribute that is not there
 
 
-class ClassWatch:
-    """Tells a sandbox when the device's own code changes torch or a class of its tensors.
-
-    A sandbox sets `before` and `after`. What changes at another time was changed by somebody else.
-    """
-
-    def __init__(self) -> None:
-        self.before: Callable[[], object] = lambda: None
-        self.after: Callable[[], object] = lambda: None
-        # They are called once for changes within others: to look takes longer than most changes.
-        self._depth = 0
-
-    def __enter__(self) -> None:
-        self._depth += 1
-        if self._depth == 1:
-            self.before()
-
-    def __exit__(self, *error: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self.after()
-
-
-class_watch: Final = ClassWatch()
-
-
 # ---- applying and undoing ------------------------------------------------------------------------
 
 
@@ -109,23 +83,22 @@ class AppliedPatches:
         lookalikes = Lookalikes()
         # By target: the original of a function that was replaced along with another.
         replaced_along: dict[tuple[int, str], Any] = {}
-        with class_watch:
-            for owner, name, value in patches:
-                if value is LEFT_OUT or isinstance(owner, Lacking):
-                    continue
-                before = _own_attribute(owner, name)
-                original = replaced_along.pop((identity(owner), name), before)
-                if original is _MISSING and isinstance(owner, type):
-                    original = getattr(owner, name, None)  # which it inherits
-                put = lookalikes.make(owner, original, value)
-                self.replaced.append(Replaced(owner, name, before, put))
-                home = _home_of_function(owner, name, before)
-                if home is not None:
-                    also = Replaced(home, name, before, put)
-                    replaced_along[also.target] = before
-                    self.replaced.append(also)
-                    setattr(home, name, put)
-                setattr(owner, name, put)
+        for owner, name, value in patches:
+            if value is LEFT_OUT or isinstance(owner, Lacking):
+                continue
+            before = _own_attribute(owner, name)
+            original = replaced_along.pop((identity(owner), name), before)
+            if original is _MISSING and isinstance(owner, type):
+                original = getattr(owner, name, None)  # which it inherits
+            put = lookalikes.make(owner, original, value)
+            self.replaced.append(Replaced(owner, name, before, put))
+            home = _home_of_function(owner, name, before)
+            if home is not None:
+                also = Replaced(home, name, before, put)
+                replaced_along[also.target] = before
+                self.replaced.append(also)
+                setattr(home, name, put)
+            setattr(owner, name, put)
 
     def undo(self) -> None:
         """Restore what the patches have replaced."""
@@ -137,10 +110,9 @@ class AppliedPatches:
         """Put patches in place that were undone, or that somebody has overwritten."""
         if self not in _in_force:
             _in_force.append(self)
-        with class_watch:
-            for owner, name, _, put in self._patched_attributes():
-                if _own_attribute(owner, name) is not put:
-                    setattr(owner, name, put)
+        for owner, name, _, put in self._patched_attributes():
+            if _own_attribute(owner, name) is not put:
+                setattr(owner, name, put)
 
     def originals_are_there(self) -> bool:
         """True if torch has everything again that the patches have replaced."""
@@ -174,10 +146,9 @@ class AppliedPatches:
             yield
         finally:
             self._note_changes(moved)
-            with class_watch:
-                for one, value in values:
-                    if value is not _MISSING:  # which somebody had taken away
-                        setattr(one.owner, one.name, value)
+            for one, value in values:
+                if value is not _MISSING:  # which somebody had taken away
+                    setattr(one.owner, one.name, value)
 
     def _note_changes(self, moved: list[Replaced]) -> None:
         """Note what torch has now in the place of patches that are set aside."""
@@ -211,12 +182,11 @@ def _restore(replaced: list[Replaced]) -> None:
     A name that torch did not have is removed, unless somebody has given it another value since:
     that should stay visible.
     """
-    with class_watch:
-        for owner, name, before, put in replaced:
-            if before is not _MISSING:
-                setattr(owner, name, before)
-            elif _own_attribute(owner, name) is put:
-                delattr(owner, name)
+    for owner, name, before, put in replaced:
+        if before is not _MISSING:
+            setattr(owner, name, before)
+        elif _own_attribute(owner, name) is put:
+            delattr(owner, name)
 
 
 def _home_of_function(owner: Any, name: str, function: Any) -> ModuleType | None:
@@ -428,9 +398,8 @@ class DevicePatches:
     def use_for(self, gpu: VirtualGpu) -> None:
         """Use the patches for another device; nothing in them leads to the last one any longer."""
         self.opening.gpu = gpu
-        with class_watch:
-            for function in self.opening.on_next_device:
-                function(gpu)
+        for function in self.opening.on_next_device:
+            function(gpu)
 
     def undo(self) -> None:
         """Restore torch, if the patches are in place."""

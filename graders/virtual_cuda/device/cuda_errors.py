@@ -187,7 +187,7 @@ def type_name(tensor: Any) -> str:
 
     Raises RuntimeError for compressed sparse tensors, which have no such type on any device.
     """
-    inner = hidden_attribute(tensor, "_inner")
+    inner = hidden_attribute(tensor, "_virtual_inner")
     if inner is None:
         return str(tensor.type())
     try:

@@ -1,7 +1,6 @@
-"""The names of attributes of device tensors and CUDA graphs that programs must not find.
+"""The names of attributes of device tensors and CUDA graphs that a tensor on a GPU does not have.
 
-A sandbox loads the device's modules with other names for these. It runs this file by itself, before
-it imports anything else of the package, so nothing is imported here.
+What lists or copies the attributes of a tensor leaves them out.
 """
 
 from __future__ import annotations
@@ -10,6 +9,6 @@ from typing import Final
 
 # Of a tensor: the CPU tensor with its values, its memory,
 # and the blocks of a sparse tensor's parts.
-HIDDEN_IN_TENSORS: Final = ("_inner", "_block", "_parts")
+HIDDEN_IN_TENSORS: Final = ("_virtual_inner", "_virtual_block", "_virtual_parts")
 # Of a captured graph: everything that it keeps of the inside of tensors.
 HIDDEN_IN_GRAPHS: Final = ("_inside",)

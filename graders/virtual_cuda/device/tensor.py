@@ -58,11 +58,6 @@ PLANS: Final = Plans()
 _plan_of: Final = PLANS.get
 
 
-def operators_run() -> list[Any]:
-    """The operators that have been run on a virtual device so far; the list grows with them."""
-    return PLANS.operators
-
-
 Plan = Callable[[Any, Any], Any]  # gets the arguments of an operator, by position and by name
 # Is called with an operator, its plan and its arguments, in place of that plan.
 # It returns what the plan returns, which it calls itself.
@@ -112,8 +107,8 @@ class Tensor(torch.Tensor, metaclass=DeviceClass):
     __slotnames__ = ()  # no list: `object.__getstate__`, which would give what is inside, refuses
 
     _student_class: type = torch.Tensor
-    _inner: torch.Tensor
-    _block: Block
+    _virtual_inner: torch.Tensor
+    _virtual_block: Block
 
     @staticmethod
     def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -144,14 +139,6 @@ VIRTUAL: Final[set[type]] = {
 }
 
 
-def device_classes() -> set[type]:
-    """The classes that tensors on the device have now.
-
-    Those that were made of students' classes are among them.
-    """
-    return VIRTUAL
-
-
 def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
     """A device tensor around a strided tensor that a kernel has just made.
 
@@ -174,8 +161,8 @@ def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
         False,
         AUTOCAST,
     )
-    shell._inner = inner
-    shell._block = block
+    shell._virtual_inner = inner
+    shell._virtual_block = block
     return shell
 
 
@@ -209,8 +196,8 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         set_conjugate(shell, True)
     if inner.is_neg():
         _set_neg(shell, True)
-    shell._inner = inner
-    shell._block = block
+    shell._virtual_inner = inner
+    shell._virtual_block = block
     return shell
 
 
@@ -220,11 +207,11 @@ def update_shell(tensor: Any) -> None:
     `resize_`, `t_`, `set_` and `out=` change the inner one in place. The tensor gets a larger block
     if need be. Raises OutOfMemory where there is no room for it.
     """
-    inner = tensor._inner
+    inner = tensor._virtual_inner
     nbytes = inner.untyped_storage().nbytes()
-    block = tensor._block
+    block = tensor._virtual_block
     if nbytes > block.size:
         block = Block(block.device, nbytes)
     other = wrap(inner, block)
     _data.__set__(tensor, other)
-    tensor._block = block
+    tensor._virtual_block = block

@@ -211,7 +211,7 @@ class FusedAttention(WholeKernel):
         The operation is recorded. If gradients are needed, what CUDA keeps for backward is
         allocated and saved in `ctx`.
         """
-        device = query._block.device
+        device = query._virtual_block.device
         kernel = settings.kernel
         needs_graph = any(ctx.needs_input_grad)
         operands = [inner_leaf_of(tensor) for tensor in (query, key, value)]
@@ -251,7 +251,7 @@ class FusedAttention(WholeKernel):
         device = kept.device
         if device.closed:
             raise closed_device_error(device)
-        computed = gradients_by_host([kept.result], [gradient._inner], kept.inner)
+        computed = gradients_by_host([kept.result], [gradient._virtual_inner], kept.inner)
         for position in range(3):
             if computed[position] is not None:
                 operand = kept.inner[position].detach()
@@ -330,12 +330,12 @@ def _has_fused_form(operands: _Operands) -> bool:
             return False
         if not tensor.numel() or tensor.stride(-1) != 1:
             return False
-    device = query._block.device
+    device = query._virtual_block.device
     for tensor in (key, value):
-        if tensor._block.device is not device or tensor.dtype is not query.dtype:
+        if tensor._virtual_block.device is not device or tensor.dtype is not query.dtype:
             return False
     has_mask = mask is not None
-    if has_mask and (type(mask) not in VIRTUAL or mask._block.device is not device):
+    if has_mask and (type(mask) not in VIRTUAL or mask._virtual_block.device is not device):
         return False
     if query.dtype not in _HALF_OR_SINGLE:
         return False
@@ -360,7 +360,7 @@ def _kernel_suits(kernel: str, operands: _Operands) -> bool:
         is_odd = query_size % multiple or value_size % multiple
         return not operands.is_grouped and not is_odd
     # The other two need half precision and a GPU of Ampere's kind or later.
-    model = query._block.device.gpu.model
+    model = query._virtual_block.device.gpu.model
     is_old = model is not None and model.capability[0] < 8
     if is_single or is_old or max(query_size, value_size) > _LARGEST_HEAD:
         return False
@@ -390,7 +390,7 @@ def _chosen_kernel(operands: _Operands) -> str | None:
     """
     order = _order_of_kernels()
     if order == _USUAL_ORDER:
-        model = operands.query._block.device.gpu.model
+        model = operands.query._virtual_block.device.gpu.model
         if model is None or model.capability[0] in (9, 10):
             order = [3, *(number for number in order if number != 3)]
     for number in order:

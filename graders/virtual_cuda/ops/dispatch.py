@@ -75,7 +75,7 @@ def require_open_device(tensor: Any) -> VirtualDevice:
 
     Raises DeviceClosed, or the error of what has ended the device.
     """
-    device: VirtualDevice = tensor._block.device
+    device: VirtualDevice = tensor._virtual_block.device
     if device.closed:
         raise closed_device_error(device)
     return device
@@ -217,16 +217,16 @@ class Unwrapped:
 
     def _open_tensor(self, tensor: Any) -> torch.Tensor:
         """The inner tensor of a device tensor; its device and block are noted."""
-        device = tensor._block.device
+        device = tensor._virtual_block.device
         if self.device is None:
             self.device = device
         if device not in self.devices:
             self.devices.append(device)
-        inner: torch.Tensor = tensor._inner
+        inner: torch.Tensor = tensor._virtual_inner
         # Two device tensors may share an inner one: `x` and `x.detach()`. The first is meant.
         self.back.setdefault(identity(inner), tensor)
         if inner.layout is torch.strided:
-            self.blocks[inner.untyped_storage()._cdata] = tensor._block
+            self.blocks[inner.untyped_storage()._cdata] = tensor._virtual_block
         return inner
 
     def has_mixed_places(self) -> bool:
@@ -238,8 +238,8 @@ class Unwrapped:
 
         No other device tensor may share it then.
         """
-        inner: torch.Tensor = tensor._inner.detach()
-        tensor._inner = inner
+        inner: torch.Tensor = tensor._virtual_inner.detach()
+        tensor._virtual_inner = inner
         self.back[identity(inner)] = tensor
         return inner
 

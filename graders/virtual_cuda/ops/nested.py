@@ -36,8 +36,8 @@ class _ToHost(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Any) -> Any:
-        ctx.device = conceal(tensor._block.device)
-        return tensor._inner.detach()
+        ctx.device = conceal(tensor._virtual_block.device)
+        return tensor._virtual_inner.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -53,7 +53,7 @@ class _ToDevice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient._inner, None, None
+        return gradient._virtual_inner, None, None
 
 
 _to_host: Final[Any] = _ToHost.apply
@@ -81,15 +81,17 @@ class NestedTensor(Tensor):
         # Looked up at each call: ours, which takes a number for a GPU, is there now.
         parse = find_internal("torch._C._nn._parse_to", "`to` of a nested tensor")
         device, dtype, *_ = parse(*args, **kwargs)
-        own_device = self._block.device
+        own_device = self._virtual_block.device
         open_device = own_device if device is None else find_open_device(device)
-        inner = self._inner
+        inner = self._virtual_inner
         if dtype is not None and dtype is not self.dtype:
             inner = inner.to(dtype)
         if open_device is None:
-            record_copy("to_host", self._inner.values(), False, False, own_device.label, HOST)
+            record_copy(
+                "to_host", self._virtual_inner.values(), False, False, own_device.label, HOST
+            )
             return inner.clone()
-        if inner is self._inner and open_device is own_device:
+        if inner is self._virtual_inner and open_device is own_device:
             return self
         return _wrap_nested_tensor(inner.clone(), open_device, {})
 
@@ -131,8 +133,8 @@ def _wrap_nested_tensor(value: torch.Tensor, device: VirtualDevice, blocks: _Blo
     # Its shape is nobody's business in C++, which never looks at it.
     shape = (value.size(0),)
     shell = make_shell(NestedTensor, shape, dtype=value.dtype, device=device.lazy)
-    shell._inner = value
-    shell._block = _block_of(value.values(), device, blocks)
+    shell._virtual_inner = value
+    shell._virtual_block = _block_of(value.values(), device, blocks)
     return shell
 
 
@@ -178,15 +180,15 @@ class _NestedCall:
         is_nested = type(value) is NestedTensor
         if not is_nested and type(value) not in VIRTUAL:
             return value
-        inner = value._inner
+        inner = value._virtual_inner
         buffer = inner
         if is_nested:
             buffer = inner.values()
             self.arguments[id(inner)] = value
         address = buffer.untyped_storage()._cdata
-        self.blocks[address] = value._block
+        self.blocks[address] = value._virtual_block
         if self.device is None:
-            self.device = value._block.device
+            self.device = value._virtual_block.device
         if self.device.closed:
             raise closed_device_error(self.device)
         if not is_nested and value.requires_grad and torch.is_grad_enabled():

@@ -346,7 +346,7 @@ def record_crossing(source: Any, target: Any) -> None:
     inner = source
     direction: Direction = "to_device"
     if not on_host(source):
-        inner = source._inner
+        inner = source._virtual_inner
         direction = "to_host" if on_host(target) else "between_devices"
     record_copy(direction, inner, False, False, label_of(source), label_of(target))
 
@@ -354,7 +354,7 @@ def record_crossing(source: Any, target: Any) -> None:
 def inner_of(value: Any) -> Any:
     """A value with the CPU tensors that are inside the device's, also in lists and tuples."""
     if type(value) in VIRTUAL:
-        return value._inner
+        return value._virtual_inner
     if isinstance(value, (list, tuple)):
         return type(value)([inner_of(item) for item in value])
     return value

@@ -119,10 +119,10 @@ def _plan_item(func: Any, rules: Rules) -> Plan:
     def run_item(args: Any, kwargs: Any) -> Any:
         """Give the number; record the operation and the wait of the host."""
         first = args[0]
-        device = first._block.device
+        device = first._virtual_block.device
         if device.closed:
             raise closed_device_error(device)
-        inner = first._inner
+        inner = first._virtual_inner
         if inner.numel() == 1:
             value = inner.item()
         else:
@@ -146,10 +146,10 @@ def _plan_detach(func: Any, rules: Rules) -> Plan:
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
-        inner = first._inner
+        inner = first._virtual_inner
         if inner.layout is not _STRIDED:
             return run_any(func, args, kwargs)
-        block = first._block
+        block = first._virtual_block
         if block.device.closed:
             raise closed_device_error(block.device)
         return wrap(inner, block)
@@ -170,7 +170,7 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
         first = args[0]
         if type(first) not in VIRTUAL or len(args) > 1:
             return run_any(func, args, kwargs)
-        device = first._block.device
+        device = first._virtual_block.device
         # Options that change nothing are left out; another device is not for this plan.
         options = {}
         for key, value in kwargs.items():
@@ -179,7 +179,7 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
                     return run_any(func, args, kwargs)
             elif key != "pin_memory" and value is not None:
                 options[key] = value
-        inner = first._inner
+        inner = first._virtual_inner
         if device.closed or inner.layout is not _STRIDED:
             return run_any(func, args, kwargs)
         return put_on_device(call(inner, **options), device, name)
@@ -201,8 +201,8 @@ def _plan_view(func: Any, rules: Rules) -> Plan:
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
-        block = first._block
-        inner = first._inner
+        block = first._virtual_block
+        inner = first._virtual_inner
         device = block.device
         if device.closed:
             raise closed_device_error(device)
@@ -233,10 +233,10 @@ def _plan_one_tensor(func: Any, call: Any) -> Plan:
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
-        device = first._block.device
+        device = first._virtual_block.device
         if device.closed:
             raise closed_device_error(device)
-        inner = first._inner
+        inner = first._virtual_inner
         inputs = [inner, *args[1:]]
         if inner.numel() > _MANY_ELEMENTS:
             refuse_if_too_large(func, inputs, kwargs, device)
@@ -277,13 +277,13 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
             return run_with_number(args, kwargs)
         if type(first) not in VIRTUAL or type(second) not in VIRTUAL:
             return run_any(func, args, kwargs)
-        device = first._block.device
-        if second._block.device is not device:
+        device = first._virtual_block.device
+        if second._virtual_block.device is not device:
             return run_any(func, args, kwargs)
         if device.closed:
             raise closed_device_error(device)
         # Compute on the host, after a look at the size of the result.
-        inputs = [first._inner, second._inner, *args[2:]]
+        inputs = [first._virtual_inner, second._virtual_inner, *args[2:]]
         left_shape = inputs[0].shape
         right_shape = inputs[1].shape
         is_stretched = left_shape != right_shape
@@ -306,8 +306,8 @@ def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) ->
     first = args[0]
     if type(first) not in VIRTUAL:
         return run_any(func, args, kwargs)
-    device = first._block.device
-    inner = first._inner
+    device = first._virtual_block.device
+    inner = first._virtual_inner
     if inner.layout is not _STRIDED or device.closed:
         return run_any(func, args, kwargs)
     inputs = [inner, *args[1:]]
@@ -348,7 +348,7 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
         if device.closed:
             raise closed_device_error(device)
         if reshapes:  # other device tensors may share the inner one
-            inner[0] = first._inner = inner[0].detach()
+            inner[0] = first._virtual_inner = inner[0].detach()
         _call_kernel(func, rules, args, kwargs, opened, is_product)
         # Record it, with the shapes that the clock needs.
         if opened.has_number:
@@ -438,11 +438,11 @@ def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _
             break
         tensor = inner[slot]
         if type(tensor) in VIRTUAL:
-            if tensor._block.device is not device:
+            if tensor._virtual_block.device is not device:
                 if device is not None:
                     return None
-                device = tensor._block.device
-            inner[slot] = tensor._inner
+                device = tensor._virtual_block.device
+            inner[slot] = tensor._virtual_inner
         elif numbers_allowed and type(tensor) in _NUMBERS:
             has_number = True
         elif tensor is not None:
@@ -516,11 +516,11 @@ def _open_lists(args: Any, slots: Sequence[int]) -> _Opened | None:
         for tensor in tensors:
             if type(tensor) not in VIRTUAL:
                 return None
-            if tensor._block.device is not device:
+            if tensor._virtual_block.device is not device:
                 if device is not None:
                     return None
-                device = tensor._block.device
-            opened.append(tensor._inner)
+                device = tensor._virtual_block.device
+            opened.append(tensor._virtual_inner)
         inner[slot] = opened
     if device is None:
         return None

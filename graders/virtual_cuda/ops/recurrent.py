@@ -99,8 +99,8 @@ class FusedCell(WholeKernel):
         gradients are needed, the memory that CUDA keeps for backward is allocated.
         """
         cell = _KINDS[kind]
-        device = tensors[0]._block.device
-        inner = [tensor._inner for tensor in tensors]
+        device = tensors[0]._virtual_block.device
+        inner = [tensor._virtual_inner for tensor in tensors]
         states = cell.new_states(*inner)
         results = wrap_each(states, device)
         kept_bytes = states[0].nbytes * cell.kept_parts
@@ -150,7 +150,7 @@ class FusedCell(WholeKernel):
 
 def _inner_or_none(gradients: Sequence[Any]) -> list[Any]:
     """The inner tensors of gradients on the device; None stays None."""
-    return [None if gradient is None else gradient._inner for gradient in gradients]
+    return [None if gradient is None else gradient._virtual_inner for gradient in gradients]
 
 
 class FusedLstmCell(FusedCell):
@@ -248,7 +248,7 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
             f"but got {lengths.dim()}D {label_of(lengths)} {dtype} tensor"
         )
     device = require_open_device(data)
-    inner = data._inner
+    inner = data._virtual_inner
     packed, batch_sizes = func(inner, lengths, *rest, **kwargs)
     work = work_of(packed, (inner,))
     record_operation(str(func), device, packed.nbytes, work)
@@ -311,10 +311,10 @@ def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevi
     first = tensors[0]
     if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
         return None
-    device: VirtualDevice = first._block.device
+    device: VirtualDevice = first._virtual_block.device
     dtypes = set()
     for tensor in tensors:
-        if type(tensor) not in VIRTUAL or tensor._block.device is not device:
+        if type(tensor) not in VIRTUAL or tensor._virtual_block.device is not device:
             return None
         is_cast = casting and tensor.dtype in _CAST
         dtypes.add(torch.float16 if is_cast else tensor.dtype)
@@ -323,7 +323,7 @@ def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevi
 
 def _share_block(tensors: Sequence[Any]) -> bool:
     """True if these device tensors lie in one block of memory."""
-    return all(tensor._block is tensors[0]._block for tensor in tensors)
+    return all(tensor._virtual_block is tensors[0]._virtual_block for tensor in tensors)
 
 
 def _steps_first(tensor: Any, batch_first: bool) -> Any:
@@ -586,6 +586,6 @@ def flatten_parameters(self: Any) -> None:
     flat = torch.empty(sum(sizes), dtype=dtype)
     block = allocate(device, flat.nbytes)
     for weight, piece in zip(matrices_first, flat.split(sizes), strict=True):
-        weight._inner = piece.view(weight.shape).copy_(weight._inner)
-        weight._block = block
+        weight._virtual_inner = piece.view(weight.shape).copy_(weight._virtual_inner)
+        weight._virtual_block = block
         update_shell(weight)

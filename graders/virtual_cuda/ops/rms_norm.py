@@ -32,9 +32,9 @@ class FusedRmsNorm(WholeKernel):
 
         `shape` are the last dimensions, which are normalised.
         """
-        device = input._block.device
-        inner = input._inner
-        inner_weight = None if weight is None else weight._inner
+        device = input._virtual_block.device
+        inner = input._virtual_inner
+        inner_weight = None if weight is None else weight._virtual_inner
         out = torch.rms_norm(inner, shape, inner_weight, eps)
         # The reciprocal of the root, in single precision at least, is kept for backward.
         dtype = torch.promote_types(inner.dtype, torch.float32)
@@ -61,10 +61,10 @@ class FusedRmsNorm(WholeKernel):
             reciprocal = _reciprocal_of_root(wide, ctx.dims, ctx.eps)
             gradients = _input_and_weight_gradients(ctx, gradient, input, weight, reciprocal)
             return *gradients, None, None
-        inner_weight = None if weight is None else weight._inner
-        inner_gradient = gradient._inner
+        inner_weight = None if weight is None else weight._virtual_inner
+        inner_gradient = gradient._virtual_inner
         gradients = _input_and_weight_gradients(
-            ctx, inner_gradient, input._inner, inner_weight, kept._inner
+            ctx, inner_gradient, input._virtual_inner, inner_weight, kept._virtual_inner
         )
         nbytes = bytes_of_all(gradients)
         work = work_of(gradients[0], (inner_gradient,))
@@ -133,7 +133,7 @@ def _fused_kernel_takes(input: Any, shape: list[int], weight: Any) -> bool:
     """True if the fused kernel runs on these: all on one device, of one dtype, shapes that fit."""
     if type(input) not in VIRTUAL:
         return False
-    device = input._block.device
+    device = input._virtual_block.device
     if device.closed or not input.is_floating_point():
         return False
     last_sizes = list(input.shape[-len(shape) :])
@@ -142,7 +142,7 @@ def _fused_kernel_takes(input: Any, shape: list[int], weight: Any) -> bool:
     # The weight must fit, too.
     if weight is None:
         return True
-    if type(weight) not in VIRTUAL or weight._block.device is not device:
+    if type(weight) not in VIRTUAL or weight._virtual_block.device is not device:
         return False
     if weight.dtype is not input.dtype:
         return False

@@ -193,4 +193,4 @@ def _copy_of(value: Any) -> Any:
     """A copy of a tensor's values on the host, since the trial run may write into its arguments."""
     if not isinstance(value, torch.Tensor):
         return value
-    return hidden_attribute(value, "_inner", value).clone()
+    return hidden_attribute(value, "_virtual_inner", value).clone()

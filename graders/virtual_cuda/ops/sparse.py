@@ -42,7 +42,7 @@ aten: Final = torch.ops.aten
 class SparseTensor(Tensor):
     """A sparse tensor on a virtual device."""
 
-    _parts: dict[int, Block]  # by storage: the blocks of its indices and values
+    _virtual_parts: dict[int, Block]  # by storage: the blocks of its indices and values
 
     @staticmethod
     def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -50,18 +50,18 @@ class SparseTensor(Tensor):
 
     @property
     def layout(self) -> torch.layout:  # type: ignore[override]
-        return self._inner.layout
+        return self._virtual_inner.layout
 
     @property
     def is_sparse(self) -> bool:  # type: ignore[override]
-        return bool(self._inner.is_sparse)
+        return bool(self._virtual_inner.is_sparse)
 
     @property
     def is_sparse_csr(self) -> bool:  # type: ignore[override]
-        return bool(self._inner.is_sparse_csr)
+        return bool(self._virtual_inner.is_sparse_csr)
 
     def to_sparse(self, *args: Any, layout: Any = None, **kwargs: Any) -> Any:
-        if self._inner.layout is torch.sparse_coo:
+        if self._virtual_inner.layout is torch.sparse_coo:
             if layout is not None:
                 kwargs["layout"] = layout
             return super().to_sparse(*args, **kwargs)
@@ -76,9 +76,9 @@ class SparseTensor(Tensor):
 
     def _to_compressed_layout(self, kind: str, *args: Any, **kwargs: Any) -> Any:
         """The tensor in a compressed layout; itself if it has that layout."""
-        if self._inner.layout is torch.sparse_coo:
+        if self._virtual_inner.layout is torch.sparse_coo:
             return getattr(super(), f"to_sparse_{kind}")(*args, **kwargs)
-        if self._inner.layout is getattr(torch, f"sparse_{kind}"):
+        if self._virtual_inner.layout is getattr(torch, f"sparse_{kind}"):
             return self
         return getattr(aten, f"_to_sparse_{kind}").default(self, *args, **kwargs)
 
@@ -92,8 +92,8 @@ class SparseTensor(Tensor):
 
         C++ gets an answer for all of them (see `_answer_as_coo`); Python is refused.
         """
-        if self._inner.layout is not torch.sparse_coo:
-            getattr(self._inner, name)()  # raises
+        if self._virtual_inner.layout is not torch.sparse_coo:
+            getattr(self._virtual_inner, name)()  # raises
         return getattr(super(), name)()
 
     is_coalesced = partialmethod(_answer_of_coo, "is_coalesced")
@@ -105,12 +105,12 @@ class SparseTensor(Tensor):
     def new(self, *args: Any, device: Any = None) -> Any:
         """A new sparse tensor by torch's old constructor, which `SparseAdam` uses."""
         if len(args) < 2 or isinstance(args[0], int):
-            inner = self._inner.new(*args)
-            return wrap_sparse(inner, self._block.device)[0]
+            inner = self._virtual_inner.new(*args)
+            return wrap_sparse(inner, self._virtual_block.device)[0]
         return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
 
     def __copy__(self) -> Any:
-        return wrap_sparse(self._inner, self._block.device, self._parts)[0]
+        return wrap_sparse(self._virtual_inner, self._virtual_block.device, self._virtual_parts)[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -130,15 +130,15 @@ def _assign_blocks(shell: Any, device: VirtualDevice, known: dict[int, Block]) -
     """
     parts: dict[int, Block] = {}
     new_bytes = 0
-    for part in parts_of_sparse(shell._inner):
+    for part in parts_of_sparse(shell._virtual_inner):
         storage = part.untyped_storage()
         block = known.get(storage._cdata)
         if block is None:
             new_bytes += storage.nbytes()
             block = allocate(device, storage.nbytes())
         parts[storage._cdata] = block
-        shell._block = block
-    shell._parts = parts
+        shell._virtual_block = block
+    shell._virtual_parts = parts
     return new_bytes
 
 
@@ -157,7 +157,7 @@ def wrap_sparse(
         device=device.lazy,
         _extra_dispatch_keys=AUTOCAST,
     )
-    shell._inner = inner
+    shell._virtual_inner = inner
     return shell, _assign_blocks(shell, device, known or {})
 
 
@@ -170,13 +170,13 @@ class _OpenedSparse(Unwrapped):
         """The value with inner tensors in the place of device tensors; what was met is noted."""
         if type(value) is not SparseTensor:
             return super().open(value)
-        device = value._block.device
+        device = value._virtual_block.device
         self.device = self.device or device
         if device not in self.devices:
             self.devices.append(device)
-        self.back.setdefault(identity(value._inner), value)
-        self.blocks.update(value._parts)
-        return value._inner
+        self.back.setdefault(identity(value._virtual_inner), value)
+        self.blocks.update(value._virtual_parts)
+        return value._virtual_inner
 
     def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
         """The results on the device, and how many bytes are new there."""
@@ -184,7 +184,7 @@ class _OpenedSparse(Unwrapped):
             return super().close(value, device)
         known = self.back.get(identity(value))
         if type(known) is SparseTensor:
-            return known, _assign_blocks(known, known._block.device, self.blocks)
+            return known, _assign_blocks(known, known._virtual_block.device, self.blocks)
         if known is not None or device is None:
             return super().close(value, device)
         if value.layout is torch.strided:
@@ -206,12 +206,12 @@ def _answer_as_coo(func: Any, args: Any) -> Any:
     """
     first = args[0]
     is_sparse = type(first) is SparseTensor
-    if is_sparse and first._inner.layout is not torch.sparse_coo:
+    if is_sparse and first._virtual_inner.layout is not torch.sparse_coo:
         return _part_as_coo(func, first)
     if func is aten._sparse_coo_tensor_with_dims_and_tensors.default:
         coordinates = args[3]
-        if isinstance(coordinates._block, _Coordinates):
-            return _compress_again(coordinates._block.of, values=args[4])
+        if isinstance(coordinates._virtual_block, _Coordinates):
+            return _compress_again(coordinates._virtual_block.of, values=args[4])
     return NotImplemented
 
 
@@ -222,8 +222,8 @@ def _part_as_coo(func: Any, tensor: Any) -> Any:
     if func is aten._values.default:
         return aten.values.default(tensor)
     if func is aten._indices.default or func is aten.indices.default:
-        coordinates = tensor._inner.to_sparse()._indices()
-        block = _Coordinates(tensor._block.device, coordinates.nbytes)
+        coordinates = tensor._virtual_inner.to_sparse()._indices()
+        block = _Coordinates(tensor._virtual_block.device, coordinates.nbytes)
         block.of = tensor
         return wrap_strided(coordinates, block)
     return NotImplemented
@@ -231,14 +231,14 @@ def _part_as_coo(func: Any, tensor: Any) -> Any:
 
 def _compress_again(pattern: Any, values: Any) -> Any:
     """A compressed device tensor with the indices of another, `pattern`, and these values."""
-    inner = pattern._inner
+    inner = pattern._virtual_inner
     *indices, _ = parts_of_sparse(inner)
     build: Any = torch.sparse_compressed_tensor
-    new_values = values._inner.detach()
+    new_values = values._virtual_inner.detach()
     result = build(*indices, new_values, inner.shape, layout=inner.layout)
-    blocks = dict(pattern._parts)
-    blocks[new_values.untyped_storage()._cdata] = values._block
-    return wrap_sparse(result, pattern._block.device, blocks)[0]
+    blocks = dict(pattern._virtual_parts)
+    blocks[new_values.untyped_storage()._cdata] = values._virtual_block
+    return wrap_sparse(result, pattern._virtual_block.device, blocks)[0]
 
 
 # ---- what CUDA computes and the CPU does not -----------------------------------------------------
@@ -467,7 +467,7 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     dtype = kwargs.get("dtype")
     open_device = require_open_device(source)
     target = open_device if device is None else open_device_of(device)
-    inner = source._inner
+    inner = source._virtual_inner
     copy = inner.clone() if dtype is None else inner.to(dtype)
     if target is not None:
         return wrap_sparse(copy, target)[0]

@@ -76,7 +76,7 @@ def inner_leaf_of(tensor: Any) -> torch.Tensor:
 
     It needs a gradient if the device tensor does.
     """
-    leaf: torch.Tensor = tensor._inner.detach()
+    leaf: torch.Tensor = tensor._virtual_inner.detach()
     return leaf.requires_grad_(tensor.requires_grad)
 
 

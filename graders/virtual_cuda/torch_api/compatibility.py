@@ -49,14 +49,14 @@ def _check_swaps() -> None:
     """
     host: Any = torch.zeros(2)
     shell = _make_shell()
-    shell._inner = "kept"
+    shell._virtual_inner = "kept"
     host_class = type(host)
     shell_class = type(shell)
     objects = id(host), id(shell)
     torch.utils.swap_tensors(host, shell)
     assert (id(host), id(shell)) == objects
     assert (type(host), type(shell)) == (shell_class, host_class)
-    assert host._inner == "kept"
+    assert host._virtual_inner == "kept"
     assert tuple(host.shape) == (2, 3)
 
 

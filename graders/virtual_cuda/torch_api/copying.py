@@ -79,13 +79,13 @@ def _run_to_copy(func: Any, args: Any, kwargs: Any) -> Any:
         return _copy_to_device(source, target, non_blocking, options)
     if device.type == "cpu":
         return _copy_to_host(source, non_blocking, options)
-    return func(source._inner, device=device, **options)
+    return func(source._virtual_inner, device=device, **options)
 
 
 def _copy_to_host(source: Any, non_blocking: bool, options: dict[str, Any]) -> torch.Tensor:
     """A host tensor with the values of a device tensor; records the operator and the copy."""
     device = require_open_device(source)
-    inner = source._inner
+    inner = source._virtual_inner
     where = site()
     result = _copy_of_values(inner, options)
     work = (inner.dtype, None, inner.shape)
@@ -104,7 +104,7 @@ def _copy_to_device(
     Allocates memory, and records the operator and a copy between devices.
     """
     device = require_open_device(source)
-    inner = source._inner
+    inner = source._virtual_inner
     where = site()
     result = _copy_of_values(inner, options)
     block = allocate(target, result.untyped_storage().nbytes())
@@ -142,27 +142,32 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
         source = torch.scalar_tensor(source, dtype=target.dtype)
     if to_host:
-        elementwise.copy_as_cuda(target, source._inner)
+        elementwise.copy_as_cuda(target, source._virtual_inner)
         record_operation("aten.copy_.default", device, 0)
         record_copy(
-            "to_host", source._inner, has_pinned_memory(target), non_blocking, device.label, HOST
+            "to_host",
+            source._virtual_inner,
+            has_pinned_memory(target),
+            non_blocking,
+            device.label,
+            HOST,
         )
         return target
     if from_host:
-        target._inner.copy_(source)
+        target._virtual_inner.copy_(source)
         record_operation("aten.copy_.default", device, 0)
         record_copy(
             "to_device", source, has_pinned_memory(source), non_blocking, HOST, device.label
         )
         return target
     # Between tensors of devices.
-    written = target._inner
-    read = source._inner
+    written = target._virtual_inner
+    read = source._virtual_inner
     elementwise.copy_as_cuda(written, read)
     is_plain = written.dtype is read.dtype and written.is_contiguous() and read.is_contiguous()
     work = work_of(written, ()) if is_plain else work_of(None, (written, read))
     record_operation("aten.copy_.default", device, 0, work)
-    source_device = source._block.device
+    source_device = source._virtual_block.device
     if source_device is not device:
         labels = source_device.label, device.label
         record_copy("between_devices", read, False, non_blocking, *labels)

@@ -149,7 +149,7 @@ _after_sum: Final = _AfterSum()
 
 
 def _multiply_by(factor: Any, tensor: torch.Tensor) -> None:
-    tensor.mul_(hidden_attribute(factor, "_inner", factor))
+    tensor.mul_(hidden_attribute(factor, "_virtual_inner", factor))
 
 
 def _divide_by(size: int, tensor: torch.Tensor) -> None:
@@ -254,7 +254,7 @@ def _run_collective(func: Any, args: Any, kwargs: Any) -> Any:
     """
     names = _argument_names(func)
     if "process_group" not in names:
-        return func(*(hidden_attribute(value, "_inner", value) for value in args), **kwargs)
+        return func(*(hidden_attribute(value, "_virtual_inner", value) for value in args), **kwargs)
     # Run it on the inner tensors, in the group that carries these.
     collective = _Collective(func, args)
     position = names.index("process_group")

@@ -36,7 +36,7 @@ def _export(tensor: Any) -> Any:
         raise BufferError("Can't export tensors with the conjugate bit set")
     if tensor.layout is not torch.strided:
         raise BufferError("Can't export tensors with layout other than torch.strided")
-    return wrap(tensor._inner, tensor._block)
+    return wrap(tensor._virtual_inner, tensor._virtual_block)
 
 
 def _take_from(capsule: PyCapsule) -> Any:
@@ -91,7 +91,7 @@ def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
 
 
 Tensor.__dlpack__ = _refuse_dlpack  # type: ignore[method-assign,assignment]
-Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.device.index)  # type: ignore[method-assign,attr-defined]
+Tensor.__dlpack_device__ = lambda self: (_CUDA, self._virtual_block.device.index)  # type: ignore[method-assign,attr-defined]
 
 
 @torch_patches()

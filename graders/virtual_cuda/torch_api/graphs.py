@@ -194,7 +194,7 @@ class CUDAGraph:
             raise RuntimeError(_UNPINNED)
         written = _written_by(func, args, kwargs)
         for tensor in written:
-            self._remember_bytes(tensor._inner.untyped_storage())
+            self._remember_bytes(tensor._virtual_inner.untyped_storage())
         inner_args = [inner_of(value) for value in args]
         inner_kwargs = {key: _for_host(value) for key, value in kwargs.items()}
         result = plan(args, kwargs)
@@ -202,7 +202,7 @@ class CUDAGraph:
         inside = _inside_of(self)
         assert inside.device is not None
         outputs = _device_tensors_in(result)
-        inner_outputs = [tensor._inner for tensor in outputs]
+        inner_outputs = [tensor._virtual_inner for tensor in outputs]
         if not func.is_view and (outputs or written):
             if is_random(func):
                 call = repeatable_call(func, inner_args, inner_kwargs, inside.device)
@@ -270,7 +270,7 @@ class CUDAGraph:
             content.copy_(before)
         inside.before.clear()
         for tensor in inside.results:
-            storage = tensor._inner.untyped_storage()
+            storage = tensor._virtual_inner.untyped_storage()
             if storage._cdata in self._new_storages:
                 as_bytes(storage).zero_()
         for generator, state in self._generator_states:

@@ -107,7 +107,7 @@ def _run_random(func: Any, args: Any, kwargs: Any) -> Any:
     """
     device = None
     for argument in args:
-        block = hidden_attribute(argument, "_block")
+        block = hidden_attribute(argument, "_virtual_block")
         if block is not None:
             device = block.device
             break
@@ -123,7 +123,7 @@ def _run_dropout(func: Any, args: Any, kwargs: Any) -> Any:
 
     The host's generator borrows the device's state where the two differ.
     """
-    device = args[0]._block.device
+    device = args[0]._virtual_block.device
     return _call_with_borrowed_state(device, lambda: run_any(func, args, kwargs), follows=True)
 
 
@@ -132,7 +132,7 @@ def _run_random_like(func: Any, args: Any, kwargs: Any) -> Any:
 
     They draw what `rand` would.
     """
-    device = args[0]._block.device
+    device = args[0]._virtual_block.device
     return _call_with_borrowed_state(device, lambda: run_any(func, args, kwargs))
 
 

@@ -61,7 +61,7 @@ def _reduce_values(tensor: Any, protocol: Any) -> Any:
         return _reduce_plain(tensor, protocol)
     torch.utils.hooks.warn_if_has_hooks(tensor)
     storage_of(tensor)  # from now on the storage behind the inner tensor says where it lives
-    function, arguments = _reduce_plain(tensor._inner.detach(), protocol)
+    function, arguments = _reduce_plain(tensor._virtual_inner.detach(), protocol)
     arguments = list(arguments)
     arguments[_REQUIRES_GRAD] = tensor.requires_grad
     return function, tuple(arguments)
@@ -73,7 +73,7 @@ Tensor.__reduce_ex__ = _reduce_tensor  # type: ignore[method-assign]
 def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:
     """Give a tensor that was loaded its conjugate and negative bits."""
     if type(tensor) in VIRTUAL:
-        original(tensor._inner, metadata)
+        original(tensor._virtual_inner, metadata)
     original(tensor, metadata)
 
 
@@ -96,7 +96,7 @@ def _reduce_for_process(tensor: Any) -> Any:
         # It refuses, in torch's own words.
         return torch.multiprocessing.reductions.reduce_tensor(tensor)
     device = require_open_device(tensor)
-    inner = tensor._inner
+    inner = tensor._virtual_inner
     view = inner.storage_offset(), inner.size(), inner.stride()
     is_parameter = isinstance(tensor, Parameter)
     return _receive_tensor, (

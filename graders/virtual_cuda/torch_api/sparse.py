@@ -62,7 +62,7 @@ def _device_of_first(values: Iterable[Any]) -> VirtualDevice | None:
     """The device of the first device tensor among values; None if there is none."""
     for value in values:
         if isinstance(value, Tensor):
-            device: VirtualDevice = value._block.device
+            device: VirtualDevice = value._virtual_block.device
             return device
     return None
 
@@ -123,7 +123,7 @@ def _device_asked_for(kwargs: dict[str, Any], tensors: Iterable[Any]) -> Virtual
         return find_open_device(kwargs["device"])
     for tensor in tensors:
         if type(tensor) in VIRTUAL:
-            device: VirtualDevice = tensor._block.device
+            device: VirtualDevice = tensor._virtual_block.device
             return device
     return None
 
@@ -216,8 +216,8 @@ def _make_compressed_tensor(kind: str, original: Any, *args: Any, **kwargs: Any)
     blocks = {}
     for value in args:
         if type(value) in VIRTUAL:
-            address = value._inner.untyped_storage()._cdata
-            blocks[address] = value._block
+            address = value._virtual_inner.untyped_storage()._cdata
+            blocks[address] = value._virtual_block
     tensor, _ = wrap_sparse(on_host, device, blocks)
     return tensor.requires_grad_(requires_grad)
 

@@ -49,25 +49,25 @@ class UntypedStorage(torch.UntypedStorage):
     __getattribute__ = object.__getattribute__
     __setattr__ = object.__setattr__
 
-    _block: Block
+    _virtual_block: Block
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return CUDA[self._block.device.index]
+        return CUDA[self._virtual_block.device.index]
 
     def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(args[0], slice):
             placement.record_waits("item")
             return _HostStorage.__getitem__(self, *args, **kwargs)
-        return on_device(_HostStorage.__getitem__(self, *args, **kwargs), self._block)
+        return on_device(_HostStorage.__getitem__(self, *args, **kwargs), self._virtual_block)
 
     def data_ptr(self) -> int:
-        return _address_in(self._block, 0)
+        return _address_in(self._virtual_block, 0)
 
     def resize_(self, size: int) -> Any:
         """Give the storage another number of bytes, and its block as much memory."""
         super().resize_(size)
-        self._block.resize(self.nbytes())
+        self._virtual_block.resize(self.nbytes())
         return self
 
     def is_shared(self) -> bool:
@@ -95,7 +95,7 @@ class UntypedStorage(torch.UntypedStorage):
         """Fill the storage from a file; records the copy to the device."""
         filled = _set_from_file(self, *args, **kwargs)
         placement.record_copy(
-            "to_device", as_bytes(self), False, False, "cpu", self._block.device.label
+            "to_device", as_bytes(self), False, False, "cpu", self._virtual_block.device.label
         )
         return filled
 
@@ -107,22 +107,22 @@ def on_device(storage: Any, block: Block) -> Any:
     """The storage itself, which says from now on that it is on the device."""
     if type(storage) is not UntypedStorage:
         storage.__class__ = UntypedStorage
-    storage._block = block
+    storage._virtual_block = block
     return storage
 
 
 def storage_of(tensor: Any) -> Any:
     """`x.untyped_storage()`."""
-    return on_device(tensor._inner.untyped_storage(), tensor._block)
+    return on_device(tensor._virtual_inner.untyped_storage(), tensor._virtual_block)
 
 
 def data_ptr(tensor: Any) -> int:
     """`x.data_ptr()`."""
-    inner = tensor._inner
+    inner = tensor._virtual_inner
     if not inner.numel():
         return 0
     offset = inner.data_ptr() - _StorageInC.data_ptr(inner.untyped_storage())
-    return _address_in(tensor._block, offset)
+    return _address_in(tensor._virtual_block, offset)
 
 
 # Of memory that lazy clones share: by its address on the host, the one on the device.
@@ -131,7 +131,7 @@ _shared_addresses: Final[dict[int, int]] = {}
 
 def const_data_ptr(tensor: Any) -> int:
     """`x.const_data_ptr()`: unlike `data_ptr`, it leaves a lazy clone a clone."""
-    inner = tensor._inner
+    inner = tensor._virtual_inner
     if not inner.numel() or not _is_lazy_clone(inner):
         return data_ptr(tensor)
     address = _shared_addresses[_data_address(inner)]
@@ -145,9 +145,11 @@ def _run_lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     """
     (tensor,) = args
     device = require_open_device(tensor)
-    inner = tensor._inner
+    inner = tensor._virtual_inner
     if not _is_lazy_clone(inner):
-        _shared_addresses[inner.untyped_storage().data_ptr()] = _address_in(tensor._block, 0)
+        _shared_addresses[inner.untyped_storage().data_ptr()] = _address_in(
+            tensor._virtual_block, 0
+        )
     clone = func(inner)
     block = allocate(device, inner.untyped_storage().nbytes())
     record_operation(str(func), device, 0)
@@ -192,7 +194,7 @@ def _untyped_storage_of(storage: Any) -> Any:
 
 def _device_of_storage(storage: Any) -> VirtualDevice | None:
     """The device of a storage, or None if it is the host's."""
-    return storage._block.device if type(storage) is UntypedStorage else None
+    return storage._virtual_block.device if type(storage) is UntypedStorage else None
 
 
 def _copy_storage(storage: Any, source: Any, non_blocking: Any = False) -> Any:
@@ -253,11 +255,11 @@ def _run_set_operator(func: Any, args: Any, kwargs: Any) -> Any:
         raise _storage_elsewhere_error(target, source)
     device = require_open_device(target)
     if isinstance(source, Tensor):
-        host_set(target._inner, source._inner, *view, **kwargs)
+        host_set(target._virtual_inner, source._virtual_inner, *view, **kwargs)
     else:
-        host_set(target._inner, source, *view, **kwargs)
+        host_set(target._virtual_inner, source, *view, **kwargs)
         record_operation(str(func), device, 0)
-    target._block = source._block
+    target._virtual_block = source._virtual_block
     update_shell(target)
     return target
 
@@ -265,8 +267,8 @@ def _run_set_operator(func: Any, args: Any, kwargs: Any) -> Any:
 def _run_set_to_nothing(func: Any, args: Any, kwargs: Any) -> Any:
     """Run `aten::set_` without a source: the device tensor has no memory afterwards."""
     (target,) = args
-    target._inner.set_()
-    target._block = allocate(target._block.device, 0)
+    target._virtual_inner.set_()
+    target._virtual_block = allocate(target._virtual_block.device, 0)
     update_shell(target)
     return target
 
@@ -306,7 +308,7 @@ def _share_cuda(original: Any, storage: Any, *args: Any) -> Any:
 
 def _ask_inner_tensor(original: Any, tensor: Any) -> Any:
     """Call a function of C++ about memory with the inner tensor of a device tensor."""
-    return original(hidden_attribute(tensor, "_inner", tensor))
+    return original(hidden_attribute(tensor, "_virtual_inner", tensor))
 
 
 def _is_storage(original: Any, obj: Any) -> bool:

@@ -589,9 +589,9 @@ def _record_stream(tensor: Any, s: Any) -> None:
         raise RuntimeError("unsupported operation: record_stream on a CPU tensor")
     if not isinstance(s, Stream):
         raise RuntimeError("unknown parameter type")
-    if tensor._block.size:
-        layout = tensor._block.device.memory.make_layout()
-        layout.record_stream(tensor._block, s)
+    if tensor._virtual_block.size:
+        layout = tensor._virtual_block.device.memory.make_layout()
+        layout.record_stream(tensor._virtual_block, s)
 
 
 _next_node_number: Final = find_internal("torch._C._autograd._get_sequence_nr", "torch.cuda.stream")

@@ -17,7 +17,7 @@ from virtual_cuda.device.state import CPU, CUDA
 from virtual_cuda.device.tensor import VIRTUAL, DeviceClass, Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
 from virtual_cuda.ops.dispatch import closed_device_error
-from virtual_cuda.patching import Opening, Patch, Stage, around, class_watch, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.recorder import tensors_in
 
 _as_subclass: Final[Any] = torch.Tensor.as_subclass
@@ -124,11 +124,10 @@ def _make_device_class(cls: Any) -> Any:
     if unbound is not None:
         torch_function = classmethod(unbound)
     attributes["__torch_function__"] = torch_function
-    with class_watch:
-        for name, value in attributes.items():
-            type.__setattr__(made, name, value)
-        _device_classes[cls] = made
-        VIRTUAL.add(made)
+    for name, value in attributes.items():
+        type.__setattr__(made, name, value)
+    _device_classes[cls] = made
+    VIRTUAL.add(made)
     return made
 
 
@@ -152,7 +151,7 @@ def _refuse_after_close(func: Any, types: Any, args: Any = (), kwargs: Any = Non
     """The `__torch_dispatch__` of tensors that have outlived their device: raises DeviceClosed."""
     for tensor in tensors_in([args, kwargs or {}]):
         if isinstance(tensor, Tensor):
-            raise closed_device_error(tensor._block.device)
+            raise closed_device_error(tensor._virtual_block.device)
 
 
 def _forget_device_classes() -> None:
@@ -162,12 +161,11 @@ def _forget_device_classes() -> None:
     """
     if not _device_classes:
         return
-    with class_watch:
-        VIRTUAL.difference_update(_device_classes.values())
-        for cls in _device_classes.values():
-            # No plan knows the class any more.
-            type.__setattr__(cls, "__torch_dispatch__", staticmethod(_refuse_after_close))
-        _device_classes.clear()
+    VIRTUAL.difference_update(_device_classes.values())
+    for cls in _device_classes.values():
+        # No plan knows the class any more.
+        type.__setattr__(cls, "__torch_dispatch__", staticmethod(_refuse_after_close))
+    _device_classes.clear()
 
 
 # ---- tensors of these classes --------------------------------------------------------------------
@@ -184,7 +182,7 @@ def _view_as_subclass(tensor: Any, cls: Any) -> Any:
         if tensor.requires_grad and torch.is_grad_enabled():
             view = torch.ops.aten.alias(tensor)
         else:
-            view = wrap(tensor._inner, tensor._block)
+            view = wrap(tensor._virtual_inner, tensor._virtual_block)
     view.__class__ = cls
     return view
 

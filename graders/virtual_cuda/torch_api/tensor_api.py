@@ -40,8 +40,8 @@ def _set_data(self: Any, value: Any) -> None:
         return
     _Base.data.__set__(self, value)
     if is_on_device:
-        self._inner = value._inner
-        self._block = value._block
+        self._virtual_inner = value._virtual_inner
+        self._virtual_block = value._virtual_block
 
 
 _DATA: Final = property(_Base.data.__get__, _set_data)
@@ -59,7 +59,7 @@ class _Members:
 
     @property
     def device(self: Any) -> torch.device:
-        device: VirtualDevice = self._block.device
+        device: VirtualDevice = self._virtual_block.device
         return device.cuda
 
     @property
@@ -83,10 +83,10 @@ class _Members:
         Raises CUDA's TypeError without.
         """
         if self.layout is not torch.strided:
-            return self._inner.numpy()  # refused for its layout
+            return self._virtual_inner.numpy()  # refused for its layout
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
-        raise not_on_host_error(self._block.device.label)
+        raise not_on_host_error(self._virtual_block.device.label)
 
     def __array__(self: Any, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy()
@@ -109,7 +109,7 @@ class _Members:
         address = self.data_ptr() if self.numel() > 0 else 0
         read_only = False
         return {
-            "typestr": self._inner.numpy().dtype.str,
+            "typestr": self._virtual_inner.numpy().dtype.str,
             "shape": tuple(self.shape),
             "strides": strides,
             "data": (address, read_only),
@@ -121,8 +121,8 @@ class _Members:
         device = require_open_device(self)
         # As C++ does it: a copy to the host, read there.
         record_operation("aten._to_copy.default", device, 0)
-        record_copy("to_host", self._inner, False, False, device.label, HOST, wait="tolist")
-        return self._inner.tolist()
+        record_copy("to_host", self._virtual_inner, False, False, device.label, HOST, wait="tolist")
+        return self._virtual_inner.tolist()
 
     def data_ptr(self: Any) -> int:
         return storage.data_ptr(self)
@@ -168,11 +168,13 @@ class _Members:
 
     def __repr__(self: Any, *, tensor_contents: Any = None) -> str:
         """The tensor as torch prints one of a GPU; it can also be asked of a closed device."""
-        if self._block.device.closed:
+        if self._virtual_block.device.closed:
             return f"<tensor of shape {tuple(self.shape)} on a virtual device that is closed>"
         tensor = self
         if isinstance(self, Parameter):  # torch would nest the class names
-            tensor = wrap(self._inner, self._block).requires_grad_(self.requires_grad)
+            tensor = wrap(self._virtual_inner, self._virtual_block).requires_grad_(
+                self.requires_grad
+            )
         with no_torch_function():
             text: str = _text_of(tensor, tensor_contents=tensor_contents)
         # torch prints the class name of what it takes for a foreign subclass
@@ -203,7 +205,7 @@ class _Members:
             raise without_lazy(error) or error from None
 
     def __copy__(self: Any) -> Any:
-        return _new_like(self, self._inner, self._block)
+        return _new_like(self, self._virtual_inner, self._virtual_block)
 
     def __dir__(self: Any) -> list[str]:
         """The names that a tensor on a GPU has; none of ours."""
@@ -231,13 +233,13 @@ class _Members:
         device = require_open_device(self)
         _require_new_empty_of_class(self)
         # Its values. A copy has the conjugate and negative bits resolved.
-        inner = self._inner
+        inner = self._virtual_inner
         if isinstance(self, torch.nn.Parameter) or inner.is_conj() or inner.is_neg():
             values = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(device, values.untyped_storage().nbytes())
         else:
             copied = _copy_storage_once(inner.untyped_storage(), device, memo)
-            block = copied._block
+            block = copied._virtual_block
             where = inner.storage_offset(), inner.shape, inner.stride()
             values = storage.host_set(torch.empty(0, dtype=inner.dtype), copied, *where)
         # Whatever else the tensor has.

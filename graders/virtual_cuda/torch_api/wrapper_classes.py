@@ -18,7 +18,7 @@ import torch.nested
 from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
-from virtual_cuda.patching import Opening, Patch, around, class_watch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.student_classes import (
     device_as_programs_see_it,
     device_of,
@@ -80,12 +80,11 @@ def _translate_dispatch(cls: Any) -> None:
         renamed = {name: _rename_devices(value) for name, value in kwargs.items()}
         return function(*before_types, students_types, *rest, **renamed)
 
-    with class_watch:
-        _translated[cls] = vars(cls).get("__torch_dispatch__")
-        if is_bound:
-            cls.__torch_dispatch__ = type(declared)(dispatch_with_names)
-        else:
-            cls.__torch_dispatch__ = dispatch_with_names
+    _translated[cls] = vars(cls).get("__torch_dispatch__")
+    if is_bound:
+        cls.__torch_dispatch__ = type(declared)(dispatch_with_names)
+    else:
+        cls.__torch_dispatch__ = dispatch_with_names
 
 
 def _rename_devices(arguments: Any) -> Any:
@@ -111,16 +110,15 @@ def _restore_classes() -> None:
     """Undo what was done to classes, when the device closes."""
     if not _with_device_names and not _translated:
         return
-    with class_watch:
-        for cls in _with_device_names:
-            del cls.device, cls.is_cuda
-        for cls, before in _translated.items():
-            if before is None:
-                del cls.__torch_dispatch__
-            else:
-                cls.__torch_dispatch__ = before
-        _translated.clear()
-        _with_device_names.clear()
+    for cls in _with_device_names:
+        del cls.device, cls.is_cuda
+    for cls, before in _translated.items():
+        if before is None:
+            del cls.__torch_dispatch__
+        else:
+            cls.__torch_dispatch__ = before
+    _translated.clear()
+    _with_device_names.clear()
 
 
 @torch_patches()

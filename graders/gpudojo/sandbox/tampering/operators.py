@@ -32,7 +32,7 @@ class LibraryWatch:
                 self._findings.append(finding)
             return make_library(kind, namespace, dispatch_key, file, line)
 
-        torch._C._dispatch_library = make_and_note
+        torch._C._dispatch_library = make_and_note  # type: ignore[assignment]
 
     def findings(self) -> list[Finding]:
         """What was noticed so far."""

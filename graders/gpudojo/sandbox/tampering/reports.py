@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
-from virtual_cuda.hooks import from_library
+from virtual_cuda.hooks import HIDDEN_IN_TENSORS, from_library
 
+from gpudojo.grading import watching
 from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
 
 Tell = Callable[[Finding], None]
@@ -58,6 +59,7 @@ PUBLIC_MODULES: Final = frozenset(
 OWN_PACKAGES: Final = ("gpudojo", "virtual_cuda")
 # Attributes that lead from a function to the variables of its module.
 TO_VARIABLES: Final = frozenset("__globals__ __closure__ cell_contents getclosurevars".split())
+BY_PROBES: Final = frozenset({watching.KEPT, watching.HOOK})  # events that our own code raises
 PARTS_OF_FUNCTIONS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 
 
@@ -101,7 +103,8 @@ class Reports:
         self._busy.add(thread)
         try:
             caller = _caller_of_hook()
-            if caller is not None and not from_library(caller.f_code.co_filename):
+            is_students = caller is not None and not from_library(caller.f_code.co_filename)
+            if is_students or event in BY_PROBES:
                 for finding in judge(self, event, args, caller):
                     self._report(finding)
         finally:
@@ -180,10 +183,33 @@ class Reports:
         if isinstance(name, str) and not name.startswith("<") and from_library(name):
             yield _at(caller, "compiled code under the name of a library's file")
 
+    def _judge_state(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        """The state of a probe's object: only our own code asks for it."""
+        asking: FrameType | None = caller
+        while asking is not None and asking.f_code.co_filename == watching.__file__:
+            asking = asking.f_back
+        if asking is not None and not from_library(asking.f_code.co_filename):
+            yield _at(asking, "asked for what a probe has recorded")
+
+    def _judge_hook(
+        self, event: str, args: tuple[Any, ...], caller: FrameType
+    ) -> Iterator[Finding]:
+        """A probe's hook: only torch calls it."""
+        calling: FrameType | None = caller
+        while calling is not None and calling.f_code.co_filename.startswith(self._own_folders):
+            calling = calling.f_back
+        if calling is not None and not from_library(calling.f_code.co_filename):
+            yield _at(
+                calling, "called a hook by which a probe records, which only torch should call"
+            )
+
     def _judge_exec(
         self, event: str, args: tuple[Any, ...], caller: FrameType
     ) -> Iterator[Finding]:
-        yield from _findings_in(args[0])
+        if not from_library(args[0].co_filename):
+            yield from _findings_in(args[0])
 
 
 _JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
@@ -195,6 +221,8 @@ _JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
     "compile": Reports._judge_code,
     "code.__new__": Reports._judge_code,
     "exec": Reports._judge_exec,
+    watching.KEPT: Reports._judge_state,
+    watching.HOOK: Reports._judge_hook,
 }
 
 
@@ -260,6 +288,8 @@ def _where_leads(name: str) -> str:
     """What a name leads to. Empty for an ordinary one."""
     if name in TO_VARIABLES:
         return "the variables of a function"
+    if name in HIDDEN_IN_TENSORS:
+        return "the inside of a tensor on the virtual device"
     package, dot, _ = name.partition(".")
     if dot and package in OWN_PACKAGES and name not in PUBLIC_MODULES:
         return "the grader's own modules" if name.replace(".", "").isidentifier() else ""
