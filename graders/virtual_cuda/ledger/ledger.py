@@ -6,13 +6,14 @@ somebody asks for them.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 import msgspec
 
@@ -38,6 +39,8 @@ from virtual_cuda.ledger.rows import (
 from virtual_cuda.ledger.stream_waits import UselessWait, first_useless_wait
 
 _SpanRow = ForwardRow | BackwardRow | StepRow | CollectiveRow
+
+_FILLING: Final = ("aten.zero_.", "aten.fill_.")  # operators that compute nothing
 
 
 class Ledger(Sequence[Record]):
@@ -142,6 +145,20 @@ class Ledger(Sequence[Record]):
             if row.direction != "between_devices":
                 moved += row.bytes
         return moved
+
+    def computed_numbers(self) -> int:
+        """How many numbers operators on virtual devices computed from other numbers.
+
+        Making, filling and viewing a tensor computes nothing. Cheap: no records are made.
+        """
+        computed = 0
+        for row in self.rows_of_part():
+            if isinstance(row, OperationRow) and row.work and not row.name.startswith(_FILLING):
+                _, result, *inputs = row.work
+                if inputs:
+                    shape = inputs[0] if result is None else result  # in place it has no result
+                    computed += math.prod(shape)
+        return computed
 
     def count_with_line(self) -> int:
         """The number of records that a known line caused. Cheap: no records are made."""

@@ -1,7 +1,7 @@
 """Removes what student code leaves in place and Python or torch would call later.
 
 A tracer, a signal handler or a hook for all modules would run while the grader works. After a call
-of student code all of them are as they were before it. Nobody is told: it is no fault to forget one.
+of student code all of them are as they were before it. Nobody is told: to forget one is no fault.
 """
 
 from __future__ import annotations

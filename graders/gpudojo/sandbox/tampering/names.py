@@ -129,7 +129,7 @@ def _are_the_same(names: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[Replaced]:
-    """The names of one module or class that have a value which they had in none of the snapshots."""
+    """The names of one module or class with a value that they had in none of the snapshots."""
     found = []
     known = {name for before in snapshots for name in before}
     for name in known:

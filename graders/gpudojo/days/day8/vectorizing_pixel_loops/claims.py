@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -106,6 +107,7 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
         growth = seen[pictures].growth
         _expect_no_reading(growth)
         _expect_no_upload(growth)
+        _expect_work_on_device(seen[pictures])
         for found in _all_calls(seen[pictures], wanted[pictures]):
             if found.device != found.input_device:
                 result = found.device or "no device"
@@ -261,6 +263,16 @@ def _expect_no_upload(growth: Growth) -> None:
     happened = f"{small}, for {last.pixels} {count}"
     line = growth.trips[0].uploading_line
     raise Failed(happened, "a result made on the device", line, TRIP)
+
+
+def _expect_work_on_device(seen: Pictures) -> None:
+    """Raises Failed if the device computed fewer numbers than a result has."""
+    names = [size.name for size in (*GROWING, *LONG)]
+    for name, trip in zip(names, seen.growth.trips, strict=False):
+        numbers = math.prod(seen.usual[name].shape)
+        if trip.computed is not None and trip.computed < numbers:
+            happened = f"the result has {numbers} numbers; the device computed {trip.computed}"
+            raise Failed(happened, "a result made on the device", trip.line, TRIP)
 
 
 # The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.

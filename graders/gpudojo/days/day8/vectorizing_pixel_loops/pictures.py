@@ -90,6 +90,7 @@ class Trip(Case, frozen=True):
     line: int | None
     uploaded: int = 0  # bytes
     uploading_line: int | None = None
+    computed: int | None = None  # numbers that the device computed; None on a real GPU
 
 
 class Cost(Case, frozen=True):
@@ -431,6 +432,7 @@ class Painter:
             line=self.call.first_line((*to_host, *used, *reads)),
             uploaded=sum(transfer.bytes for transfer in to_device),
             uploading_line=self.call.first_line(to_device),
+            computed=ledger.computed_numbers() if self.call.bench.kind == "virtual" else None,
         )
 
 
