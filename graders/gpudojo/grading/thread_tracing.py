@@ -18,7 +18,6 @@ tracing: Final[list[Callable[[types.FrameType], None]]] = []
 # The threads in which a tracer was set or removed, one entry for each time. Only the sandbox, which
 # calls `trace_threads`, keeps it; what `trace_threads` itself sets is not in it.
 changed_tracers: Final[list[int]] = []
-IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom of their stacks
 
 
 def is_students_code(code: types.CodeType) -> bool:
@@ -77,8 +76,6 @@ def trace_threads() -> None:
     def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         begin()
         return function(*args, **kwargs)
-
-    run.__code__ = run.__code__.replace(co_filename=IN_THREADS)
 
     # A function that starts a thread, with tracing begun in the new thread.
     def with_tracing(start: Any) -> Any:

@@ -13,6 +13,7 @@ from gpudojo.days.day8.vectorizing_pixel_loops.declaration import grayscale, nea
 from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
     GROWING,
     LARGE,
+    LONG,
     SIDE,
     Size,
     for_grayscale,
