@@ -40,7 +40,8 @@ from virtual_cuda.ledger.stream_waits import UselessWait, first_useless_wait
 
 _SpanRow = ForwardRow | BackwardRow | StepRow | CollectiveRow
 
-_FILLING: Final = ("aten.zero_.", "aten.fill_.")  # operators that compute nothing
+# Operators that only fill or move numbers.
+_MOVING: Final = ("aten.zero_.", "aten.fill_.", "aten._to_copy.")
 
 
 class Ledger(Sequence[Record]):
@@ -149,11 +150,11 @@ class Ledger(Sequence[Record]):
     def computed_numbers(self) -> int:
         """How many numbers operators on virtual devices computed from other numbers.
 
-        Making, filling and viewing a tensor computes nothing. Cheap: no records are made.
+        Making, filling, moving and viewing a tensor computes nothing. Cheap: no records are made.
         """
         computed = 0
         for row in self.rows_of_part():
-            if isinstance(row, OperationRow) and row.work and not row.name.startswith(_FILLING):
+            if isinstance(row, OperationRow) and row.work and not row.name.startswith(_MOVING):
                 _, result, *inputs = row.work
                 if inputs:
                     shape = inputs[0] if result is None else result  # in place it has no result

@@ -102,7 +102,7 @@ class Reports:
             return
         self._busy.add(thread)
         try:
-            caller = _caller_of_hook()
+            caller = _caller_of_hook(event)
             is_students = caller is not None and not from_library(caller.f_code.co_filename)
             if is_students or event in BY_PROBES:
                 for finding in judge(self, event, args, caller):
@@ -228,18 +228,20 @@ _JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
 }
 
 
-def _caller_of_hook() -> FrameType | None:
+def _caller_of_hook(event: str) -> FrameType | None:
     """The frame whose code raised the event. None where that is C code without any below it.
 
-    Functions that import a module for somebody are passed over.
+    Of an import it is the one that wants the module, not the one that finds it.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file not in (__file__, importlib.__file__) and not file.startswith(IMPORTING):
-            break
-        frame = frame.f_back
+    frame: FrameType | None = sys._getframe(2)
+    if event == "import":
+        while frame is not None and _is_importing(frame.f_code.co_filename):
+            frame = frame.f_back
     return frame
+
+
+def _is_importing(file: str) -> bool:
+    return file == importlib.__file__ or file.startswith(IMPORTING)
 
 
 def _is_set_by_python(caller: FrameType) -> bool:
