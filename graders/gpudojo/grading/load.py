@@ -159,7 +159,7 @@ def _run_texts(
     # dataclasses and pickle look a class's module up by its name.
     sys.modules[module.__name__] = module
     submission.names = module.__dict__
-    # Those of Python, and not those of this frame, which are ours alone in the sandbox.
+    # Some libraries look for them there, as `exec` leaves them.
     submission.names["__builtins__"] = vars(builtins)
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: dict[int, Raised] = {}  # by the number of the text

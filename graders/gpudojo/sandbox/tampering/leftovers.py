@@ -41,9 +41,8 @@ class Leftovers:
             for held, before in zip(self._lists, lists, strict=True):
                 held[:] = before
             for table, entries in zip(self._tables, tables, strict=True):
-                if len(table) != len(entries):
-                    table.clear()
-                    table.update(entries)
+                table.clear()
+                table.update(entries)
 
         return put_back
 

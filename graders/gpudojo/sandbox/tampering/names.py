@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any, Final, NamedTuple
 
+from virtual_cuda.hooks import from_library
+
 # All names of these modules that are there when the sandbox starts, and all methods of the classes
 # that they define.
 PYTHON_MODULES: Final = """
@@ -38,7 +40,7 @@ CLASSES: Final = """
 FREE: Final = frozenset(
     """
     print input help exit quit copyright credits license _ __repr__ __str__ __warningregistry__
-    __annotations__ __slotnames__ __abstractmethods__ _abc_impl
+    __annotations__ __slotnames__ __abstractmethods__ _abc_impl Storage
     """.split()
 )
 _MISSING: Final = object()
@@ -154,7 +156,10 @@ def _is_guarded(name: str, value: Any) -> bool:
 
 def _names_that_hide(owner: Owner, known: Iterable[str]) -> set[str]:
     """New names that hide what a class inherits, or what a module finds among the builtins."""
-    added = set(owner.names) - set(known) - FREE
+    added = set()
+    for name in set(owner.names) - set(known) - FREE:
+        if not _is_torchs_own(owner.names[name], name):
+            added.add(name)
     if isinstance(owner.owner, type):
         bases = owner.owner.__mro__[1:]
         return {name for name in added if any(name in vars(base) for base in bases)}
@@ -165,6 +170,8 @@ def _names_that_hide(owner: Owner, known: Iterable[str]) -> set[str]:
 def _is_torchs_own(value: Any, name: str) -> bool:
     """True for a function that torch's compiler puts in the place of another at its first use."""
     if not isinstance(value, types.FunctionType):
+        return False
+    if not from_library(value.__code__.co_filename):
         return False
     home = value.__globals__.get("__name__")
     if not isinstance(home, str) or home.partition(".")[0] != "torch":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any, Final
 
 import torch
+import torch.library
 from virtual_cuda.hooks import from_library
 
 from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
@@ -23,16 +26,21 @@ class LibraryWatch:
         self._findings: list[Finding] = []
         make_library = torch._C._dispatch_library
 
-        def make_and_note(
-            kind: str, namespace: str, dispatch_key: str, file: str, line: Any
-        ) -> Any:
-            if namespace in TORCHS_NAMESPACES and not from_library(file):
-                what = "registered kernels for operators of torch (torch.library)"
-                finding = make_finding(FindingKind.UNMEASURED, what, file, line)
-                self._findings.append(finding)
-            return make_library(kind, namespace, dispatch_key, file, line)
+        def make_and_note(kind: str, namespace: str, *where: Any) -> Any:
+            if namespace in TORCHS_NAMESPACES:
+                self._note_caller(sys._getframe(1))
+            return make_library(kind, namespace, *where)
 
         torch._C._dispatch_library = make_and_note  # type: ignore[assignment]
+
+    def _note_caller(self, frame: FrameType | None) -> None:
+        """Note who makes a library, unless that is a library itself."""
+        while frame is not None and frame.f_code.co_filename == torch.library.__file__:
+            frame = frame.f_back
+        if frame is not None and not from_library(frame.f_code.co_filename):
+            what = "registered kernels for operators of torch (torch.library)"
+            file = frame.f_code.co_filename
+            self._findings.append(make_finding(FindingKind.UNMEASURED, what, file, frame.f_lineno))
 
     def findings(self) -> list[Finding]:
         """What was noticed so far."""

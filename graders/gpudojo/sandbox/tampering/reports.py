@@ -35,6 +35,8 @@ EVENTS: Final = {
     "sys.monitoring.register_callback": "set a monitoring callback (sys.monitoring)",
     "sys.addaudithook": "added an audit hook (sys.addaudithook)",
     "cpython.PyInterpreterState_New": "started another Python in this process",
+    "marshal.load": "made code from bytes (marshal)",
+    "marshal.loads": "made code from bytes (marshal)",
     "ctypes.dlopen": "used Python's memory directly (ctypes)",
     "ctypes.dlsym": "used Python's memory directly (ctypes)",
     "ctypes.cdata": "used Python's memory directly (ctypes)",
@@ -42,10 +44,13 @@ EVENTS: Final = {
     "ctypes.call_function": "used Python's memory directly (ctypes)",
     "ctypes.PyObj_FromPtr": "used Python's memory directly (ctypes)",
 }
+TRACING: Final = ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback")
 # Ways to a frame. They are reported only where the grader's code is on the same stack.
 TO_FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
-# Modules that lead from one stack to another, or into Python's memory.
+# Questions that a library asks for student code where it is only handed the function.
+HANDED_ON: Final = ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames")
 IMPORTING: Final = "<frozen importlib"  # how the names of Python's own importing files begin
+# Modules that lead from one stack to another, or into Python's memory.
 LEADING_MODULES: Final = frozenset(
     "greenlet greenlet._greenlet _testcapi _testinternalcapi _testlimitedcapi _ctypes_test".split()
 )
@@ -102,20 +107,40 @@ class Reports:
             return
         self._busy.add(thread)
         try:
-            caller = _caller_of_hook(event)
-            is_students = caller is not None and not from_library(caller.f_code.co_filename)
+            caller = _caller_of(event, args)
+            if caller is None:
+                return
+            is_students = not from_library(caller.f_code.co_filename)
             if is_students or event in BY_PROBES:
                 for finding in judge(self, event, args, caller):
-                    self._report(finding)
+                    self.report(finding)
+            elif event in HANDED_ON:
+                self._report_handed_on(event, caller)
         finally:
             self._busy.discard(thread)
+
+    def _report_handed_on(self, event: str, caller: FrameType) -> None:
+        """Report a question that a library has asked without naming it: it was handed that.
+
+        Such as a pool of threads. On a thread of a library's nobody knows the student's line.
+        """
+        if event.rpartition(".")[2] in caller.f_code.co_names:
+            return
+        above: FrameType | None = caller
+        while above is not None and from_library(above.f_code.co_filename):
+            above = above.f_back
+        if above is not None:
+            self.report(_at(above, EVENTS[event]))
+        else:
+            self.report(make_finding(FindingKind.REPORTED, EVENTS[event], "", None))
 
     def report_names(self, code: CodeType) -> None:
         """Report names in the code of a file that lead to the grader."""
         for finding in _findings_in(code):
-            self._report(finding)
+            self.report(finding)
 
-    def _report(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
+        """Tell a finding, unless the same was told before, or too many that cost nothing."""
         if self._tell is None or finding.what in self._told:
             return
         if finding.kind is FindingKind.REPORTED and len(self._told) >= MOST_REPORTS:
@@ -128,7 +153,7 @@ class Reports:
     def _judge_question(
         self, event: str, args: tuple[Any, ...], caller: FrameType
     ) -> Iterator[Finding]:
-        if event in ("sys.settrace", "sys.setprofile") and _is_set_by_python(caller):
+        if event in TRACING and _is_set_by_python(caller):
             return
         yield _at(caller, EVENTS[event])
 
@@ -173,8 +198,7 @@ class Reports:
         self, event: str, args: tuple[Any, ...], caller: FrameType
     ) -> Iterator[Finding]:
         name = str(args[0])
-        is_private = name.partition(".")[0] in OWN_PACKAGES and name not in PUBLIC_MODULES
-        if is_private or name in LEADING_MODULES:
+        if _is_private(name) or name in LEADING_MODULES:
             yield _at(caller, f"imported {name}")
 
     def _judge_code(
@@ -182,7 +206,8 @@ class Reports:
     ) -> Iterator[Finding]:
         """Code with the name of a library's file: what it does would not be reported."""
         name = args[1]
-        if isinstance(name, str) and not name.startswith("<") and from_library(name):
+        # A name of a class of the student's own says what it likes when it is asked.
+        if type(name) is not str or from_library(name):
             yield _at(caller, "compiled code under the name of a library's file")
 
     def _judge_state(
@@ -228,32 +253,41 @@ _JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
 }
 
 
-def _caller_of_hook(event: str) -> FrameType | None:
-    """The frame whose code raised the event. None where that is C code without any below it.
+def _caller_of(event: str, args: tuple[Any, ...]) -> FrameType | None:
+    """The frame whose code raised an event. None where that is C code without any below it.
 
-    Of an import it is the one that wants the module, not the one that finds it.
+    Functions that import a module for somebody are passed over, those of ctypes for events of
+    ctypes, and the files of a package that is being imported.
     """
+    package = str(args[0]) if event == "import" else event
+    package = package.partition(".")[0]
     frame: FrameType | None = sys._getframe(2)
-    if event == "import":
-        while frame is not None and _is_importing(frame.f_code.co_filename):
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_importing = file == importlib.__file__ or file.startswith(IMPORTING)
+        is_of_package = str(frame.f_globals.get("__name__")).partition(".")[0] == package
+        if event in ("import", "exec") and is_importing:
             frame = frame.f_back
+        elif is_of_package and from_library(file):
+            frame = frame.f_back
+        else:
+            break
     return frame
 
 
-def _is_importing(file: str) -> bool:
-    return file == importlib.__file__ or file.startswith(IMPORTING)
-
-
 def _is_set_by_python(caller: FrameType) -> bool:
-    """True where Python sets or removes a tracer or profiler for another reason than a question.
+    """True where Python sets or removes a tracer or profiler, and student code does not.
 
-    It removes a tracer that has raised, such as ours at the end of the time. cProfile, which runs
-    nothing of the student's, sets its own from C.
+    It removes a tracer that has raised, such as ours at the end of the time, or a debugger's.
+    cProfile, which runs nothing of the student's, sets its own from C.
     """
     names = caller.f_code.co_names
     if "settrace" in names or "setprofile" in names:
         return False
-    return sys.gettrace() is not None or "enable" in names or "disable" in names
+    step = dis.opname[caller.f_code.co_code[caller.f_lasti]]
+    is_calling = "CALL" in step
+    is_profiling = "enable" in names or "disable" in names
+    return not is_calling or is_profiling or sys.gettrace() is not None
 
 
 def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -> Finding:
@@ -294,10 +328,14 @@ def _where_leads(name: str) -> str:
         return "the variables of a function"
     if name in HIDDEN_IN_TENSORS:
         return "the inside of a tensor on the virtual device"
-    package, dot, _ = name.partition(".")
-    if dot and package in OWN_PACKAGES and name not in PUBLIC_MODULES:
-        return "the grader's own modules" if name.replace(".", "").isidentifier() else ""
+    if _is_private(name) and name in sys.modules:
+        return "the grader's own modules"
     return ""
+
+
+def _is_private(module: str) -> bool:
+    """True for the name of a module of ours that students have no need to import."""
+    return module.partition(".")[0] in OWN_PACKAGES and module not in PUBLIC_MODULES
 
 
 def _line_of(code: CodeType, name: str) -> int:

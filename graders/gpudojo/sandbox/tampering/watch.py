@@ -77,13 +77,18 @@ class Watch:
         Reports names in its code that lead to the grader.
         """
         self._reports.report_names(function.__code__)
-        before = self._torchs.take_snapshot()
+        torchs_before = self._torchs.take_snapshot()
+        own_before = self._own.take_snapshot()
         try:
             self.call(function, (), {})
         finally:
-            for each in self._torchs.find_replaced(before)[:MOST_TOLD]:
+            for each in self._torchs.find_replaced(torchs_before)[:MOST_TOLD]:
                 self._replaced_by_file.append(_finding_of(FindingKind.REPORTED, each))
-            self._torchs.put_back(before)
+            for each in self._own.find_replaced(own_before)[:MOST_TOLD]:
+                self._reports.report(_finding_of(FindingKind.FORGED, each))
+            self._torchs.put_back(torchs_before)
+            self._own.put_back(own_before)
+            self._reports.put_back_functions()
 
     def take_replaced(self) -> list[Finding]:
         """What files have replaced since this was asked last."""

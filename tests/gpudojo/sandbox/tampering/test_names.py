@@ -1,0 +1,244 @@
+"""Names that were replaced are found, with file and line, and put back."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gpudojo.days.day8 import pixel_race
+from gpudojo.days.day8.moving_batches import batches
+from gpudojo.sandbox.tampering.names import (
+    GuardedNames,
+    Owner,
+    owners_in_packages,
+    owners_in_torch_and_python,
+)
+from virtual_cuda import virtual_cuda
+from virtual_cuda.ledger.ledger import Ledger
+
+Patch = pytest.MonkeyPatch
+
+
+def wrap_function(function: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: function(*args, **kwargs)
+
+
+LINE = wrap_function.__code__.co_firstlineno + 1
+
+
+class Base:
+    """A class whose method another one inherits."""
+
+    def method(self) -> int:
+        return 1
+
+
+class Derived(Base):
+    """A class that inherits a method, and has one of its own."""
+
+    limit = 3
+
+    def own_method(self) -> int:
+        return 2
+
+
+def module_with_names() -> types.ModuleType:
+    module = types.ModuleType("example")
+    vars(module).update(function=len, constant=1, table={})
+    return module
+
+
+def guard(*owners: Any) -> GuardedNames:
+    return GuardedNames(Owner(each.__name__, each, vars(each)) for each in owners)
+
+
+def names_of(found: list[Any]) -> list[str]:
+    return [each.name for each in found]
+
+
+def test_a_name_of_a_module_is_found_and_put_back() -> None:
+    module = module_with_names()
+    names = guard(module)
+    before = names.take_snapshot()
+    assert names.find_replaced(before) == []
+    module.function = wrap_function(len)  # type: ignore[attr-defined]
+    (found,) = names.find_replaced(before)
+    assert found == ("example.function", __file__, LINE)
+    names.put_back(before)
+    assert module.function is len
+    assert names.find_replaced(before) == []
+
+
+def test_a_deleted_name_is_found_and_put_back() -> None:
+    module = module_with_names()
+    names = guard(module)
+    before = names.take_snapshot()
+    del module.function
+    assert names.find_replaced(before) == [("example.function", "", None)]
+    names.put_back(before)
+    assert module.function is len
+
+
+def test_a_method_is_found_and_put_back() -> None:
+    names = guard(Derived)
+    before = names.take_snapshot()
+    original = Derived.own_method
+    Derived.own_method = wrap_function(original)  # type: ignore[method-assign]
+    assert names.find_replaced(before) == [("Derived.own_method", __file__, LINE)]
+    names.put_back(before)
+    assert Derived.own_method is original
+
+
+def test_a_method_that_hides_an_inherited_one_is_found_and_removed() -> None:
+    names = guard(Derived)
+    before = names.take_snapshot()
+    Derived.method = wrap_function(Base.method)  # type: ignore[method-assign]
+    assert names.find_replaced(before) == [("Derived.method", __file__, LINE)]
+    names.put_back(before)
+    assert "method" not in vars(Derived)
+    assert Derived().method() == 1
+
+
+def test_a_name_that_hides_a_builtin_is_found_and_removed() -> None:
+    module = module_with_names()
+    names = guard(module)
+    before = names.take_snapshot()
+    module.isinstance = wrap_function(isinstance)  # type: ignore[attr-defined]
+    assert names_of(names.find_replaced(before)) == ["example.isinstance"]
+    names.put_back(before)
+    assert "isinstance" not in vars(module)
+
+
+def test_data_may_change_and_names_may_be_added() -> None:
+    module = module_with_names()
+    names = guard(module, Derived)
+    before = names.take_snapshot()
+    module.constant = 2  # type: ignore[attr-defined]
+    module.added = wrap_function(len)  # type: ignore[attr-defined]
+    Derived.limit = 4
+    try:
+        assert names.find_replaced(before) == []
+        module.function = wrap_function(len)  # type: ignore[attr-defined]
+        names.put_back(before)
+        assert (module.constant, Derived.limit) == (2, 4)
+        assert "added" in vars(module)
+    finally:
+        Derived.limit = 3
+
+
+def test_a_value_of_any_of_the_snapshots_is_no_replacement() -> None:
+    module = module_with_names()
+    names = guard(module)
+    first = names.take_snapshot()
+    module.function = other = wrap_function(len)  # type: ignore[attr-defined]
+    second = names.take_snapshot()
+    assert names_of(names.find_replaced(first)) == ["example.function"]
+    assert names.find_replaced(first, second) == []
+    module.function = wrap_function(other)  # type: ignore[attr-defined]
+    assert names_of(names.find_replaced(first, second)) == ["example.function"]
+
+
+def test_what_is_only_shown_may_be_replaced(monkeypatch: Patch) -> None:
+    names = GuardedNames(owners_in_torch_and_python())
+    before = names.take_snapshot()
+    monkeypatch.setattr(builtins, "print", wrap_function(print))
+    monkeypatch.setattr(torch.Tensor, "__repr__", lambda self: "a tensor")
+    monkeypatch.setattr(torch.nn.Module, "__repr__", lambda self: "a module")
+    assert names.find_replaced(before) == []
+
+
+# A name of torch, Python or ours, and how it is replaced.
+REPLACED: dict[str, Callable[[Patch], None]] = {
+    "builtins.callable": lambda p: p.setattr(builtins, "callable", wrap_function(callable)),
+    "time.monotonic": lambda p: p.setattr("time.monotonic", wrap_function(len)),
+    "contextlib.ExitStack.callback": lambda p: p.setattr(
+        "contextlib.ExitStack.callback", wrap_function(len), raising=False
+    ),
+    "torch.is_tensor": lambda p: p.setattr(torch, "is_tensor", wrap_function(torch.is_tensor)),
+    "torch.cuda.memory_stats": lambda p: p.setattr("torch.cuda.memory_stats", wrap_function(len)),
+    "torch.Tensor.backward": lambda p: p.setattr(torch.Tensor, "backward", wrap_function(len)),
+    "torch.Tensor.device": lambda p: p.setattr(torch.Tensor, "device", "cuda", raising=False),
+    "torch.optim.SGD.step": lambda p: p.setattr("torch.optim.SGD.step", wrap_function(len)),
+    "torch.amp.GradScaler.step": lambda p: p.setattr(
+        "torch.amp.GradScaler.step", wrap_function(len)
+    ),
+    "virtual_cuda.ledger.ledger.Ledger.mark": lambda p: p.setattr(
+        Ledger, "mark", wrap_function(Ledger.mark)
+    ),
+    "gpudojo.days.day8.pixel_race.read_result": lambda p: p.delattr(pixel_race, "read_result"),
+    "gpudojo.grading.call.len": lambda p: p.setattr(
+        "gpudojo.grading.call.len", wrap_function(len), raising=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_names_of_torch_python_and_ours_are_guarded(name: str) -> None:
+    owners = [*owners_in_torch_and_python(), *owners_in_packages(("gpudojo", "virtual_cuda"))]
+    names = GuardedNames(owners)
+    before = names.take_snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        REPLACED[name](patch)
+        assert names_of(names.find_replaced(before)) == [name]
+    assert names.find_replaced(before) == []
+
+
+def test_patches_of_an_open_device_are_no_replacement() -> None:
+    names = GuardedNames(owners_in_torch_and_python())
+    without_device = names.take_snapshot()
+    with virtual_cuda():
+        with_device = names.take_snapshot()
+        assert names.find_replaced(without_device, with_device) == []
+        assert "torch.ones" in names_of(names.find_replaced(without_device))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.Tensor, "to", wrap_function(torch.Tensor.to))
+            found = names.find_replaced(without_device, with_device)
+            assert names_of(found) == ["torch.Tensor.to"]
+    assert names.find_replaced(without_device, with_device) == []
+
+
+def test_a_function_that_torchs_compiler_replaces_itself_is_none(monkeypatch: Patch) -> None:
+    """A function of torch's own, under its own name, and nobody else's."""
+    names = GuardedNames(owners_in_torch_and_python())
+    before = names.take_snapshot()
+    code = torch.manual_seed.__code__
+    torchs_own = types.FunctionType(code, {"__name__": "torch.random"}, "manual_seed")
+    monkeypatch.setattr(torch, "manual_seed", torchs_own)
+    assert names.find_replaced(before) == []
+    monkeypatch.setattr(torch, "is_tensor", torchs_own)
+    assert names_of(names.find_replaced(before)) == ["torch.is_tensor"]
+    monkeypatch.undo()
+    students = types.FunctionType(
+        wrap_function.__code__, {"__name__": "torch._dynamo"}, "manual_seed"
+    )
+    monkeypatch.setattr(torch, "manual_seed", students)
+    assert names_of(names.find_replaced(before)) == ["torch.manual_seed"]
+
+
+def test_what_honest_code_does_is_no_replacement() -> None:
+    """Copies, annotations, warnings, methods of its own in torch, optimizers."""
+    owners = [*owners_in_torch_and_python(), *owners_in_packages(("gpudojo", "virtual_cuda"))]
+    names = GuardedNames(owners)
+    before = names.take_snapshot()
+    assert copy.deepcopy(batches.Masked([1], [2])) == ([1], [2])
+    assert batches.Masked.__annotations__ == {}
+    with pytest.warns(UserWarning, match="about the caller"):
+        scope = vars(sys.modules["gpudojo.grading.call"])
+        eval("warn('about the caller', stacklevel=1)", scope, {"warn": warnings.warn})
+    torch.Tensor.to_sprites = lambda self: self  # type: ignore[attr-defined]
+    try:
+        with virtual_cuda(devices=2):
+            model = torch.nn.Linear(4, 2).to("cuda")
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            torch.set_default_dtype(torch.float64)
+        assert names.find_replaced(before) == []
+    finally:
+        torch.set_default_dtype(torch.float32)
+        del torch.Tensor.to_sprites  # type: ignore[attr-defined]
