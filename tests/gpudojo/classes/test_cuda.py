@@ -137,7 +137,7 @@ def test_nobody_tells_of_a_probe_twice(bench: str) -> None:
     two.note_child_exit(0)
     two.make_job(TOKEN)
     assert not say(two, Began(KEY), saw("usual"))
-    assert [incident.what for incident in two.record.incidents] == [IncidentKind.TAMPERED]
+    assert [incident.what for incident in two.record.incidents] == [IncidentKind.FORGED]
 
 
 def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -> None:

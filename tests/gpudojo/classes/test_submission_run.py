@@ -28,7 +28,6 @@ from gpudojo.sandbox.protocol import (
     Loaded,
     RunOptions,
     Saw,
-    Tampered,
     encode_frame,
 )
 
@@ -167,15 +166,14 @@ def test_time_and_memory_that_python_noticed_are_incidents_too() -> None:
         [Began("04_loop::train"), saw("05_eval::evaluate")],
         [Began("04_loop::train"), saw("04_loop::train"), saw("04_loop::train")],
         [Began("99_none::none"), saw("99_none::none")],
-        [Tampered("gpudojo.grading.call.Call.__call__()")],
     ],
-    ids=["no-step", "another", "twice", "unknown", "tampered"],
+    ids=["no-step", "another", "twice", "unknown"],
 )
 def test_evidence_out_of_turn_is_not_accepted(frames: list[Frame]) -> None:
     one = submission_run()
     assert say(one, *frames) is False
     assert one.note_child_exit(0) is False
-    assert one.record.incidents[-1].what is IncidentKind.TAMPERED
+    assert one.record.incidents[-1].what is IncidentKind.FORGED
 
 
 @pytest.mark.parametrize(

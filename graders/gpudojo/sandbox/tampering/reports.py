@@ -266,12 +266,11 @@ def _caller_of(event: str, args: tuple[Any, ...]) -> FrameType | None:
         file = frame.f_code.co_filename
         is_importing = file == importlib.__file__ or file.startswith(IMPORTING)
         is_of_package = str(frame.f_globals.get("__name__")).partition(".")[0] == package
-        if event in ("import", "exec") and is_importing:
-            frame = frame.f_back
-        elif is_of_package and from_library(file):
-            frame = frame.f_back
-        else:
+        passes_import = is_importing and event in ("import", "exec")
+        passes_package = is_of_package and from_library(file)
+        if not passes_import and not passes_package:
             break
+        frame = frame.f_back
     return frame
 
 

@@ -1,9 +1,9 @@
 """Run as a script: runs each snippet under the watch, as a child of the fork server does.
 
-Reads a JSON object of snippets by name. Each runs in a process of its own, as a student's file; then
-its function `solve`, where it has one, is called. Then its text `after` is executed, which belongs
-to the test. Prints what was found: the file's findings, those told meanwhile, and those of the
-function, in lines such as "forged student.py:3 replaced the code of gpudojo.x.f".
+Reads a JSON object of snippets by name. Each runs in a process of its own, as a student's file;
+then its function `solve`, where it has one, is called. Then its text `after` is executed, which
+belongs to the test. Prints what was found in the file, meanwhile, and in the function, in lines such
+as "forged student.py:3 replaced the code of gpudojo.x.f".
 """
 
 from __future__ import annotations

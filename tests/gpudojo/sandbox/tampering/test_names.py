@@ -229,8 +229,8 @@ def test_what_honest_code_does_is_no_replacement() -> None:
     before = names.take_snapshot()
     assert copy.deepcopy(batches.Masked([1], [2])) == ([1], [2])
     assert batches.Masked.__annotations__ == {}
+    scope = vars(sys.modules["gpudojo.grading.call"])
     with pytest.warns(UserWarning, match="about the caller"):
-        scope = vars(sys.modules["gpudojo.grading.call"])
         eval("warn('about the caller', stacklevel=1)", scope, {"warn": warnings.warn})
     torch.Tensor.to_sprites = lambda self: self  # type: ignore[attr-defined]
     try:

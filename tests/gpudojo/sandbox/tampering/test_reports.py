@@ -1,4 +1,4 @@
-"""What could lead student code to the grader is reported once, with its line. Honest code is not."""
+"""What could lead to the grader is reported once, with its line; honest code is not reported."""
 
 from __future__ import annotations
 
