@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from virtual_cuda.hooks import from_library
 
+from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
+
 # All names of these modules that are there when the sandbox starts, and all methods of the classes
 # that they define.
 PYTHON_MODULES: Final = """
@@ -44,6 +46,7 @@ FREE: Final = frozenset(
     """.split()
 )
 _MISSING: Final = object()
+MOST_TOLD: Final = 4  # replaced names, at once
 
 Snapshot = list[dict[str, Any]]  # the names and values of each owner
 
@@ -56,14 +59,6 @@ class Owner(NamedTuple):
     names: Mapping[str, Any]  # as they are now, whenever somebody looks
 
 
-class Replaced(NamedTuple):
-    """A name that has a value which it had in no snapshot."""
-
-    name: str  # such as "torch.Tensor.to"
-    file: str  # of the function that took its place; empty where that is none of Python's
-    line: int | None
-
-
 class GuardedNames:
     """Finds names with new values in some modules and classes, and puts them back."""
 
@@ -74,14 +69,19 @@ class GuardedNames:
         """All names with their values, as they are now."""
         return [dict(each.names) for each in self._owners]
 
-    def find_replaced(self, *snapshots: Snapshot) -> list[Replaced]:
-        """The names that have a value which they had in none of the snapshots."""
-        found: list[Replaced] = []
+    def find_replaced(self, kind: FindingKind, *snapshots: Snapshot) -> list[Finding]:
+        """Names with a value which they had in none of the snapshots, some of them, as findings.
+
+        The place is that of the function which took the place of another.
+        """
+        found: list[Finding] = []
         for owner, *before in zip(self._owners, *snapshots, strict=True):
             # All names at once: hardly ever has one of them changed.
             if not any(_are_the_same(owner.names, each) for each in before):
-                found += _replaced_names(owner, before)
-        return found
+                for name in _replaced_names(owner, before):
+                    what = f"replaced {owner.label}.{name}"
+                    found.append(make_finding(kind, what, *_place_of(owner.names.get(name))))
+        return found[:MOST_TOLD]
 
     def put_back(self, snapshot: Snapshot) -> None:
         """Give each name the value that it had in the snapshot."""
@@ -130,7 +130,7 @@ def _are_the_same(names: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return len(names) == len(before) and all(map(is_, names.values(), before.values()))
 
 
-def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[Replaced]:
+def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[str]:
     """The names of one module or class with a value that they had in none of the snapshots."""
     found = []
     known = {name for before in snapshots for name in before}
@@ -139,13 +139,10 @@ def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[Repla
         values = [before.get(name, _MISSING) for before in snapshots]
         if any(now is value for value in values):
             continue
-        if not any(_is_guarded(name, value) for value in values):
-            continue
-        if not _is_torchs_own(now, name):
-            found.append(_describe(f"{owner.label}.{name}", now))
-    hiding = _names_that_hide(owner, known)
-    found += [_describe(f"{owner.label}.{name}", owner.names[name]) for name in hiding]
-    return found
+        is_guarded = any(_is_guarded(name, value) for value in values)
+        if is_guarded and not _is_torchs_own(now, name):
+            found.append(name)
+    return [*found, *_names_that_hide(owner, known)]
 
 
 def _is_guarded(name: str, value: Any) -> bool:
@@ -179,10 +176,9 @@ def _is_torchs_own(value: Any, name: str) -> bool:
     return home.startswith("torch._dynamo") or value.__name__ == name
 
 
-def _describe(name: str, value: Any) -> Replaced:
-    """A replaced name, with the place where the function that replaced it is defined."""
+def _place_of(value: Any) -> tuple[str, int | None]:
+    """File and line of a function; an empty name and None for what is none of Python's."""
     function = getattr(value, "__func__", value)
     if isinstance(function, types.FunctionType):
-        code = function.__code__
-        return Replaced(name, code.co_filename, code.co_firstlineno)
-    return Replaced(name, "", None)
+        return function.__code__.co_filename, function.__code__.co_firstlineno
+    return "", None

@@ -14,7 +14,7 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from virtual_cuda.hooks import HIDDEN_IN_TENSORS, from_library
 
@@ -68,6 +68,14 @@ BY_PROBES: Final = frozenset({watching.KEPT, watching.HOOK})  # events that our 
 PARTS_OF_FUNCTIONS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 
 
+class Event(NamedTuple):
+    """An audit event, and the frame whose code raised it."""
+
+    name: str
+    args: tuple[Any, ...]
+    caller: FrameType
+
+
 class Reports:
     """The audit hook. It tells each thing once, with the first line that did it."""
 
@@ -97,9 +105,9 @@ class Reports:
             setattr(function, part, before)
         self._tell = tell
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+    def _hear(self, name: str, args: tuple[Any, ...]) -> None:
         """Is called by Python for every audit event."""
-        judge = _JUDGES.get(event)
+        judge = _JUDGES.get(name)
         if judge is None or self._tell is None:
             return
         thread = get_ident()
@@ -107,32 +115,30 @@ class Reports:
             return
         self._busy.add(thread)
         try:
-            caller = _caller_of(event, args)
+            caller = _caller_of(name, args)
             if caller is None:
                 return
-            is_students = not from_library(caller.f_code.co_filename)
-            if is_students or event in BY_PROBES:
-                for finding in judge(self, event, args, caller):
+            event = Event(name, args, caller)
+            if name in BY_PROBES or not from_library(caller.f_code.co_filename):
+                for finding in judge(self, event):
                     self.report(finding)
-            elif event in HANDED_ON:
-                self._report_handed_on(event, caller)
+            elif name in HANDED_ON:
+                self._report_handed_on(event)
         finally:
             self._busy.discard(thread)
 
-    def _report_handed_on(self, event: str, caller: FrameType) -> None:
+    def _report_handed_on(self, event: Event) -> None:
         """Report a question that a library has asked without naming it: it was handed that.
 
         Such as a pool of threads. On a thread of a library's nobody knows the student's line.
         """
-        if event.rpartition(".")[2] in caller.f_code.co_names:
+        if event.name.rpartition(".")[2] in event.caller.f_code.co_names:
             return
-        above: FrameType | None = caller
-        while above is not None and from_library(above.f_code.co_filename):
-            above = above.f_back
-        if above is not None:
-            self.report(_at(above, EVENTS[event]))
+        asking = _first_frame_outside(event.caller, from_library)
+        if asking is not None:
+            self.report(_at(asking, EVENTS[event.name]))
         else:
-            self.report(make_finding(FindingKind.REPORTED, EVENTS[event], "", None))
+            self.report(make_finding(FindingKind.REPORTED, EVENTS[event.name], "", None))
 
     def report_names(self, code: CodeType) -> None:
         """Report names in the code of a file that lead to the grader."""
@@ -150,99 +156,76 @@ class Reports:
 
     # One function for each kind of event. Each yields what is to be reported.
 
-    def _judge_question(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
-        if event in TRACING and _is_set_by_python(caller):
+    def _judge_question(self, event: Event) -> Iterator[Finding]:
+        if event.name not in TRACING or not _is_set_by_python(event.caller):
+            yield _at(event.caller, EVENTS[event.name])
+
+    def _judge_frame(self, event: Event) -> Iterator[Finding]:
+        """A frame, or an attribute that leads to one, where a frame of the grader is above."""
+        if event.name == "object.__getattr__" and event.args[1] not in TO_FRAMES:
             return
-        yield _at(caller, EVENTS[event])
+        if _first_frame_outside(event.caller, self._is_not_graders) is not None:
+            yield _at(event.caller, "asked for a frame of the grader's call stack")
 
-    def _judge_frame(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
-        above: FrameType | None = caller
-        while above is not None:
-            file = above.f_code.co_filename
-            # At the bottom of a student's own thread is nothing but the function that it runs.
-            if file.startswith(self._own_folders) and file != thread_tracing.__file__:
-                yield _at(caller, "asked for a frame of the grader's call stack")
-                return
-            above = above.f_back
-
-    def _judge_attribute(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
-        if args[1] in TO_FRAMES:
-            yield from self._judge_frame(event, args, caller)
-
-    def _judge_change(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
+    def _judge_change(self, event: Event) -> Iterator[Finding]:
         """Other code for a function, or other bases for a class, that is not the student's."""
-        function, part = args[0], args[1]
-        if part == "__bases__" and function.__module__ != caller.f_globals.get("__name__"):
-            what = f"replaced the bases of {function.__module__}.{function.__qualname__}"
-            yield _at(caller, what, FindingKind.UNMEASURED)
-        if part not in PARTS_OF_FUNCTIONS or not isinstance(function, FunctionType):
+        changed, part = event.args[0], event.args[1]
+        if part not in PARTS_OF_FUNCTIONS and part != "__bases__":
             return
-        file = function.__code__.co_filename
+        name = f"{changed.__module__}.{changed.__qualname__}"
+        if part == "__bases__":
+            if changed.__module__ != event.caller.f_globals.get("__name__"):
+                yield _at(event.caller, f"replaced the bases of {name}", FindingKind.UNMEASURED)
+            return
+        file = changed.__code__.co_filename
         if not from_library(file):
             return
-        self.changed_functions.append((function, part, getattr(function, part)))
-        name = f"{function.__module__}.{function.__qualname__}"
+        self.changed_functions.append((changed, part, getattr(changed, part)))
         is_ours = file.startswith(self._own_folders)
         kind = FindingKind.FORGED if is_ours else FindingKind.UNMEASURED
-        yield _at(caller, f"replaced the code of {name}", kind)
+        yield _at(event.caller, f"replaced the code of {name}", kind)
 
-    def _judge_import(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
-        name = str(args[0])
+    def _judge_import(self, event: Event) -> Iterator[Finding]:
+        name = str(event.args[0])
         if _is_private(name) or name in LEADING_MODULES:
-            yield _at(caller, f"imported {name}")
+            yield _at(event.caller, f"imported {name}")
 
-    def _judge_code(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
+    def _judge_code(self, event: Event) -> Iterator[Finding]:
         """Code with the name of a library's file: what it does would not be reported."""
-        name = args[1]
+        name = event.args[1]
         # A name of a class of the student's own says what it likes when it is asked.
         if type(name) is not str or from_library(name):
-            yield _at(caller, "compiled code under the name of a library's file")
+            yield _at(event.caller, "compiled code under the name of a library's file")
 
-    def _judge_state(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
+    def _judge_exec(self, event: Event) -> Iterator[Finding]:
+        if not from_library(event.args[0].co_filename):
+            yield from _findings_in(event.args[0])
+
+    def _judge_state(self, event: Event) -> Iterator[Finding]:
         """The state of a probe's object: only our own code asks for it."""
-        asking: FrameType | None = caller
-        while asking is not None and asking.f_code.co_filename == watching.__file__:
-            asking = asking.f_back
+        asking = _first_frame_outside(event.caller, watching.__file__.__eq__)
         if asking is not None and not from_library(asking.f_code.co_filename):
             yield _at(asking, "asked for what a probe has recorded")
 
-    def _judge_hook(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
+    def _judge_hook(self, event: Event) -> Iterator[Finding]:
         """A probe's hook: only torch calls it."""
-        calling: FrameType | None = caller
-        while calling is not None and calling.f_code.co_filename.startswith(self._own_folders):
-            calling = calling.f_back
+        calling = _first_frame_outside(event.caller, self._is_graders)
         if calling is not None and not from_library(calling.f_code.co_filename):
-            yield _at(
-                calling, "called a hook by which a probe records, which only torch should call"
-            )
+            what = "called a hook by which a probe records, which only torch should call"
+            yield _at(calling, what)
 
-    def _judge_exec(
-        self, event: str, args: tuple[Any, ...], caller: FrameType
-    ) -> Iterator[Finding]:
-        if not from_library(args[0].co_filename):
-            yield from _findings_in(args[0])
+    def _is_graders(self, file: str) -> bool:
+        return file.startswith(self._own_folders)
+
+    def _is_not_graders(self, file: str) -> bool:
+        # At the bottom of a student's own thread is nothing but the function that it runs.
+        return not self._is_graders(file) or file == thread_tracing.__file__
 
 
 _JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
     **dict.fromkeys(EVENTS, Reports._judge_question),
     "sys._getframe": Reports._judge_frame,
-    "object.__getattr__": Reports._judge_attribute,
+    "object.__getattr__": Reports._judge_frame,
     "object.__setattr__": Reports._judge_change,
     "import": Reports._judge_import,
     "compile": Reports._judge_code,
@@ -272,6 +255,14 @@ def _caller_of(event: str, args: tuple[Any, ...]) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
+
+
+def _first_frame_outside(frame: FrameType, is_inside: Callable[[str], bool]) -> FrameType | None:
+    """This frame, or the first above it, whose file is not inside. None where there is none."""
+    above: FrameType | None = frame
+    while above is not None and is_inside(above.f_code.co_filename):
+        above = above.f_back
+    return above
 
 
 def _is_set_by_python(caller: FrameType) -> bool:
@@ -339,13 +330,11 @@ def _is_private(module: str) -> bool:
 
 def _line_of(code: CodeType, name: str) -> int:
     """The first line on which code uses a name."""
-    line = code.co_firstlineno
     for step in dis.get_instructions(code):
-        if step.positions is not None and step.positions.lineno is not None:
-            line = step.positions.lineno
-        if step.argval == name or (isinstance(step.argval, tuple) and name in step.argval):
-            break
-    return line
+        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if name in names and step.positions is not None and step.positions.lineno is not None:
+            return step.positions.lineno
+    return code.co_firstlineno
 
 
 def folders_of(packages: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 from virtual_cuda import open_device
 
 from gpudojo.model.catalogue import registered_days
-from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.findings import Finding, FindingKind
 from gpudojo.sandbox.tampering.leftovers import Leftovers
 from gpudojo.sandbox.tampering.names import (
+    MOST_TOLD,
     GuardedNames,
-    Replaced,
     owners_in_packages,
     owners_in_torch_and_python,
 )
 from gpudojo.sandbox.tampering.operators import LibraryWatch
 from gpudojo.sandbox.tampering.reports import OWN_PACKAGES, Reports, Tell, folders_of
 from gpudojo.sandbox.tampering.stacks import call_without_callers
-
-MOST_TOLD: Final = 4  # replaced names, of one function
 
 
 class Watch:
@@ -31,14 +29,8 @@ class Watch:
 
         `undo_patches` gives torch its own names back that an open device has patched.
         """
-        packages = tuple(
-            dict.fromkeys(
-                [
-                    *OWN_PACKAGES,
-                    *(each.package.partition(".")[0] for each in registered_days().values()),
-                ]
-            )
-        )
+        days = [each.package.partition(".")[0] for each in registered_days().values()]
+        packages = tuple({*OWN_PACKAGES, *days})
         self._undo_patches = undo_patches
         self._leftovers = Leftovers()
         self._libraries = LibraryWatch()
@@ -82,10 +74,10 @@ class Watch:
         try:
             self.call(function, (), {})
         finally:
-            for each in self._torchs.find_replaced(torchs_before)[:MOST_TOLD]:
-                self._replaced_by_file.append(_finding_of(FindingKind.REPORTED, each))
-            for each in self._own.find_replaced(own_before)[:MOST_TOLD]:
-                self._reports.report(_finding_of(FindingKind.FORGED, each))
+            torchs = self._torchs.find_replaced(FindingKind.REPORTED, torchs_before)
+            self._replaced_by_file += torchs
+            for finding in self._own.find_replaced(FindingKind.FORGED, own_before):
+                self._reports.report(finding)
             self._torchs.put_back(torchs_before)
             self._own.put_back(own_before)
             self._reports.put_back_functions()
@@ -98,23 +90,15 @@ class Watch:
 
     def end_function(self) -> list[Finding]:
         """What calls of a function have replaced. Everything is put back."""
-        findings = list(self._find_replaced())
-        if findings:
+        torchs = self._torchs.find_replaced(
+            FindingKind.UNMEASURED, self._torchs_with_device, self._torchs_without_device
+        )
+        own = self._own.find_replaced(
+            FindingKind.FORGED, self._own_with_device, self._own_without_device
+        )
+        if torchs or own:
             self._undo_patches()
             self._torchs.put_back(self._torchs_without_device)
             self._own.put_back(self._own_without_device)
         self._reports.put_back_functions()
-        return findings
-
-    def _find_replaced(self) -> Iterator[Finding]:
-        yield from self._libraries.findings()
-        torchs = self._torchs.find_replaced(self._torchs_with_device, self._torchs_without_device)
-        for each in torchs[:MOST_TOLD]:
-            yield _finding_of(FindingKind.UNMEASURED, each)
-        own = self._own.find_replaced(self._own_with_device, self._own_without_device)
-        for each in own[:MOST_TOLD]:
-            yield _finding_of(FindingKind.FORGED, each)
-
-
-def _finding_of(kind: FindingKind, replaced: Replaced) -> Finding:
-    return make_finding(kind, f"replaced {replaced.name}", replaced.file, replaced.line)
+        return [*self._libraries.findings(), *torchs, *own]

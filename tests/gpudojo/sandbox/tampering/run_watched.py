@@ -2,8 +2,8 @@
 
 Reads a JSON object of snippets by name. Each runs in a process of its own, as a student's file;
 then its function `solve`, where it has one, is called. Then its text `after` is executed, which
-belongs to the test. Prints what was found in the file, meanwhile, and in the function, in lines such
-as "forged student.py:3 replaced the code of gpudojo.x.f".
+belongs to the test. Prints what was found in the file, meanwhile, and in the function, in lines
+such as "forged student.py:3 replaced the code of gpudojo.x.f".
 """
 
 from __future__ import annotations

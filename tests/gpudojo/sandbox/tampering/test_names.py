@@ -8,15 +8,18 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.moving_batches import batches
+from gpudojo.sandbox.tampering.findings import Finding, FindingKind
 from gpudojo.sandbox.tampering.names import (
     GuardedNames,
     Owner,
+    Snapshot,
     owners_in_packages,
     owners_in_torch_and_python,
 )
@@ -59,21 +62,29 @@ def guard(*owners: Any) -> GuardedNames:
     return GuardedNames(Owner(each.__name__, each, vars(each)) for each in owners)
 
 
-def names_of(found: list[Any]) -> list[str]:
-    return [each.name for each in found]
+def find_replaced(names: GuardedNames, *snapshots: Snapshot) -> list[Finding]:
+    return names.find_replaced(FindingKind.REPORTED, *snapshots)
+
+
+def replaced(name: str, file: str, line: int | None) -> Finding:
+    return Finding(FindingKind.REPORTED, f"replaced {name}", Path(file).name, line)
+
+
+def names_of(found: list[Finding]) -> list[str]:
+    return [each.what.removeprefix("replaced ") for each in found]
 
 
 def test_a_name_of_a_module_is_found_and_put_back() -> None:
     module = module_with_names()
     names = guard(module)
     before = names.take_snapshot()
-    assert names.find_replaced(before) == []
+    assert find_replaced(names, before) == []
     module.function = wrap_function(len)  # type: ignore[attr-defined]
-    (found,) = names.find_replaced(before)
-    assert found == ("example.function", __file__, LINE)
+    (found,) = find_replaced(names, before)
+    assert found == replaced("example.function", __file__, LINE)
     names.put_back(before)
     assert module.function is len
-    assert names.find_replaced(before) == []
+    assert find_replaced(names, before) == []
 
 
 def test_a_deleted_name_is_found_and_put_back() -> None:
@@ -81,7 +92,7 @@ def test_a_deleted_name_is_found_and_put_back() -> None:
     names = guard(module)
     before = names.take_snapshot()
     del module.function
-    assert names.find_replaced(before) == [("example.function", "", None)]
+    assert find_replaced(names, before) == [replaced("example.function", "", None)]
     names.put_back(before)
     assert module.function is len
 
@@ -91,7 +102,7 @@ def test_a_method_is_found_and_put_back() -> None:
     before = names.take_snapshot()
     original = Derived.own_method
     Derived.own_method = wrap_function(original)  # type: ignore[method-assign]
-    assert names.find_replaced(before) == [("Derived.own_method", __file__, LINE)]
+    assert find_replaced(names, before) == [replaced("Derived.own_method", __file__, LINE)]
     names.put_back(before)
     assert Derived.own_method is original
 
@@ -100,7 +111,7 @@ def test_a_method_that_hides_an_inherited_one_is_found_and_removed() -> None:
     names = guard(Derived)
     before = names.take_snapshot()
     Derived.method = wrap_function(Base.method)  # type: ignore[method-assign]
-    assert names.find_replaced(before) == [("Derived.method", __file__, LINE)]
+    assert find_replaced(names, before) == [replaced("Derived.method", __file__, LINE)]
     names.put_back(before)
     assert "method" not in vars(Derived)
     assert Derived().method() == 1
@@ -111,7 +122,7 @@ def test_a_name_that_hides_a_builtin_is_found_and_removed() -> None:
     names = guard(module)
     before = names.take_snapshot()
     module.isinstance = wrap_function(isinstance)  # type: ignore[attr-defined]
-    assert names_of(names.find_replaced(before)) == ["example.isinstance"]
+    assert names_of(find_replaced(names, before)) == ["example.isinstance"]
     names.put_back(before)
     assert "isinstance" not in vars(module)
 
@@ -124,7 +135,7 @@ def test_data_may_change_and_names_may_be_added() -> None:
     module.added = wrap_function(len)  # type: ignore[attr-defined]
     Derived.limit = 4
     try:
-        assert names.find_replaced(before) == []
+        assert find_replaced(names, before) == []
         module.function = wrap_function(len)  # type: ignore[attr-defined]
         names.put_back(before)
         assert (module.constant, Derived.limit) == (2, 4)
@@ -139,10 +150,10 @@ def test_a_value_of_any_of_the_snapshots_is_no_replacement() -> None:
     first = names.take_snapshot()
     module.function = other = wrap_function(len)  # type: ignore[attr-defined]
     second = names.take_snapshot()
-    assert names_of(names.find_replaced(first)) == ["example.function"]
-    assert names.find_replaced(first, second) == []
+    assert names_of(find_replaced(names, first)) == ["example.function"]
+    assert find_replaced(names, first, second) == []
     module.function = wrap_function(other)  # type: ignore[attr-defined]
-    assert names_of(names.find_replaced(first, second)) == ["example.function"]
+    assert names_of(find_replaced(names, first, second)) == ["example.function"]
 
 
 def test_what_is_only_shown_may_be_replaced(monkeypatch: Patch) -> None:
@@ -151,7 +162,7 @@ def test_what_is_only_shown_may_be_replaced(monkeypatch: Patch) -> None:
     monkeypatch.setattr(builtins, "print", wrap_function(print))
     monkeypatch.setattr(torch.Tensor, "__repr__", lambda self: "a tensor")
     monkeypatch.setattr(torch.nn.Module, "__repr__", lambda self: "a module")
-    assert names.find_replaced(before) == []
+    assert find_replaced(names, before) == []
 
 
 # A name of torch, Python or ours, and how it is replaced.
@@ -186,8 +197,8 @@ def test_names_of_torch_python_and_ours_are_guarded(name: str) -> None:
     before = names.take_snapshot()
     with pytest.MonkeyPatch.context() as patch:
         REPLACED[name](patch)
-        assert names_of(names.find_replaced(before)) == [name]
-    assert names.find_replaced(before) == []
+        assert names_of(find_replaced(names, before)) == [name]
+    assert find_replaced(names, before) == []
 
 
 def test_patches_of_an_open_device_are_no_replacement() -> None:
@@ -195,13 +206,13 @@ def test_patches_of_an_open_device_are_no_replacement() -> None:
     without_device = names.take_snapshot()
     with virtual_cuda():
         with_device = names.take_snapshot()
-        assert names.find_replaced(without_device, with_device) == []
-        assert "torch.ones" in names_of(names.find_replaced(without_device))
+        assert find_replaced(names, without_device, with_device) == []
+        assert find_replaced(names, without_device) != []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.Tensor, "to", wrap_function(torch.Tensor.to))
-            found = names.find_replaced(without_device, with_device)
+            found = find_replaced(names, without_device, with_device)
             assert names_of(found) == ["torch.Tensor.to"]
-    assert names.find_replaced(without_device, with_device) == []
+    assert find_replaced(names, without_device, with_device) == []
 
 
 def test_a_function_that_torchs_compiler_replaces_itself_is_none(monkeypatch: Patch) -> None:
@@ -211,15 +222,15 @@ def test_a_function_that_torchs_compiler_replaces_itself_is_none(monkeypatch: Pa
     code = torch.manual_seed.__code__
     torchs_own = types.FunctionType(code, {"__name__": "torch.random"}, "manual_seed")
     monkeypatch.setattr(torch, "manual_seed", torchs_own)
-    assert names.find_replaced(before) == []
+    assert find_replaced(names, before) == []
     monkeypatch.setattr(torch, "is_tensor", torchs_own)
-    assert names_of(names.find_replaced(before)) == ["torch.is_tensor"]
+    assert names_of(find_replaced(names, before)) == ["torch.is_tensor"]
     monkeypatch.undo()
     students = types.FunctionType(
         wrap_function.__code__, {"__name__": "torch._dynamo"}, "manual_seed"
     )
     monkeypatch.setattr(torch, "manual_seed", students)
-    assert names_of(names.find_replaced(before)) == ["torch.manual_seed"]
+    assert names_of(find_replaced(names, before)) == ["torch.manual_seed"]
 
 
 def test_what_honest_code_does_is_no_replacement() -> None:
@@ -238,7 +249,7 @@ def test_what_honest_code_does_is_no_replacement() -> None:
             model = torch.nn.Linear(4, 2).to("cuda")
             torch.optim.SGD(model.parameters(), lr=0.1).step()
             torch.set_default_dtype(torch.float64)
-        assert names.find_replaced(before) == []
+        assert find_replaced(names, before) == []
     finally:
         torch.set_default_dtype(torch.float32)
         del torch.Tensor.to_sprites  # type: ignore[attr-defined]
