@@ -204,7 +204,9 @@ class Reports:
     def _judge_state(self, event: Event) -> Iterator[Finding]:
         """The state of a probe's object: only our own code asks for it."""
         asking = _first_frame_outside(event.caller, watching.__file__.__eq__)
-        if asking is not None and not from_library(asking.f_code.co_filename):
+        if asking is None or from_library(asking.f_code.co_filename):
+            return
+        if not _runs_in_grader(asking):
             yield _at(asking, "asked for what a probe has recorded")
 
     def _judge_hook(self, event: Event) -> Iterator[Finding]:
@@ -234,6 +236,13 @@ _JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
     watching.KEPT: Reports._judge_state,
     watching.HOOK: Reports._judge_hook,
 }
+
+
+def _runs_in_grader(frame: FrameType) -> bool:
+    """True for text that is executed in a module of ours, such as the methods of a dataclass."""
+    name = str(frame.f_globals.get("__name__"))
+    module = sys.modules.get(name)
+    return module is not None and _is_private(name) and vars(module) is frame.f_globals
 
 
 def _caller_of(event: str, args: tuple[Any, ...]) -> FrameType | None:

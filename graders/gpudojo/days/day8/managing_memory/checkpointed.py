@@ -267,7 +267,7 @@ def few_blocks(call: Call) -> Cases[Through]:
 runs(checkpointed)
 
 
-class Compared(NamedTuple):
+class ComparedScenario(NamedTuple):
     """One scenario: what was seen, what the reference did, and the pass with the right values.
 
     Where only the reference's evidence was made on the virtual device, as in a released repository,
@@ -280,14 +280,14 @@ class Compared(NamedTuple):
     values: Through
 
 
-def _compare_scenario(name: str, seen: Seen, wanted: Seen) -> Compared:
+def _compare_scenario(name: str, seen: Seen, wanted: Seen) -> ComparedScenario:
     """A scenario beside the reference's. Raises ScenarioRaised after a student's error."""
     found = _pass_in(seen, name)
     right = _pass_in(wanted, name)
     values = right
     if right.plain is None and found.plain is not None:
         values = found.plain
-    return Compared(found, right, values)
+    return ComparedScenario(found, right, values)
 
 
 def _pass_in(seen: Seen, name: str) -> Through:
@@ -330,7 +330,7 @@ def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     _expect_same_gradients("(two blocks on the CPU)", _compare_scenario("on the CPU", seen, wanted))
 
 
-def _expect_same_gradients(where: str, case: Compared, key: str | None = None) -> None:
+def _expect_same_gradients(where: str, case: ComparedScenario, key: str | None = None) -> None:
     """Raises Failed unless all gradients are there, with the plain loop's values.
 
     `where` begins the sentence of the failure; `key` is the mistake behind missing gradients.

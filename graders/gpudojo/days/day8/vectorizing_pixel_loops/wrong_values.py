@@ -28,7 +28,7 @@ class Explanation(NamedTuple):
     at: tuple[str, ...] = ()  # patterns for the line to show
 
 
-class Compared(NamedTuple):
+class ComparedPicture(NamedTuple):
     """The values of a picture and of the reference's, and the inputs of both, for NumPy."""
 
     found: Any
@@ -37,7 +37,7 @@ class Compared(NamedTuple):
     last_input: Any
 
 
-Explain = Callable[[Compared], Explanation]
+Explain = Callable[[ComparedPicture], Explanation]
 
 
 def have_same_values(found: Array | None, right: Array | None) -> bool:
@@ -72,9 +72,9 @@ def expect_same_pictures(
         raise _other_values(found, right, explanation)
 
 
-def _compared_values(found: Picture, right: Picture) -> Compared:
+def _compared_values(found: Picture, right: Picture) -> ComparedPicture:
     """The values of two pictures that have some, and of the reference's inputs."""
-    return Compared(
+    return ComparedPicture(
         found=_values_of(found.values),
         right=_values_of(right.values),
         first_input=_values_of(right.first_input),
@@ -140,7 +140,7 @@ def _rows_of_pixels(pictures: Any) -> Any:
     return pictures.transpose(0, 2, 3, 1).reshape(-1, 3)
 
 
-def explain_difference(values: Compared) -> Explanation:
+def explain_difference(values: ComparedPicture) -> Explanation:
     """How many values differ, and the first of them, or that height and width are swapped."""
     import numpy as np
 
@@ -167,7 +167,7 @@ def _is_transposed_picture(found: Any, right: Any) -> bool:
     return height == width and values_close(found, right.swapaxes(-1, -2), 0, NEAR)
 
 
-def explain_grayscale(values: Compared) -> Explanation:
+def explain_grayscale(values: ComparedPicture) -> Explanation:
     """What is wrong with a gray picture, such as other weights, which can be computed."""
     import numpy as np
 
@@ -209,7 +209,7 @@ def _explain_weights(weights: Any) -> Explanation:
     return Explanation(happened, "wrong-weights", tuple(at))
 
 
-def explain_nearest(values: Compared) -> Explanation:
+def explain_nearest(values: ComparedPicture) -> Explanation:
     """What is wrong with indices, such as another measure of distance or another palette."""
     sprites = values.first_input.astype("float64")
     palette = values.last_input.astype("float64")
@@ -244,7 +244,7 @@ def _replacements(before: Any, after: Any) -> dict[int, int]:
     return became if len(became) == len(pairs) else {}
 
 
-def _explain_renumbering(values: Compared) -> Explanation | None:
+def _explain_renumbering(values: ComparedPicture) -> Explanation | None:
     """The explanation that every index became another one.
 
     None where one became several, or several one.
@@ -261,7 +261,7 @@ def _explain_renumbering(values: Compared) -> Explanation | None:
     return None
 
 
-def explain_recolor(values: Compared) -> Explanation:
+def explain_recolor(values: ComparedPicture) -> Explanation:
     """What is wrong with a recoloured picture, such as channels mixed up with pixels."""
     right = values.right
     mixed_up = _rows_of_pixels(right).reshape(right.shape)
@@ -271,7 +271,7 @@ def explain_recolor(values: Compared) -> Explanation:
     return _explain_colors(values) or explain_difference(values)
 
 
-def _explain_colors(values: Compared) -> Explanation | None:
+def _explain_colors(values: ComparedPicture) -> Explanation | None:
     """The explanation that all pixels of one index got the colour of another.
 
     None where the colours are right, or not of the palette, and where pixels of one index got
