@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class Runner(Protocol):
+class StudentRunner(Protocol):
     """A way to run code of submissions."""
 
     def call(
@@ -22,10 +22,10 @@ class Runner(Protocol):
         """Call the function whose code is that of a file. Raises what it raises."""
 
 
-_runner: Runner | None = None
+_runner: StudentRunner | None = None
 
 
-def run_students_code_by(runner: Runner) -> None:
+def run_students_code_by(runner: StudentRunner) -> None:
     """Have all code of submissions run by `runner` from now on. For the sandbox, once."""
     global _runner
     _runner = runner

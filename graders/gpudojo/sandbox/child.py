@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpudojo.grading.load import Submission
     from gpudojo.grading.sources import Trees
     from gpudojo.sandbox.isolation import Isolation
-    from gpudojo.sandbox.tampering.findings import Finding
+    from gpudojo.sandbox.tampering.findings import WatchFinding
     from gpudojo.sandbox.tampering.watch import Watch
 
 # Lines of names that are sent; a notebook with all functions of a day has some 700, most of them
@@ -234,7 +234,7 @@ def _tell_missing(job: protocol.Job, exercise: Exercise, function: Function) -> 
 
 
 def _loaded_frame(
-    file: str, submission: Submission, seconds: float, home: Path, replaced: list[Finding]
+    file: str, submission: Submission, seconds: float, home: Path, replaced: list[WatchFinding]
 ) -> protocol.Loaded:
     broken = submission.broken
     if broken is not None:

@@ -14,7 +14,7 @@ import msgspec
 
 from gpudojo.model.evidence import Observation
 from gpudojo.sandbox import protocol
-from gpudojo.sandbox.tampering.findings import Finding
+from gpudojo.sandbox.tampering.findings import WatchFinding
 
 
 class ProbeObservation(NamedTuple):
@@ -28,7 +28,7 @@ Sent = protocol.Frame | ProbeObservation
 
 
 def make_sender(
-    end: int, key: bytes, end_function: Callable[[], list[Finding]]
+    end: int, key: bytes, end_function: Callable[[], list[WatchFinding]]
 ) -> Callable[[Sent], None]:
     """Make a function that signs frames and writes them to a pipe.
 

@@ -20,7 +20,7 @@ class FindingKind(enum.StrEnum):
     FORGED = "forged"
 
 
-class Finding(NamedTuple):
+class WatchFinding(NamedTuple):
     """Something that student code did, and where."""
 
     kind: FindingKind
@@ -29,6 +29,6 @@ class Finding(NamedTuple):
     line: int | None
 
 
-def make_finding(kind: FindingKind, what: str, file: str, line: int | None) -> Finding:
+def make_finding(kind: FindingKind, what: str, file: str, line: int | None) -> WatchFinding:
     """A finding with texts that are short enough to be sent."""
-    return Finding(kind, what[:LONGEST_TEXT], os.path.basename(file)[:LONGEST_TEXT], line)
+    return WatchFinding(kind, what[:LONGEST_TEXT], os.path.basename(file)[:LONGEST_TEXT], line)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from virtual_cuda.hooks import from_library
 
-from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind, make_finding
 
 # All names of these modules that are there when the sandbox starts, and all methods of the classes
 # that they define.
@@ -69,12 +69,12 @@ class GuardedNames:
         """All names with their values, as they are now."""
         return [dict(each.names) for each in self._owners]
 
-    def find_replaced(self, kind: FindingKind, *snapshots: Snapshot) -> list[Finding]:
+    def find_replaced(self, kind: FindingKind, *snapshots: Snapshot) -> list[WatchFinding]:
         """Names with a value which they had in none of the snapshots, some of them, as findings.
 
         The place is that of the function which took the place of another.
         """
-        found: list[Finding] = []
+        found: list[WatchFinding] = []
         for owner, *before in zip(self._owners, *snapshots, strict=True):
             # All names at once: hardly ever has one of them changed.
             if not any(_are_the_same(owner.names, each) for each in before):

@@ -10,7 +10,7 @@ import torch
 import torch.library
 from virtual_cuda.hooks import from_library
 
-from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind, make_finding
 
 TORCHS_NAMESPACES: Final = frozenset({"aten", "prims", "prim", "_"})
 
@@ -23,7 +23,7 @@ class LibraryWatch:
 
     def __init__(self) -> None:
         """Replace the function of torch that makes libraries, for as long as the process lives."""
-        self._findings: list[Finding] = []
+        self._findings: list[WatchFinding] = []
         make_library = torch._C._dispatch_library
 
         def make_and_note(kind: str, namespace: str, *where: Any) -> Any:
@@ -42,6 +42,6 @@ class LibraryWatch:
             file = frame.f_code.co_filename
             self._findings.append(make_finding(FindingKind.UNMEASURED, what, file, frame.f_lineno))
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[WatchFinding]:
         """What was noticed so far."""
         return self._findings[:1]

@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 from virtual_cuda.hooks import HIDDEN_IN_TENSORS, from_library
 
 from gpudojo.grading import thread_tracing, watching
-from gpudojo.sandbox.tampering.findings import Finding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind, make_finding
 
-Tell = Callable[[Finding], None]
+Tell = Callable[[WatchFinding], None]
 
 MOST_REPORTS: Final = 8  # from one child
 # By Python's audit event: what student code did.
@@ -68,7 +68,7 @@ BY_PROBES: Final = frozenset({watching.KEPT, watching.HOOK})  # events that our 
 PARTS_OF_FUNCTIONS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 
 
-class Event(NamedTuple):
+class AuditEvent(NamedTuple):
     """An audit event, and the frame whose code raised it."""
 
     name: str
@@ -118,7 +118,7 @@ class Reports:
             caller = _caller_of(name, args)
             if caller is None:
                 return
-            event = Event(name, args, caller)
+            event = AuditEvent(name, args, caller)
             if name in BY_PROBES or not from_library(caller.f_code.co_filename):
                 for finding in judge(self, event):
                     self.report(finding)
@@ -127,7 +127,7 @@ class Reports:
         finally:
             self._busy.discard(thread)
 
-    def _report_handed_on(self, event: Event) -> None:
+    def _report_handed_on(self, event: AuditEvent) -> None:
         """Report a question that a library has asked without naming it: it was handed that.
 
         Such as a pool of threads. On a thread of a library's nobody knows the student's line.
@@ -145,7 +145,7 @@ class Reports:
         for finding in _findings_in(code):
             self.report(finding)
 
-    def report(self, finding: Finding) -> None:
+    def report(self, finding: WatchFinding) -> None:
         """Tell a finding, unless the same was told before, or too many that cost nothing."""
         if self._tell is None or finding.what in self._told:
             return
@@ -156,18 +156,18 @@ class Reports:
 
     # One function for each kind of event. Each yields what is to be reported.
 
-    def _judge_question(self, event: Event) -> Iterator[Finding]:
+    def _judge_question(self, event: AuditEvent) -> Iterator[WatchFinding]:
         if event.name not in TRACING or not _is_set_by_python(event.caller):
             yield _at(event.caller, EVENTS[event.name])
 
-    def _judge_frame(self, event: Event) -> Iterator[Finding]:
+    def _judge_frame(self, event: AuditEvent) -> Iterator[WatchFinding]:
         """A frame, or an attribute that leads to one, where a frame of the grader is above."""
         if event.name == "object.__getattr__" and event.args[1] not in TO_FRAMES:
             return
         if _first_frame_outside(event.caller, self._is_not_graders) is not None:
             yield _at(event.caller, "asked for a frame of the grader's call stack")
 
-    def _judge_change(self, event: Event) -> Iterator[Finding]:
+    def _judge_change(self, event: AuditEvent) -> Iterator[WatchFinding]:
         """Other code for a function, or other bases for a class, that is not the student's."""
         changed, part = event.args[0], event.args[1]
         if part not in PARTS_OF_FUNCTIONS and part != "__bases__":
@@ -185,31 +185,29 @@ class Reports:
         kind = FindingKind.FORGED if is_ours else FindingKind.UNMEASURED
         yield _at(event.caller, f"replaced the code of {name}", kind)
 
-    def _judge_import(self, event: Event) -> Iterator[Finding]:
+    def _judge_import(self, event: AuditEvent) -> Iterator[WatchFinding]:
         name = str(event.args[0])
         if _is_private(name) or name in LEADING_MODULES:
             yield _at(event.caller, f"imported {name}")
 
-    def _judge_code(self, event: Event) -> Iterator[Finding]:
+    def _judge_code(self, event: AuditEvent) -> Iterator[WatchFinding]:
         """Code with the name of a library's file: what it does would not be reported."""
         name = event.args[1]
         # A name of a class of the student's own says what it likes when it is asked.
         if type(name) is not str or from_library(name):
             yield _at(event.caller, "compiled code under the name of a library's file")
 
-    def _judge_exec(self, event: Event) -> Iterator[Finding]:
+    def _judge_exec(self, event: AuditEvent) -> Iterator[WatchFinding]:
         if not from_library(event.args[0].co_filename):
             yield from _findings_in(event.args[0])
 
-    def _judge_state(self, event: Event) -> Iterator[Finding]:
+    def _judge_state(self, event: AuditEvent) -> Iterator[WatchFinding]:
         """The state of a probe's object: only our own code asks for it."""
         asking = _first_frame_outside(event.caller, watching.__file__.__eq__)
-        if asking is None or from_library(asking.f_code.co_filename):
-            return
-        if not _runs_in_grader(asking):
+        if asking is not None and not from_library(asking.f_code.co_filename):
             yield _at(asking, "asked for what a probe has recorded")
 
-    def _judge_hook(self, event: Event) -> Iterator[Finding]:
+    def _judge_hook(self, event: AuditEvent) -> Iterator[WatchFinding]:
         """A probe's hook: only torch calls it."""
         calling = _first_frame_outside(event.caller, self._is_graders)
         if calling is not None and not from_library(calling.f_code.co_filename):
@@ -224,7 +222,7 @@ class Reports:
         return not self._is_graders(file) or file == thread_tracing.__file__
 
 
-_JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
+_JUDGES: Final[dict[str, Callable[..., Iterator[WatchFinding]]]] = {
     **dict.fromkeys(EVENTS, Reports._judge_question),
     "sys._getframe": Reports._judge_frame,
     "object.__getattr__": Reports._judge_frame,
@@ -238,19 +236,14 @@ _JUDGES: Final[dict[str, Callable[..., Iterator[Finding]]]] = {
 }
 
 
-def _runs_in_grader(frame: FrameType) -> bool:
-    """True for text that is executed in a module of ours, such as the methods of a dataclass."""
-    name = str(frame.f_globals.get("__name__"))
-    module = sys.modules.get(name)
-    return module is not None and _is_private(name) and vars(module) is frame.f_globals
-
-
 def _caller_of(event: str, args: tuple[Any, ...]) -> FrameType | None:
     """The frame whose code raised an event. None where that is C code without any below it.
 
     Functions that import a module for somebody are passed over, those of ctypes for events of
     ctypes, and the files of a package that is being imported.
     """
+    if event in BY_PROBES:
+        return sys._getframe(2)
     package = str(args[0]) if event == "import" else event
     package = package.partition(".")[0]
     frame: FrameType | None = sys._getframe(2)
@@ -289,11 +282,11 @@ def _is_set_by_python(caller: FrameType) -> bool:
     return not is_calling or is_profiling or sys.gettrace() is not None
 
 
-def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -> Finding:
+def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -> WatchFinding:
     return make_finding(kind, what, frame.f_code.co_filename, frame.f_lineno)
 
 
-def _findings_in(code: CodeType) -> Iterator[Finding]:
+def _findings_in(code: CodeType) -> Iterator[WatchFinding]:
     """What a code object, and those inside of it, name that leads to the grader."""
     for each in _codes_in(code):
         for name in _names_in(each):

@@ -8,7 +8,7 @@ from typing import Any
 from virtual_cuda import open_device
 
 from gpudojo.model.catalogue import registered_days
-from gpudojo.sandbox.tampering.findings import Finding, FindingKind
+from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind
 from gpudojo.sandbox.tampering.leftovers import Leftovers
 from gpudojo.sandbox.tampering.names import (
     MOST_TOLD,
@@ -43,7 +43,7 @@ class Watch:
         undo_patches()
         self._torchs_without_device = self._torchs.take_snapshot()
         self._own_without_device = self._own.take_snapshot()
-        self._replaced_by_file: list[Finding] = []
+        self._replaced_by_file: list[WatchFinding] = []
         self._reports = Reports(folders_of(packages))
 
     def tell_to(self, tell: Tell) -> None:
@@ -82,13 +82,13 @@ class Watch:
             self._own.put_back(own_before)
             self._reports.put_back_functions()
 
-    def take_replaced(self) -> list[Finding]:
+    def take_replaced(self) -> list[WatchFinding]:
         """What files have replaced since this was asked last."""
         replaced = self._replaced_by_file[:MOST_TOLD]
         self._replaced_by_file.clear()
         return replaced
 
-    def end_function(self) -> list[Finding]:
+    def end_function(self) -> list[WatchFinding]:
         """What calls of a function have replaced. Everything is put back."""
         torchs = self._torchs.find_replaced(
             FindingKind.UNMEASURED, self._torchs_with_device, self._torchs_without_device

@@ -15,7 +15,7 @@ import pytest
 import torch
 from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.moving_batches import batches
-from gpudojo.sandbox.tampering.findings import Finding, FindingKind
+from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind
 from gpudojo.sandbox.tampering.names import (
     GuardedNames,
     Owner,
@@ -62,15 +62,15 @@ def guard(*owners: Any) -> GuardedNames:
     return GuardedNames(Owner(each.__name__, each, vars(each)) for each in owners)
 
 
-def find_replaced(names: GuardedNames, *snapshots: Snapshot) -> list[Finding]:
+def find_replaced(names: GuardedNames, *snapshots: Snapshot) -> list[WatchFinding]:
     return names.find_replaced(FindingKind.REPORTED, *snapshots)
 
 
-def replaced(name: str, file: str, line: int | None) -> Finding:
-    return Finding(FindingKind.REPORTED, f"replaced {name}", Path(file).name, line)
+def replaced(name: str, file: str, line: int | None) -> WatchFinding:
+    return WatchFinding(FindingKind.REPORTED, f"replaced {name}", Path(file).name, line)
 
 
-def names_of(found: list[Finding]) -> list[str]:
+def names_of(found: list[WatchFinding]) -> list[str]:
     return [each.what.removeprefix("replaced ") for each in found]
 
 
