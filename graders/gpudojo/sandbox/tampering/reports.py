@@ -242,10 +242,11 @@ def _caller_of(event: str, args: tuple[Any, ...]) -> FrameType | None:
     Functions that import a module for somebody are passed over, those of ctypes for events of
     ctypes, and the files of a package that is being imported.
     """
-    if event in BY_PROBES:
-        return sys._getframe(2)
-    package = str(args[0]) if event == "import" else event
-    package = package.partition(".")[0]
+    package = ""
+    if event == "import":
+        package = str(args[0]).partition(".")[0]
+    elif event.startswith("ctypes."):
+        package = "ctypes"
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -63,9 +63,12 @@ def run_snippet(watch: Any, snippet: Snippet, lines: list[str]) -> None:
 
 
 def main() -> None:
+    from gpudojo.model.catalogue import exercises_of
     from gpudojo.sandbox.tampering.stacks import forget_greenlets
     from gpudojo.sandbox.tampering.watch import Watch
     from virtual_cuda.hooks import keep_patches
+
+    exercises_of("day8")
 
     with keep_patches() as undo_patches:
         watch = Watch(undo_patches)
