@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from virtual_cuda.hooks import from_library
 
-from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding, make_finding
 
 # All names of these modules that are there when the sandbox starts, and all methods of the classes
 # that they define.

@@ -10,7 +10,7 @@ import torch
 import torch.library
 from virtual_cuda.hooks import from_library
 
-from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding, make_finding
 
 TORCHS_NAMESPACES: Final = frozenset({"aten", "prims", "prim", "_"})
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from virtual_cuda.hooks import HIDDEN_IN_TENSORS, from_library
 
 from gpudojo.grading import thread_tracing, watching
-from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind, make_finding
+from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding, make_finding
 
 Tell = Callable[[WatchFinding], None]
 

@@ -8,7 +8,7 @@ from typing import Any
 from virtual_cuda import open_device
 
 from gpudojo.model.catalogue import registered_days
-from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind
+from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding
 from gpudojo.sandbox.tampering.leftovers import Leftovers
 from gpudojo.sandbox.tampering.names import (
     MOST_TOLD,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.moving_batches import batches
-from gpudojo.sandbox.tampering.findings import WatchFinding, FindingKind
+from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding
 from gpudojo.sandbox.tampering.names import (
     GuardedNames,
     Owner,
