@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,6 +37,7 @@ def make_sender(
     student code has replaced meanwhile, as `end_function` tells it. What a probe saw is encoded
     when the function gets it, before more student code runs.
     """
+    assert sys.platform != "win32"  # which has neither children nor these signals
     keyed_hash = hashlib.blake2b(key=key, digest_size=protocol.TOKEN)
     # By local names: student code may replace those of modules. A closure, since it could replace
     # a method.
