@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from virtual_cuda.modelled_time import modelled_time as modelled_time
     from virtual_cuda.patching import Patch as Patch
     from virtual_cuda.patching import patch as patch
+    from virtual_cuda.patching import patches_in_force as patches_in_force
     from virtual_cuda.real import device_count as device_count
     from virtual_cuda.real import device_failure as device_failure
     from virtual_cuda.real import limit_memory as limit_memory
@@ -74,6 +75,7 @@ _HOMES: Final = {
     "parse_size": "sizes",
     "patch": "patching",
     "patch_imported_names": "imported_names",
+    "patches_in_force": "patching",
     "run_script": "__main__",
     "virtual_mps": "torch_api.other_machines",
     "what_limits": "clock.advice",

@@ -51,6 +51,9 @@ MOST_TOLD: Final = 4  # replaced names, at once
 Snapshot = list[dict[str, Any]]  # the names and values of each owner
 
 
+Patched = Mapping[tuple[int, str], Any]  # by the identity of an owner and a name: the value
+
+
 class Owner(NamedTuple):
     """A module or class whose names are guarded."""
 
@@ -69,18 +72,24 @@ class GuardedNames:
         """All names with their values, as they are now."""
         return [dict(each.names) for each in self._owners]
 
-    def find_replaced(self, kind: FindingKind, *snapshots: Snapshot) -> list[WatchFinding]:
+    def find_replaced(
+        self, kind: FindingKind, *snapshots: Snapshot, patched: Patched | None = None
+    ) -> list[WatchFinding]:
         """Names with a value which they had in none of the snapshots, some of them, as findings.
 
-        The place is that of the function which took the place of another.
+        The place is that of the function which took the place of another. `patched` has values
+        that are right, too.
         """
         found: list[WatchFinding] = []
         for owner, *before in zip(self._owners, *snapshots, strict=True):
             # All names at once: hardly ever has one of them changed.
             if not any(_are_the_same(owner.names, each) for each in before):
                 for name in _replaced_names(owner, before):
+                    now = owner.names.get(name)
+                    if patched and patched.get((id(owner.owner), name)) is now:
+                        continue
                     what = f"replaced {owner.label}.{name}"
-                    found.append(make_finding(kind, what, *_place_of(owner.names.get(name))))
+                    found.append(make_finding(kind, what, *_place_of(now)))
         return found[:MOST_TOLD]
 
     def put_back(self, snapshot: Snapshot) -> None:

@@ -7,6 +7,7 @@ reported.
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import importlib
 import os
@@ -49,6 +50,8 @@ TRACING: Final = ("sys.settrace", "sys.setprofile", "sys.monitoring.register_cal
 TO_FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 # Questions that a library asks for student code where it is only handed the function.
 HANDED_ON: Final = ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames")
+# Events that functions of Python's raise for whoever calls them.
+FOR_SOMEBODY: Final = ("import", "exec", "ctypes.")
 IMPORTING: Final = "<frozen importlib"  # how the names of Python's own importing files begin
 # Modules that lead from one stack to another, or into Python's memory.
 LEADING_MODULES: Final = frozenset(
@@ -110,20 +113,25 @@ class Reports:
         judge = _JUDGES.get(name)
         if judge is None or self._tell is None:
             return
+        if name == "object.__getattr__" and args[1] not in TO_FRAMES:
+            return  # torch asks functions for their code all the time
         thread = get_ident()
         if thread in self._busy:
             return
         self._busy.add(thread)
         try:
-            caller = _caller_of(name, args)
+            # By far the most are our own, which want a line for the ledger: these end here.
+            caller: FrameType | None = sys._getframe(1)
+            if name.startswith(FOR_SOMEBODY):
+                caller = _frame_that_wants(name, caller)
             if caller is None:
                 return
-            event = AuditEvent(name, args, caller)
-            if name in BY_PROBES or not from_library(caller.f_code.co_filename):
-                for finding in judge(self, event):
+            is_librarys = from_library(caller.f_code.co_filename)
+            if is_librarys and name in HANDED_ON:
+                self._report_handed_on(AuditEvent(name, args, caller))
+            elif not is_librarys or name in BY_PROBES:
+                for finding in judge(self, AuditEvent(name, args, caller)):
                     self.report(finding)
-            elif name in HANDED_ON:
-                self._report_handed_on(event)
         finally:
             self._busy.discard(thread)
 
@@ -236,25 +244,13 @@ _JUDGES: Final[dict[str, Callable[..., Iterator[WatchFinding]]]] = {
 }
 
 
-def _caller_of(event: str, args: tuple[Any, ...]) -> FrameType | None:
-    """The frame whose code raised an event. None where that is C code without any below it.
-
-    Functions that import a module for somebody are passed over, those of ctypes for events of
-    ctypes, and the files of a package that is being imported.
-    """
-    package = ""
-    if event == "import":
-        package = str(args[0]).partition(".")[0]
-    elif event.startswith("ctypes."):
-        package = "ctypes"
-    frame: FrameType | None = sys._getframe(2)
+def _frame_that_wants(event: str, frame: FrameType | None) -> FrameType | None:
+    """This frame, or the first above it that is not importing, nor of ctypes for its events."""
     while frame is not None:
         file = frame.f_code.co_filename
         is_importing = file == importlib.__file__ or file.startswith(IMPORTING)
-        is_of_package = str(frame.f_globals.get("__name__")).partition(".")[0] == package
-        passes_import = is_importing and event in ("import", "exec")
-        passes_package = is_of_package and from_library(file)
-        if not passes_import and not passes_package:
+        is_ctypes = event.startswith("ctypes.") and file == ctypes.__file__
+        if not is_importing and not is_ctypes:
             break
         frame = frame.f_back
     return frame

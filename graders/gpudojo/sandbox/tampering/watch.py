@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from virtual_cuda import open_device
+from virtual_cuda.hooks import patches_in_force
 
 from gpudojo.model.catalogue import registered_days
 from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding
@@ -36,7 +37,7 @@ class Watch:
         self._libraries = LibraryWatch()
         self._torchs = GuardedNames(owners_in_torch_and_python())
         self._own = GuardedNames(owners_in_packages(packages))
-        # An open device has names of its own in torch, always the same ones.
+        # An open device has names of its own in torch, mostly the same ones.
         with open_device("virtual"):
             self._torchs_with_device = self._torchs.take_snapshot()
             self._own_with_device = self._own.take_snapshot()
@@ -90,8 +91,13 @@ class Watch:
 
     def end_function(self) -> list[WatchFinding]:
         """What calls of a function have replaced. Everything is put back."""
+        # Where torch's settings changed meanwhile, the device has made new patches.
+        patched = {(id(each.owner), each.name): each.put for each in patches_in_force()}
         torchs = self._torchs.find_replaced(
-            FindingKind.UNMEASURED, self._torchs_with_device, self._torchs_without_device
+            FindingKind.UNMEASURED,
+            self._torchs_with_device,
+            self._torchs_without_device,
+            patched=patched,
         )
         own = self._own.find_replaced(
             FindingKind.FORGED, self._own_with_device, self._own_without_device
