@@ -7,7 +7,6 @@ reported.
 
 from __future__ import annotations
 
-import ctypes
 import dis
 import importlib
 import os
@@ -123,7 +122,8 @@ class Reports:
             # By far the most are our own, which want a line for the ledger: these end here.
             caller: FrameType | None = sys._getframe(1)
             if name.startswith(FOR_SOMEBODY):
-                caller = _frame_that_wants(name, caller)
+                wanted = str(args[0]) if name == "import" else name
+                caller = _frame_that_wants(wanted, caller)
             if caller is None:
                 return
             is_librarys = from_library(caller.f_code.co_filename)
@@ -244,13 +244,19 @@ _JUDGES: Final[dict[str, Callable[..., Iterator[WatchFinding]]]] = {
 }
 
 
-def _frame_that_wants(event: str, frame: FrameType | None) -> FrameType | None:
-    """This frame, or the first above it that is not importing, nor of ctypes for its events."""
+def _frame_that_wants(wanted: str, frame: FrameType | None) -> FrameType | None:
+    """This frame, or the first above it that wants a module or a function of ctypes for itself.
+
+    Passed over are frames that import for somebody, and those of the package that is wanted, unless
+    that is ours.
+    """
+    package = wanted.partition(".")[0]
     while frame is not None:
         file = frame.f_code.co_filename
         is_importing = file == importlib.__file__ or file.startswith(IMPORTING)
-        is_ctypes = event.startswith("ctypes.") and file == ctypes.__file__
-        if not is_importing and not is_ctypes:
+        home = str(frame.f_globals.get("__name__")).partition(".")[0]
+        is_of_package = home == package and home not in OWN_PACKAGES and from_library(file)
+        if not is_importing and not is_of_package:
             break
         frame = frame.f_back
     return frame
