@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from gpudojo.classes.child_scheduler import ChildScheduler
 from gpudojo.classes.runners import GradingTask, Progress
@@ -12,6 +14,8 @@ from gpudojo.sandbox.fork_client import ForkClient
 from gpudojo.sandbox.layers import Layers
 from gpudojo.sandbox.protocol import RunOptions
 from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, device_files, room_for
+
+VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"  # the variable that hides GPUs from programs
 
 
 class LocalRunner:
@@ -74,6 +78,11 @@ def fork_client_for(bench: str) -> ForkClient:
         raise BadClass(
             "--bench cuda needs an NVIDIA GPU, and this machine has none; "
             "--bench virtual needs none"
+        )
+    if bench == "cuda" and os.environ.get(VISIBLE_GPUS) in ("", "-1"):
+        raise BadClass(
+            "--bench cuda needs an NVIDIA GPU, and this machine has none that "
+            f"{VISIBLE_GPUS} lets programs see"
         )
     if bench == "mps" and sys.platform != "darwin":
         raise BadClass("--bench mps needs a Mac; --bench virtual is a CUDA device on any machine")

@@ -21,6 +21,7 @@ import pytest
 from gpudojo.classes.child_scheduler import ChildScheduler
 from gpudojo.classes.records import Record
 from gpudojo.classes.runners import GradingTask
+from gpudojo.model.errors import BadClass
 from gpudojo.model.time_outs import still_running_after
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes
 
@@ -325,3 +326,15 @@ def test_a_stop_is_noticed_before_what_has_arrived_meanwhile_is_taken_in() -> No
     scheduler._finish_child(ChildExit(1, 0, 0, 0.0))
     assert run.steps == ["received", "put off by 12", "received", "ended"]
     assert scheduler.under_way == {}
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_a_gpu_that_is_hidden_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    from gpudojo.classes.local_runner import fork_client_for
+
+    monkeypatch.setattr("gpudojo.classes.local_runner.device_files", lambda: ["/dev/nvidia0"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    with pytest.raises(BadClass, match="none that CUDA_VISIBLE_DEVICES lets programs see"):
+        fork_client_for("cuda")
