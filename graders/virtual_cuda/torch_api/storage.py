@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.hidden import hidden_attribute
+from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 from virtual_cuda.device.state import CUDA, Block, VirtualDevice, find_open_device
 from virtual_cuda.device.tensor import Tensor, update_shell, wrap
 from virtual_cuda.internals import find_internal
@@ -42,6 +43,9 @@ def _address_in(block: Block, offset: int) -> int:
     return block.device.memory.make_layout().spot_of(block).address + offset
 
 
+_attributes_of: Final = vars(torch.UntypedStorage)["__dict__"].__get__
+
+
 class UntypedStorage(torch.UntypedStorage):
     """A storage on a virtual device."""
 
@@ -50,6 +54,12 @@ class UntypedStorage(torch.UntypedStorage):
     __setattr__ = object.__setattr__
 
     _virtual_block: Block
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        """The attributes that a program has set; none of ours. It is a copy."""
+        attributes = _attributes_of(self)
+        return {name: attributes[name] for name in attributes if name not in HIDDEN_IN_TENSORS}
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]

@@ -165,3 +165,11 @@ def test_tensors_share_their_memory_with_other_processes(before: str) -> None:
         assert x.tolist() == [[1, 3, 4], [3, 5, 6]]
         if storage is not None:
             assert storage.device.type == "cuda"
+
+
+def test_a_storage_has_no_attributes_but_those_that_a_program_has_set() -> None:
+    with virtual_cuda():
+        storage = torch.ones(2, device="cuda").untyped_storage()
+        assert vars(storage) == {}
+        storage.name = "mine"
+        assert vars(storage) == {"name": "mine"}
