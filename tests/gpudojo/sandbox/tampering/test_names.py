@@ -219,18 +219,16 @@ def test_a_function_that_torchs_compiler_replaces_itself_is_none(monkeypatch: Pa
     """A function of torch's own, under its own name, and nobody else's."""
     names = GuardedNames(owners_in_torch_and_python())
     before = names.take_snapshot()
-    code = torch.manual_seed.__code__
-    torchs_own = types.FunctionType(code, {"__name__": "torch.random"}, "manual_seed")
-    monkeypatch.setattr(torch, "manual_seed", torchs_own)
+    code = torch.typename.__code__
+    torchs_own = types.FunctionType(code, {"__name__": "torch"}, "typename")
+    monkeypatch.setattr(torch, "typename", torchs_own)
     assert find_replaced(names, before) == []
     monkeypatch.setattr(torch, "is_tensor", torchs_own)
     assert names_of(find_replaced(names, before)) == ["torch.is_tensor"]
     monkeypatch.undo()
-    students = types.FunctionType(
-        wrap_function.__code__, {"__name__": "torch._dynamo"}, "manual_seed"
-    )
-    monkeypatch.setattr(torch, "manual_seed", students)
-    assert names_of(find_replaced(names, before)) == ["torch.manual_seed"]
+    students = types.FunctionType(wrap_function.__code__, {"__name__": "torch._dynamo"}, "typename")
+    monkeypatch.setattr(torch, "typename", students)
+    assert names_of(find_replaced(names, before)) == ["torch.typename"]
 
 
 def test_what_honest_code_does_is_no_replacement() -> None:
