@@ -210,6 +210,16 @@ class Watching:
         self.deeds.pop(len(self.told), lambda: None)()
 
 
+def course_for(out: Path) -> Path:
+    """Write the course file of a class, and return its path.
+
+    One reference for all: which comes when would else depend on what is in the files.
+    """
+    course = out.parent / f"{out.name}-course.toml"
+    course.write_text('seed = "per-class"\n', encoding="utf-8")
+    return course
+
+
 def grade(
     class_: Path | list[Path],
     out: Path,
@@ -225,10 +235,7 @@ def grade(
         None if address is None else Cluster(address, wait, more.get("require_isolation", False))
     )
     class_ = class_ if isinstance(class_, list) else [class_]
-    # One reference for all: which comes when would else depend on what is in the files.
-    course = out.parent / f"{out.name}-course.toml"
-    course.write_text('seed = "per-class"\n', encoding="utf-8")
-    more.setdefault("course", course)
+    more.setdefault("course", course_for(out))
     options = GradingOptions(submissions=class_, out=out, reference=REFERENCE, **more)
     outcome = ClassGrading(options, watcher, runner).run()
     return outcome, watcher, read(out / "results.json")

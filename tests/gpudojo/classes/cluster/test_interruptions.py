@@ -28,6 +28,7 @@ from tests.gpudojo.classes.cluster.machines import (
     Watching,
     alive,
     below,
+    course_for,
     grade,
     rows,
     until,
@@ -178,6 +179,8 @@ def test_a_stopped_command_says_so_and_can_be_resumed(
         str(tmp_path),
         "--seed",
         "secret",
+        "--course",
+        str(course_for(tmp_path)),
     ]
     command += ["--time-limit", "3", *(word for name in sorted(ONLY) for word in ("--only", name))]
     process = subprocess.Popen(
