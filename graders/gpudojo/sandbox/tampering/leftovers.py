@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
 from virtual_cuda.hooks import operator_hooks
 
 # What torch calls for every module and every optimizer: tables in these modules, by how they begin.
 _HOLDERS: Final = ("torch.nn.modules.module", "torch.optim.optimizer")
 _TABLES_BEGIN: Final = "_global"
+_COMPILER: Final = "torch._C._dynamo.eval_frame"  # the module that hands frames to torch's compiler
 _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
 
 
@@ -58,16 +58,18 @@ def _tables_of_hooks() -> list[dict[Any, Any]]:
 
 
 def _remove_tracers(tracer: Any, profiler: Any) -> None:
-    """Remove a tracer and a profiler that were not there before.
+    """Remove a tracer and a profiler that were not there before, and a callback of the compiler.
 
-    One of the grader's own is not set again: what it counts would have a gap.
+    One of the grader's own is not set again: what it counts would have a gap. A release of torch
+    that does not tell of such a callback keeps it.
     """
     if sys.gettrace() is not tracer:
         sys.settrace(None)
     if sys.getprofile() is not profiler:
         sys.setprofile(None)
-    compiler = torch._C._dynamo.eval_frame
-    if compiler.get_eval_frame_callback():  # None or False where nothing is being compiled
+    compiler: Any = sys.modules.get(_COMPILER)
+    find_callback = getattr(compiler, "get_eval_frame_callback", None)
+    if find_callback is not None and find_callback():  # None or False where nothing is compiled
         compiler.set_eval_frame(None)
 
 

@@ -49,8 +49,6 @@ _MISSING: Final = object()
 MOST_TOLD: Final = 4  # replaced names, at once
 
 Snapshot = list[dict[str, Any]]  # the names and values of each owner
-
-
 Patched = Mapping[tuple[int, str], Any]  # by the identity of an owner and a name: the value
 
 

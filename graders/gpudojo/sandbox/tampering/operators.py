@@ -22,9 +22,14 @@ class LibraryWatch:
     """
 
     def __init__(self) -> None:
-        """Replace the function of torch that makes libraries, for as long as the process lives."""
+        """Replace the function of torch that makes libraries, for as long as the process lives.
+
+        In a release of torch without that function, nothing is noticed.
+        """
         self._findings: list[WatchFinding] = []
-        make_library = torch._C._dispatch_library
+        make_library: Any = getattr(torch._C, "_dispatch_library", None)
+        if make_library is None:
+            return
 
         def make_and_note(kind: str, namespace: str, *where: Any) -> Any:
             if namespace in TORCHS_NAMESPACES:

@@ -170,8 +170,6 @@ class Reports:
 
     def _judge_frame(self, event: AuditEvent) -> Iterator[WatchFinding]:
         """A frame, or an attribute that leads to one, where a frame of the grader is above."""
-        if event.name == "object.__getattr__" and event.args[1] not in TO_FRAMES:
-            return
         if _first_frame_outside(event.caller, self._is_not_graders) is not None:
             yield _at(event.caller, "asked for a frame of the grader's call stack")
 
@@ -274,7 +272,8 @@ def _is_set_by_python(caller: FrameType) -> bool:
     """True where Python sets or removes a tracer or profiler, and student code does not.
 
     It removes a tracer that has raised, such as ours at the end of the time, or a debugger's.
-    cProfile, which runs nothing of the student's, sets its own from C.
+    cProfile, which runs nothing of the student's, sets its own from C. A Python whose opcodes for
+    calls have other names than CALL would keep silent about tracers that are set by other names.
     """
     names = caller.f_code.co_names
     if "settrace" in names or "setprofile" in names:
