@@ -1,5 +1,5 @@
-"""Kept solutions in a class: none needs review, right or wrong, but those that replace a name of
-torch.
+"""Kept solutions in a class: none needs review, right or wrong, but one that replaces a name of
+torch during a call. What a file replaces is put back.
 """
 
 from __future__ import annotations
@@ -23,10 +23,6 @@ HERE = Path(__file__).parent
 REFERENCE = ROOT / "reference" / HERE.name
 # By the name of a solution: what needs review, and why that is right.
 ON_PURPOSE = {
-    "wrong/gray_patched_clock.py": (
-        "torch.cuda.synchronize",
-        "it stops every clock, and waits of the device",
-    ),
     "wrong/gray_slowed_loop.py": ("torch.zeros", "it makes the loop slow that it is timed against"),
 }
 
