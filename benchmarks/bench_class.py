@@ -33,7 +33,7 @@ from typing import Any
 from gpudojo.authoring import sample_class
 from gpudojo.classes.store import Store
 
-from benchmarks.dojo_command import ROOT, dojo_command, grade_command
+from benchmarks.commands import ROOT, dojo_command, grade_command
 from benchmarks.tables import Table, benchmark_parser, core_count, format_ratio
 
 SEED = "benchmark"

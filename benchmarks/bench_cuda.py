@@ -31,7 +31,7 @@ from gpudojo.sandbox.layers import Layers, describe_layers
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.dojo_command import ROOT, grade_command
+from benchmarks.commands import ROOT, grade_command
 
 SEED = "a secret of the benchmark"
 

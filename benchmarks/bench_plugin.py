@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.processor_time import processor_seconds_of_children
+from benchmarks.commands import ROOT, run_and_time
 from benchmarks.tables import Table, benchmark_parser, format_ratio
 
-ROOT = Path(__file__).resolve().parents[1]
 FILES = 20
 TESTS = 10
 PLUGINS = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin")
@@ -71,17 +68,11 @@ def time_run(folder: Path, plugins: tuple[str, ...]) -> RunFigures:
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider"]
     for plugin in plugins:
         command += ["-p", plugin]
-    processor_before = processor_seconds_of_children()
-    start = time.perf_counter()
-    run = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    seconds = time.perf_counter() - start
-    processor = processor_seconds_of_children() - processor_before
-    if run.returncode or f"{FILES * TESTS} passed" not in run.stdout:
-        raise SystemExit(run.stdout[-2000:] + run.stderr[-2000:])
-    _, _, rest = run.stdout.rpartition("modules:")
-    return RunFigures(seconds, processor, int(rest.split()[0]))
+    run = run_and_time(command, folder, environment)
+    if run.code or f"{FILES * TESTS} passed" not in run.output:
+        raise SystemExit(run.output[-4000:])
+    _, _, rest = run.output.rpartition("modules:")
+    return RunFigures(run.wall, run.cpu, int(rest.split()[0]))
 
 
 def table_of_runs(runs_by_way: dict[str, list[RunFigures]]) -> Table:

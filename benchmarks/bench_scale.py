@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.dojo_command import ROOT, start_dojo
+from benchmarks.commands import ROOT, start_dojo
 from benchmarks.tables import Table, benchmark_parser, core_count
 
 MIB = 1 << 20

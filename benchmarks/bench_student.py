@@ -15,19 +15,16 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.processor_time import processor_seconds_of_children
+from benchmarks.commands import ROOT, run_and_time
 from benchmarks.tables import Table, benchmark_parser, format_ratio
 
-ROOT = Path(__file__).resolve().parents[1]
 IMPORT = "python -c 'import torch'"
 FUNCTION = "train_epoch"
 PLUGINS: Final = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin", "pytest_timeout")
@@ -136,23 +133,12 @@ def time_command(
     Raises SystemExit if the command failed. With `failures_allowed`, exit code 1, that of pytest
     after failed tests, is none.
     """
-    cpu_before = processor_seconds_of_children()
-    began = time.perf_counter()
-    run = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    wall = time.perf_counter() - began
-    cpu = processor_seconds_of_children() - cpu_before
+    run = run_and_time(command, folder, environment)
     allowed = (0, 1) if failures_allowed else (0,)
-    if run.returncode not in allowed:
-        output = run.stdout.decode(errors="replace")
-        raise SystemExit(f"{' '.join(command)} ended with {run.returncode}:\n{output[-2000:]}")
-    return Wait(wall, cpu)
+    if run.code not in allowed:
+        text = f"{' '.join(command)} ended with {run.code}:\n{run.output[-2000:]}"
+        raise SystemExit(text)
+    return Wait(run.wall, run.cpu)
 
 
 def table_of_waits(waits_by_title: dict[str, list[Wait]]) -> Table:

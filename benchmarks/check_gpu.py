@@ -28,7 +28,7 @@ from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
 
 from benchmarks.bench_cuda import differences_of_rows
-from benchmarks.dojo_command import ROOT, dojo_command, grade_command
+from benchmarks.commands import ROOT, dojo_command, grade_command, start_command
 from benchmarks.tables import Table, benchmark_parser
 
 DAY: Final = "day8"
@@ -111,17 +111,7 @@ def environment_with(visible: str | None, **more: str) -> dict[str, str]:
 
 def run_command(command: list[str], deadline: Deadline, environment: dict[str, str]) -> Finished:
     """Run a command in the repository's folder. It is killed when the part's time is over."""
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    process = start_command(command, ROOT, environment, own_session=True)
     try:
         output, _ = process.communicate(timeout=deadline.left())
     except subprocess.TimeoutExpired:

@@ -25,7 +25,8 @@ from typing import Any, Final
 
 from gpudojo.authoring import sample_class
 
-from benchmarks.dojo_command import ROOT, grade_command
+from benchmarks.commands import ROOT, grade_command
+from benchmarks.processes import depths_below
 
 MEASURED = ("seconds", "peak_bytes", "output", "graded_at")
 
@@ -90,28 +91,6 @@ def _differ_in_content(check: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _describe_check(check: dict[str, Any]) -> str:
     return f"{check['outcome']} {check.get('message', '')}".strip()
-
-
-def depths_below(pid: int) -> dict[int, int]:
-    """Every descendant of a process, with its depth."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            text = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace")
-            _, _, fields = text.rpartition(")")
-            parents[int(name)] = int(fields.split()[1])
-        except (OSError, ValueError, IndexError):  # it has ended meanwhile
-            continue
-    depths: dict[int, int] = {}
-    depth = 1
-    generation = [process for process, parent in parents.items() if parent == pid]
-    while generation:
-        depths.update(dict.fromkeys(generation, depth))
-        generation = [process for process, parent in parents.items() if parent in generation]
-        depth += 1
-    return depths
 
 
 NAMES: Final = {0: "the grader", 1: "the launcher", 2: "the fork server", 3: "a submission"}

@@ -21,15 +21,15 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.dojo_command import ROOT
+from benchmarks.commands import ROOT
 from benchmarks.kill_loop import (
     class_command,
-    depths_below,
     describe_differences,
     grade_in_peace,
     make_class,
     read_results,
 )
+from benchmarks.processes import depths_below
 
 # Without these a worker listens to the whole network, and runs what it is sent from there.
 LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")

@@ -1,8 +1,8 @@
 """What a command costs: its time, and processor time and peak memory of it and all it starts.
 
-Run as a script it stands between: it starts the command, adopts whatever the command leaves behind,
-so that no child's processor time is lost, and looks at the memory of the whole tree four times a
-second. Linux only.
+A process stands between: it starts the command, adopts whatever the command leaves behind, so that
+no child's processor time is lost, and looks at the memory of the whole tree four times a second.
+Linux only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.commands import ROOT, start_command
+from benchmarks.processes import depths_below
+
 POLL_SECONDS = 0.01
 SECONDS_BETWEEN_LOOKS = 0.25  # at the memory
 ORPHAN_SECONDS = 10.0  # for what the command leaves behind
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+# Without site-packages and the caller's variables, which are the command's and may hide ours.
+BETWEEN = "import sys; sys.path.insert(0, sys.argv[1]); from benchmarks import measuring; "
+BETWEEN += "measuring.run_and_report(*sys.argv[2:])"
 
 
 @dataclass(frozen=True)
@@ -45,18 +51,11 @@ def measure_command(
     After `limit` seconds it is ended with all that it has started. Raises RuntimeError then, and
     for a command that cannot be started.
     """
+    between = [sys.executable, "-S", "-E", "-c", BETWEEN, str(ROOT)]
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
-        run = subprocess.run(
-            [sys.executable, "-S", "-E", __file__, str(report), str(limit), *command],
-            cwd=cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        output = run.stdout.decode(errors="replace")
+        process = start_command([*between, str(report), str(limit), *command], cwd, environment)
+        output, _ = process.communicate()
         if not report.exists():
             raise RuntimeError(f"{command[0]} could not be started: {output[-500:]}")
         figures = json.loads(report.read_text(encoding="utf-8"))
@@ -66,34 +65,6 @@ def measure_command(
 
 
 # ---- the process between -------------------------------------------------------------------------
-
-
-def descendants_of(root: int) -> list[int]:
-    """The numbers of all processes that a process has started, and those that they have."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            parent = _parent_of(int(name))
-            children.setdefault(parent, []).append(int(name))
-    found = []
-    generation = children.get(root, [])
-    while generation:
-        found += generation
-        next_generation = []
-        for process in generation:
-            next_generation += children.get(process, [])
-        generation = next_generation
-    return found
-
-
-def _parent_of(process: int) -> int:
-    """The number of a process's parent; 0 if the process has ended meanwhile."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
-        _, _, fields = text.rpartition(")")
-        return int(fields.split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _memory_of(process: int) -> int:
@@ -111,12 +82,12 @@ def _memory_of(process: int) -> int:
 
 
 def _end_descendants() -> None:
-    for process in descendants_of(os.getpid()):
+    for process in depths_below(os.getpid()):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             os.kill(process, signal.SIGKILL)
 
 
-def _run_and_report(report: Path, limit: float, command: list[str]) -> None:
+def run_and_report(report: str, limit: str, *command: str) -> None:
     """Run a command, wait for all that it starts, and write the figures to `report`."""
     ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)
     began = time.perf_counter()
@@ -127,11 +98,11 @@ def _run_and_report(report: Path, limit: float, command: list[str]) -> None:
     code = None
     while True:
         now = time.perf_counter()
-        allowed = limit if code is None else wall + ORPHAN_SECONDS
+        allowed = float(limit) if code is None else wall + ORPHAN_SECONDS
         if now - began > allowed:
             _end_descendants()
         if now - last_look > SECONDS_BETWEEN_LOOKS:
-            memory = sum(_memory_of(each) for each in descendants_of(os.getpid()))
+            memory = sum(_memory_of(each) for each in depths_below(os.getpid()))
             peak = max(peak, memory)
             last_look = now
         try:
@@ -147,8 +118,4 @@ def _run_and_report(report: Path, limit: float, command: list[str]) -> None:
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = spent.ru_utime + spent.ru_stime
     figures = {"wall": wall, "cpu": cpu, "peak": peak, "code": code}
-    report.write_text(json.dumps(figures), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    _run_and_report(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    Path(report).write_text(json.dumps(figures), encoding="utf-8")
