@@ -34,10 +34,17 @@ class Bar:
 
 def draw_bars(title: str, entries: Sequence[Bar]) -> Markup:
     """Draw horizontal bars; the largest value is the longest."""
-    descriptions = [f"{entry.label}: {entry.told}" for entry in entries]
-    label = f"{title}. {'; '.join(descriptions)}"
-    most = _largest_or_1([entry.value for entry in entries])
-    return draw_chart("bars", label=label, entries=entries, most=most)
+    descriptions = []
+    values = []
+    for entry in entries:
+        descriptions.append(f"{entry.label}: {entry.told}")
+        values.append(entry.value)
+    return draw_chart(
+        "bars",
+        label=f"{title}. {'; '.join(descriptions)}",
+        entries=entries,
+        most=_largest_or_1(values),
+    )
 
 
 def _largest_or_1(values: Sequence[float]) -> float:
@@ -48,14 +55,14 @@ def _largest_or_1(values: Sequence[float]) -> float:
 def draw_histogram(scores: Sequence[float], most: float, clickable: bool = False) -> Markup:
     """Draw the score distribution, in ten equal steps of the points.
 
-    A script lets a clickable bar show whose it is.
+    `most` are the points that can be had. A script lets a clickable bar show whose it is.
     """
     counts = [0] * 10
     for score in scores:
         step = 0
         if most > 0:
-            step = min(int(10 * score / most), 9)
-        counts[step] += 1
+            step = int(10 * score / most)
+        counts[min(step, 9)] += 1
     edges = [most * number / 10 for number in range(11)]
     spans = []
     descriptions = []
@@ -86,8 +93,9 @@ class Dot(NamedTuple):
 def draw_scatter(dots: Sequence[Dot]) -> Markup:
     """Draw one dot per submission: how long it took, and how much memory."""
     longest = _largest_or_1([dot.seconds for dot in dots])
-    largest = _largest_or_1([dot.bytes for dot in dots])
-    smallest = min([dot.bytes for dot in dots], default=0)
+    sizes = [dot.bytes for dot in dots]
+    smallest = min(sizes, default=0)
+    largest = _largest_or_1(sizes)
     # Graded ones first: the others are drawn over them.
     kinds = {dot.kind for dot in dots}
     drawn_first = sorted(kinds & {"graded"})
@@ -110,14 +118,17 @@ def _levels_of_memory(smallest: float, largest: float) -> list[tuple[float, str]
 
     They are told in the largest unit of which the largest value is one at least.
     """
-    unit = 0
-    while unit + 1 < len(SIZES) and largest >= 1024 ** (unit + 1):
-        unit += 1
-    bytes_of_unit = 1024**unit
+    unit, *larger_units = SIZES
+    bytes_of_unit = 1
+    for larger_unit in larger_units:
+        if largest < 1024 * bytes_of_unit:
+            break
+        unit = larger_unit
+        bytes_of_unit *= 1024
     levels = []
     for level in levels_around(smallest / bytes_of_unit, largest / bytes_of_unit):
-        label = f"{level:g} {SIZES[unit]}"
-        levels.append((level * bytes_of_unit, label))
+        level_in_bytes = level * bytes_of_unit
+        levels.append((level_in_bytes, f"{level:g} {unit}"))
     return levels
 
 
@@ -135,8 +146,9 @@ def _round_step(span: float) -> float:
 def _marks_up_to(highest: float) -> list[float]:
     """Return about four round numbers up to the highest, from 0."""
     step = _round_step(highest)
-    if highest == int(highest) and step < 1 and highest <= 5:
-        step = 1  # there is no half submission
+    is_small_count = highest == int(highest) and highest <= 5
+    if is_small_count:
+        step = max(step, 1)  # there is no half submission
     count = int(highest / step + 1e-9)
     return [step * number for number in range(count + 1)]
 
@@ -179,8 +191,8 @@ class Curve:
         """
         path = ""
         for step, value in enumerate(self.points, 1):
-            y = foot - tall * value
             x = left + wide * step
+            y = foot - tall * value
             path += f"V{y:.1f}H{x:.1f}"
         return path
 
@@ -202,7 +214,10 @@ class Curve:
 
 
 def curve_from(label: str, evidence: Any, kind: str) -> Curve | None:
-    """Return a curve from evidence, which is untrusted; None where it cannot be drawn."""
+    """Return a curve from evidence, which is untrusted; None where it cannot be drawn.
+
+    `kind` is a class of the style sheet.
+    """
     if not isinstance(evidence, Mapping):
         return None
     peak: Any = evidence.get("peak")
@@ -210,14 +225,12 @@ def curve_from(label: str, evidence: Any, kind: str) -> Curve | None:
     backward = evidence.get("backward")
     if not isinstance(points, list) or not 2 <= len(points) <= MOST_POINTS:
         return None
-    for point in points:
-        if not is_drawable(point):
+    for value in (peak, *points):
+        if not is_drawable(value):
             return None
     if max(points) < 1:
         return None
     if type(backward) is not int or not 0 <= backward <= len(points):
-        return None
-    if not is_drawable(peak):
         return None
     heights = tuple(float(point) for point in points)
     highest = max(float(peak), *points)
@@ -231,21 +244,37 @@ def is_drawable(value: Any) -> bool:
     return math.isfinite(value) and 0 <= value < LARGEST_NUMBER
 
 
+class PeakLabel(NamedTuple):
+    """The size of a peak, at the axis of the chart of memory curves."""
+
+    y: float  # of a line at the peak
+    foot: float  # of the text
+    text: str
+
+
 def draw_curves(title: str, curves: Sequence[Curve]) -> Markup:
     """Draw several curves in one chart: areas, and the reference as a line."""
     descriptions = []
+    peaks = set()
     for curve in curves:
+        peaks.add(curve.peak)
         descriptions.append(f"{curve.label}: {curve.told}, highest in {curve.highest_in}")
-    # A line at each peak, and its size at the axis. Labels do not overlap; those without room
-    # are in the list below.
-    labels = []
-    peaks = sorted({curve.peak for curve in curves}, reverse=True)
-    lowest_foot = 0.0
-    for peak in peaks:
-        y = BASE - (BASE - TOP) * peak / peaks[0]
-        foot = max(y + 4, lowest_foot)
-        if foot <= BASE:
-            labels.append(((y, foot), format_size(peak)))
-            lowest_foot = foot + LINE
+    labels = _labels_of_peaks(sorted(peaks, reverse=True))
     told = "; ".join(descriptions)
     return draw_chart("curves", title=title, told=told, shown=curves, labels=labels)
+
+
+def _labels_of_peaks(peaks: Sequence[float]) -> list[PeakLabel]:
+    """Return the labels of peaks, of which the first is the highest.
+
+    They do not overlap; those without room are left out, and are in the list below the chart.
+    """
+    labels = []
+    free_foot = 0.0  # no text may stand above it
+    for peak in peaks:
+        y = BASE - (BASE - TOP) * peak / peaks[0]
+        foot = max(y + 4, free_foot)
+        if foot <= BASE:
+            labels.append(PeakLabel(y, foot, format_size(peak)))
+            free_foot = foot + LINE
+    return labels

@@ -51,10 +51,12 @@ class SubmissionLine:
 
     @property
     def ran(self) -> bool:
+        """True if a time or memory was measured."""
         return self.seconds > 0 or self.peak_bytes > 0
 
     @property
     def handed_in(self) -> bool:
+        """False for those on the roster who handed in nothing."""
         return self.status is not ABSENT
 
 
@@ -115,15 +117,22 @@ class Tally:
         """Count a submission, which gets the next line of the class's table."""
         self.lines.append(self._make_line(row, person))
         self.statistics.count_row(row)
-        self.named |= bool(row.roster and row.roster.name)
+        if row.roster and row.roster.name:
+            self.named = True
         for exercise in row.exercises:
-            known = self.exercises.get(exercise.exercise)
-            if known is None:
-                known = TitleAndWorth(exercise.heading, 0.0)
-            worth = max(known.worth, exercise.max_score)
-            self.exercises[exercise.exercise] = TitleAndWorth(known.title, worth)
+            self._note_exercise(exercise)
             if row.status is not SubmissionStatus.UNREADABLE:
                 self._count_checks(exercise, row)
+
+    def _note_exercise(self, exercise: ExerciseRow) -> None:
+        """Remember the title of an exercise, and the most points that anybody could have."""
+        title = exercise.heading
+        worth = exercise.max_score
+        known = self.exercises.get(exercise.exercise)
+        if known is not None:
+            title = known.title
+            worth = max(known.worth, worth)
+        self.exercises[exercise.exercise] = TitleAndWorth(title, worth)
 
     def _make_line(self, row: SubmissionRow, person: Person) -> SubmissionLine:
         """Return a submission's line of the class's table."""
@@ -176,7 +185,7 @@ class Tally:
             mistake.check = check
             mistake.person = nameless_author(row)
             mistake.row = row
-        if mistake.places[-1:] != [place]:
+        if place not in mistake.places:
             mistake.places.append(place)
 
     @property
@@ -191,8 +200,11 @@ class Tally:
 
     @property
     def sections(self) -> list[SectionLine]:
-        names = {line.section for line in self.lines if line.section}
-        return [self._section_of_name(name) for name in sorted(names, key=natural_key)]
+        """The sections of the course, by name."""
+        names = {line.section for line in self.lines}
+        names.discard("")
+        ordered = sorted(names, key=natural_key)
+        return [self._section_of_name(name) for name in ordered]
 
     def _section_of_name(self, name: str) -> SectionLine:
         """Return a section with the places of its students."""
@@ -211,6 +223,7 @@ class Tally:
 
     @property
     def scores(self) -> list[float]:
+        """The points of those who handed in something."""
         return [line.score for line in self.handed_in]
 
     @property
@@ -224,7 +237,10 @@ class Tally:
 
     @property
     def median(self) -> float:
-        return statistics.median(self.scores) if self.scores else 0.0
+        """The score that half of the class does not reach; 0 without scores."""
+        if not self.scores:
+            return 0.0
+        return statistics.median(self.scores)
 
     @property
     def quartiles(self) -> tuple[float, float]:
@@ -239,23 +255,28 @@ class Tally:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.scores) if self.scores else 0.0
+        """The mean score; 0 without scores."""
+        if not self.scores:
+            return 0.0
+        return statistics.fmean(self.scores)
 
     @property
     def published(self) -> float:
         """The mean of the points to publish, in percent."""
-        shares = [line.grade for line in self.handed_in if line.grade.max_points]
-        if not shares:
-            return 0.0
-        percent = sum(100 * grade.points / grade.max_points for grade in shares)
-        return percent / len(self.handed_in)
+        handed_in = self.handed_in
+        percent = 0.0
+        for line in handed_in:
+            if line.grade.max_points:
+                percent += 100 * line.grade.points / line.grade.max_points
+        return percent / max(len(handed_in), 1)
 
     @property
     def reached(self) -> list[ExerciseLine]:
         """The means of all exercises. Their sum is `mean`."""
         lines = []
         for exercise, known in sorted(self.exercises.items()):
-            mean = statistics.fmean(line.scores.get(exercise, 0.0) for line in self.handed_in)
+            scores = [line.scores.get(exercise, 0.0) for line in self.handed_in]
+            mean = statistics.fmean(scores)
             lines.append(ExerciseLine(exercise, known.title, mean, known.worth))
         return lines
 
@@ -273,15 +294,16 @@ class Tally:
     @property
     def ranked(self) -> list[Mistake]:
         """Misconceptions, the most frequent first."""
-        mistakes = self.mistakes.values()
-        return sorted(mistakes, key=lambda mistake: (-len(mistake.places), mistake.key))
+        by_key = sorted(self.mistakes.values(), key=lambda mistake: mistake.key)
+        return sorted(by_key, key=lambda mistake: -len(mistake.places))
 
 
 def _is_untouched(exercise: ExerciseRow) -> bool:
     """True if nothing of an exercise was handed in, and nobody gave points for it."""
     if exercise.override is not None:
         return False
-    return absent_functions(exercise) >= {check.function for check in exercise.checks}
+    functions = {check.function for check in exercise.checks}
+    return functions <= absent_functions(exercise)
 
 
 def _describe_lateness(row: SubmissionRow) -> str:
@@ -297,12 +319,18 @@ def _describe_lateness(row: SubmissionRow) -> str:
 def class_page(
     tally: Tally, records: RecordStore, students: bool, anonymous: bool, similar: bool = False
 ) -> str:
-    """Return the page's text; with `students`, each name is a link to the student's own page."""
+    """Return the text of the class page.
+
+    With `students`, each name is a link to the student's own page; with `similar`, there is a link
+    to the page of similar submissions.
+    """
     known = known_misconceptions()
 
     def name_of(mistake: Mistake) -> str:
         """The name of a misconception; its key, where no day declares it any more."""
-        return known[mistake.key].name if mistake.key in known else mistake.key
+        if mistake.key not in known:
+            return mistake.key
+        return known[mistake.key].name
 
     distribution: Markup | str = ""
     if tally.scores:

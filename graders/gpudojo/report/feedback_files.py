@@ -50,6 +50,7 @@ HEADINGS: Final = [
     "feedback",
 ]
 ZIP_DATE: Final = (2020, 1, 1, 0, 0, 0)
+NOT_IN_FOLDER_NAME: Final = re.compile(r"[_/\\:*?\"<>|\x00-\x1f]+")
 
 Say = Callable[[str], None]
 
@@ -75,63 +76,97 @@ def write_feedback(
     Of one student alone the latter are `feedback-NAME.csv` and `moodle-NAME.zip`. Returns the
     files. Raises DojoError.
     """
-    browser = find_browser() if options.pdf else None
-    ending = ".pdf" if options.pdf else ".html"
-    names = _page_names(rows)
-    people = _people_on_moodle(options, rows, names, say)
-    records = RecordStore(options.results, header.reference)
+    writer = _FeedbackWriter(options, header, rows)
+    people = _people_on_moodle(options, rows, writer.names, say)
     lines = [HEADINGS]
-    written: list[Path] = []
-    handed_in_nothing: list[str] = []
     for row in rows:
         if options.only not in (None, row.submission):
             continue
-        file = ""
-        if row.status is SubmissionStatus.ABSENT and not row.overrides:
-            handed_in_nothing.append(name_on_pages(row))
-        else:
-            name = names[row.submission]
-            person = Person(without_surrogates(name_on_pages(row)), f"{name}.html")
-            text = student_page(row, person, header, records.of_submission(row))
-            path = options.out / "students" / f"{without_surrogates(name)}{ending}"
-            written.append(print_pdf(browser, text, path) if browser else save_text(path, text))
-            file = path.relative_to(options.out).as_posix()
+        file = writer.write_page(row)
         cells = _table_cells(row, file, options)
         lines.append([spreadsheet_safe(cell) for cell in cells])
-    if handed_in_nothing:
-        _say_who_has_no_page(handed_in_nothing, say)
+    if writer.without_page:
+        _say_who_has_no_page(writer.without_page, say)
 
     # Files of one student have a name of their own: those of the class stay what they are.
-    of_one = "" if options.only is None else f"-{without_surrogates(names[options.only])}"
+    written = list(writer.written)
+    of_one = ""
+    if options.only is not None:
+        of_one = f"-{without_surrogates(writer.names[options.only])}"
     if people and written:
-        written.append(_write_zip(options.out / f"moodle{of_one}.zip", people, written, ending))
-    if of_one and (options.out / TABLE).exists():
-        say(f"{options.out / TABLE} is as it was; to write it again, leave out --only")
+        archive = options.out / f"moodle{of_one}.zip"
+        written.append(_write_zip(archive, people, written))
+    table_of_class = options.out / TABLE
+    if of_one and table_of_class.exists():
+        say(f"{table_of_class} is as it was; to write it again, leave out --only")
     table = save_csv(options.out / f"{Path(TABLE).stem}{of_one}.csv", lines)
     return [table, *written]
 
 
+class _FeedbackWriter:
+    """Writes the pages or PDFs of students."""
+
+    def __init__(self, options: FeedbackOptions, header: ClassResults, rows: VisibleRows) -> None:
+        """Begin without any page. Raises CannotReport where PDFs need a browser that is missing."""
+        self.folder = options.out
+        self.header = header
+        self.browser = find_browser() if options.pdf else None
+        self.names = _page_names(rows)
+        self.records = RecordStore(options.results, header.reference)
+        self.written: list[Path] = []
+        self.without_page: list[str] = []  # students who handed in nothing
+
+    def write_page(self, row: SubmissionRow) -> str:
+        """Write a student's page; returns its path in the folder, empty where there is none.
+
+        Adds it to `written`, or the student to `without_page`. Raises CannotReport.
+        """
+        if row.status is SubmissionStatus.ABSENT and not row.overrides:
+            self.without_page.append(name_on_pages(row))
+            return ""
+        name = self.names[row.submission]
+        person = Person(without_surrogates(name_on_pages(row)), f"{name}.html")
+        text = student_page(row, person, self.header, self.records.of_submission(row))
+        target = self.folder / "students" / without_surrogates(name)
+        if self.browser is None:
+            path = save_text(Path(f"{target}.html"), text)
+        else:
+            path = print_pdf(self.browser, text, Path(f"{target}.pdf"))
+        self.written.append(path)
+        return path.relative_to(self.folder).as_posix()
+
+
 def _page_names(rows: VisibleRows) -> dict[str, str]:
     """Return the names of pages, without ending, by submission."""
+    names: dict[str, str] = {}
     taken: set[str] = set()
-    return {row.submission: new_name(row.submission, taken) for row in rows}
+    for row in rows:
+        names[row.submission] = new_name(row.submission, taken)
+    return names
 
 
 def _say_who_has_no_page(names: list[str], say: Say) -> None:
     """Say for how many there is no page, and the names of the first of them."""
     shown = ", ".join(names[:MOST_NAMES])
-    if len(names) > MOST_NAMES:
+    count = len(names)
+    if count > MOST_NAMES:
         shown += ", …"
-    say(f"no page for {len(names)} on the roster, of whom nothing was handed in: {shown}")
+    say(f"no page for {count} on the roster, of whom nothing was handed in: {shown}")
 
 
 def _table_cells(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
     """Return a line of the table, as its headings say."""
-    listed = row.roster
+    name = row.student
+    email = ""
+    identifier = row.identifier
+    if row.roster:
+        name = row.student or row.roster.name
+        email = row.roster.email
+        identifier = row.roster.id
     about = [
-        row.student or (listed.name if listed else "") or row.submission,
-        listed.email if listed else "",
-        (listed.id if listed else row.identifier) or "",
+        name or row.submission,
+        email,
+        identifier or "",
         row.section,
         row.submission,
         row.status.value,
@@ -139,34 +174,41 @@ def _table_cells(row: SubmissionRow, file: str, options: FeedbackOptions) -> lis
         format_points(row.final.max_points),
         describe_lateness(row),
     ]
-    feedback = [one_line(line) for line in lines_for_student(row, options.exercises)]
-    return [*map(one_line, about), file, "\n".join(feedback)]
+    feedback = lines_for_student(row, options.exercises)
+    return [*map(one_line, about), file, "\n".join(map(one_line, feedback))]
 
 
 def _people_on_moodle(
     options: FeedbackOptions, rows: VisibleRows, names: dict[str, str], say: Say
 ) -> dict[str, ListedPerson]:
-    """Return Moodle's id and the name of each chosen student it knows, by the name of the page."""
-    people = {}
+    """Return Moodle's id and name of each chosen student whom it knows, by the name of the page.
+
+    Says whom of the worksheet nobody is found for. Raises BadFile for a worksheet that cannot be
+    read.
+    """
+    people: dict[str, ListedPerson] = {}  # by submission
     if options.worksheet is not None:
         _, listed = read_worksheet(options.worksheet)
         for line, row in match_lines(listed, rows, "moodle", say):
-            if options.only in (None, row.submission):
-                people[names[row.submission]] = listed[line]
-        return people
-    ids = PlatformIds("moodle", rows)
-    for row in rows:
-        own_id = ids.id_of(row)
-        if own_id and options.only in (None, row.submission):
-            person = ListedPerson(own_id, row.student or row.submission)
-            people[names[row.submission]] = person
-    return people
+            people[row.submission] = listed[line]
+    else:
+        ids = PlatformIds("moodle", rows)
+        for row in rows:
+            own_id = ids.id_of(row)
+            if own_id:
+                people[row.submission] = ListedPerson(own_id, row.student or row.submission)
+    by_page = {}
+    for submission, person in people.items():
+        if options.only in (None, submission):
+            by_page[names[submission]] = person
+    return by_page
 
 
-def _write_zip(
-    target: Path, people: dict[str, ListedPerson], pages: list[Path], ending: str
-) -> Path:
-    """Write a zip of folders NAME_ID_assignfeedback_file_, by which Moodle finds whose it is."""
+def _write_zip(target: Path, people: dict[str, ListedPerson], pages: list[Path]) -> Path:
+    """Write a zip of folders NAME_ID_assignfeedback_file_, by which Moodle finds whose it is.
+
+    `people` are by the names of their pages; pages of others are left out. Returns the target.
+    """
     with (
         replacing_file(target, lasting=False) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
@@ -175,9 +217,9 @@ def _write_zip(
             if page.stem not in people:
                 continue
             person = people[page.stem]
-            name = re.sub(r"[_/\\:*?\"<>|\x00-\x1f]+", " ", person.name).strip() or "participant"
+            name = NOT_IN_FOLDER_NAME.sub(" ", person.name).strip() or "participant"
             folder = f"{name}_{person.id}_assignfeedback_file_"
-            entry = zipfile.ZipInfo(f"{folder}/feedback{ending}", ZIP_DATE)
+            entry = zipfile.ZipInfo(f"{folder}/feedback{page.suffix}", ZIP_DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, page.read_bytes())
@@ -196,7 +238,10 @@ def find_browser() -> str:
 
 
 def print_pdf(browser: str, text: str, target: Path) -> Path:
-    """Write a page as PDF, and return its path. Raises CannotReport where the browser fails."""
+    """Write a page as PDF, and return its path.
+
+    `text` is the page's HTML. Raises CannotReport where the browser fails.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dojo-feedback-") as folder:
         page = Path(folder) / "page.html"

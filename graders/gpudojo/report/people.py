@@ -7,7 +7,6 @@ import functools
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,9 +58,10 @@ class Roll:
     """The people of one class. No two share a page, even on file systems that ignore case."""
 
     def __init__(self, secret: bytes | None) -> None:
+        """Begin without anybody; with a secret, everybody gets a pseudonym."""
         self._secret = secret  # pseudonyms are made with it; None: names are shown
-        self._taken: set[str] = set()
-        self._shown_by_name: dict[str, str] = {}
+        self._taken: set[str] = set()  # names of pages
+        self._shown_by_name: dict[str, str] = {}  # what is put for a name in lower case
         self._owner_of: dict[str, str] = {}  # by what is shown, the first submission with it
 
     def add_person(self, row: SubmissionRow) -> Person:
@@ -80,7 +80,8 @@ class Roll:
         if self._owner_of.setdefault(shown, row.submission) != row.submission:
             shown = f"{shown} ({row.submission})"
         if shown != row.submission:
-            self._replace_in_texts(shown, [row.submission, row.called])
+            self._replace_in_texts(row.submission, shown)
+            self._replace_in_texts(row.called, shown)
         family_first = ""
         if row.roster and row.roster.family:
             family_first = without_surrogates(row.roster.sorted_as)
@@ -96,14 +97,14 @@ class Roll:
         Reserves the name of the page, and remembers what `replace_names` puts for the names.
         """
         file = new_name(pseudonym_of(row.submission, secret), self._taken)
-        names = {*all_names_of(row), row.called}
-        self._replace_in_texts(file, [name for name in names if len(name) >= SHORTEST_PART])
+        for name in {*all_names_of(row), row.called}:
+            if len(name) >= SHORTEST_PART:
+                self._replace_in_texts(name, file)
         return Person(file, f"students/{file}.html", patterns_to_hide(row), anonymous=True)
 
-    def _replace_in_texts(self, shown: str, names: Iterable[str]) -> None:
-        """Let `replace_names` put `shown` in place of each of these names."""
-        for name in names:
-            self._shown_by_name[name.casefold()] = shown
+    def _replace_in_texts(self, name: str, shown: str) -> None:
+        """Let `replace_names` put `shown` in place of a name."""
+        self._shown_by_name[name.casefold()] = shown
 
     def replace_names(self, text: str) -> str:
         """Return the text with everybody's names replaced by what is shown for them.
@@ -113,6 +114,7 @@ class Roll:
         return self._pattern_of_names.sub(self._shown_for_match, text)
 
     def _shown_for_match(self, match: re.Match[str]) -> str:
+        """Return what is put for a name that the pattern found; the name itself, if nothing is."""
         name = match[0]
         return self._shown_by_name.get(name.casefold(), name)
 
@@ -120,8 +122,10 @@ class Roll:
     def _pattern_of_names(self) -> re.Pattern[str]:
         """Finds every name that is replaced, the longest first; nothing, where there are none."""
         names = sorted(self._shown_by_name, key=len, reverse=True)
-        patterns = [_whole_word(name) for name in names]
-        return re.compile("|".join(patterns) or "(?!)", re.IGNORECASE)
+        pattern = "|".join(map(_whole_word, names))
+        if not names:
+            pattern = "(?!)"
+        return re.compile(pattern, re.IGNORECASE)
 
 
 def name_on_pages(row: SubmissionRow) -> str:
@@ -133,24 +137,28 @@ def name_on_pages(row: SubmissionRow) -> str:
 
 def all_names_of(row: SubmissionRow) -> set[str]:
     """Return everything that a student and the submissions are called."""
-    names = [row.submission, row.student or "", row.identifier or ""]
+    names = {row.submission, row.student, row.identifier}
     if row.roster:
         listed = row.roster
-        names += [listed.id, listed.name, listed.email, listed.github, listed.login]
-    names += [attempt.submission for attempt in row.attempts]
-    return {name.strip() for name in names} - {""}
+        names |= {listed.id, listed.name, listed.email, listed.github, listed.login}
+    for attempt in row.attempts:
+        names.add(attempt.submission)
+    stripped = {name.strip() for name in names if name}
+    return stripped - {""}
 
 
 def pseudonym_of(name: str, secret: bytes) -> str:
-    """Return a pseudonym, the same each time for the same name: "amber-fox-3f9a2"."""
+    """Return a pseudonym, the same each time for the same name: "amber-fox-3f9a2".
+
+    Without the secret nobody can tell whose it is.
+    """
     data = name.encode("utf-8", "surrogatepass")
-    digest = hashlib.blake2b(data, key=secret[:64], digest_size=16).digest()
-    first_number = int.from_bytes(digest[:4], "big")
-    second_number = int.from_bytes(digest[4:8], "big")
-    colour = COLOURS[first_number % len(COLOURS)]
-    sprite = SPRITES[second_number % len(SPRITES)]
-    rest = digest[8:].hex()[:5]
-    return f"{colour}-{sprite}-{rest}"
+    hashed = hashlib.blake2b(data, key=secret[:64], digest_size=16).hexdigest()
+    number_of_colour = int(hashed[:8], 16)
+    number_of_sprite = int(hashed[8:16], 16)
+    colour = COLOURS[number_of_colour % len(COLOURS)]
+    sprite = SPRITES[number_of_sprite % len(SPRITES)]
+    return f"{colour}-{sprite}-{hashed[16:21]}"
 
 
 def nameless_author(row: SubmissionRow) -> Person:
@@ -164,21 +172,27 @@ def patterns_to_hide(row: SubmissionRow) -> tuple[re.Pattern[str], ...]:
     These are whole names in any case, and parts of names as they are written.
     """
     names = set()
-    for name in all_names_of(row):
-        if len(name) >= SHORTEST_PART or not name.isdigit():
-            names.add(name)
     parts = set()
-    for name in names:
-        for word in re.split(r"[\W_]+", name):
-            if len(word) >= SHORTEST_PART and word[0].isupper():
-                parts.add(word)
-        parts.update(re.findall(r"\d{4,}", name))
+    for name in all_names_of(row):
+        if len(name) < SHORTEST_PART and name.isdigit():
+            continue
+        names.add(name)
+        parts.update(_telling_parts(name))
     patterns = []
     for name in sorted(names, key=len, reverse=True):
         patterns.append(re.compile(_whole_word(name), re.IGNORECASE))
     for part in sorted(parts, key=len, reverse=True):
         patterns.append(re.compile(_whole_word(part)))
     return tuple(patterns)
+
+
+def _telling_parts(name: str) -> list[str]:
+    """Return the parts of a name that alone tell whose it is: capitalized words, long numbers."""
+    parts = re.findall(r"\d{4,}", name)
+    for word in re.split(r"[\W_]+", name):
+        if len(word) >= SHORTEST_PART and word[0].isupper():
+            parts.append(word)
+    return parts
 
 
 def _whole_word(text: str) -> str:

@@ -80,7 +80,7 @@ class SubmissionRecords:
 
         Files that are long or cannot be read are left out.
         """
-        texts = {}
+        texts: dict[str, list[ShownSource]] = {}
         for path, data in self.sources.items():
             if len(data) > LARGEST_FILE or not ending_of(path, SOURCES):
                 continue
@@ -88,7 +88,10 @@ class SubmissionRecords:
                 parts = source_parts(path, data)
             except (Unparsable, NotANotebook, RecursionError, MemoryError):
                 continue
-            texts[path] = [ShownSource(part.cell, part.source.splitlines()) for part in parts]
+            texts[path] = []
+            for part in parts:
+                lines = part.source.splitlines()
+                texts[path].append(ShownSource(part.cell, lines))
         return texts
 
     def timeline_pair(self, exercise: str, function: str) -> TimelinePair:
@@ -112,13 +115,17 @@ class SubmissionRecords:
     def _timelines_of_reference(self) -> dict[str, Sequence[Timeline]]:
         """Return the timelines of the reference's calls, by exercise and function."""
         timelines: dict[str, Sequence[Timeline]] = {}
-        if self.reference is not None:
-            for name, seen in self.reference.functions.items():
-                timelines[name] = seen.timelines
+        if self.reference is None:
+            return timelines
+        for name, seen in self.reference.functions.items():
+            timelines[name] = seen.timelines
         return timelines
 
     def race_bars(self, exercise: str, function: str) -> list[Bar]:
-        """Return modelled times of the loop, the student's code and the reference, if any."""
+        """Return modelled times of the loop, the student's code and the reference.
+
+        There are no bars where the student's record has no times.
+        """
         mine = _modelled_times(self.record, exercise, function)
         theirs = _modelled_times(self.reference, exercise, function)
         if mine is None:
@@ -136,15 +143,20 @@ class SubmissionRecords:
         return bars
 
     def peak_bars(self, exercise: str, function: str) -> list[Bar]:
-        """Return peak memory of the plain loop, the student's code and the reference, if any."""
+        """Return peak memory of the plain loop, the student's code and the reference.
+
+        There are no bars where the student's record has no peak.
+        """
         for case in self._measured_cases(exercise, function):
             plain = _number_in(case.facts, "stored")
             mine = _number_in(case.fact, "peak")
             theirs = _number_in(case.reference, "peak")
             if not plain or not mine:
                 continue
-            bars = [_bar_of_size("plain", plain, "other")]
-            bars.append(_bar_of_size("yours", mine, "mine"))
+            bars = [
+                _bar_of_size("plain", plain, "other"),
+                _bar_of_size("yours", mine, "mine"),
+            ]
             if theirs:
                 bars.append(_bar_of_size("the reference", theirs, "theirs"))
             return bars
@@ -174,33 +186,40 @@ class SubmissionRecords:
         """Yield every fact that the student's record has of a function."""
         reference_facts: dict[str, Any] = {}
         for facts in _facts_of(self.reference, exercise, function):
-            reference_facts = {**facts, **reference_facts}
-        for own in _facts_of(self.record, exercise, function):
-            facts = dict(own)
-            for name, fact in own.items():
+            for name, fact in facts.items():
+                reference_facts.setdefault(name, fact)
+        for own_facts in _facts_of(self.record, exercise, function):
+            facts = dict(own_facts)
+            for name, fact in own_facts.items():
                 if fact is None:
                     # Only the reference's record has it, such as what a plain loop takes.
                     facts[name] = reference_facts.get(name)
-            for name, fact in own.items():
-                yield MeasuredCase(facts, fact, reference_facts.get(name))
+            for name, fact in own_facts.items():
+                fact_of_reference = reference_facts.get(name)
+                yield MeasuredCase(facts, fact, fact_of_reference)
 
     def code_around(
         self, check: CheckRow, hide_names: Callable[[str], str] = str
     ) -> list[SourceLine]:
-        """Return the lines around the one that a check names; none where it is not known."""
+        """Return the lines around the one that a check names; none where it is not known.
+
+        What they are indented by in common is left out.
+        """
         lines = self._lines_of_source(check) or self._lines_of_timeline(check)
         if check.line is None or check.line not in lines:
             return []
-        first = check.line - LINES_AROUND
-        last = check.line + LINES_AROUND
-        near = [number for number in sorted(lines) if first <= number <= last]
-        code = "\n".join(lines[number] for number in near)
+        numbers = []
+        for number in sorted(lines):
+            if abs(number - check.line) <= LINES_AROUND:
+                numbers.append(number)
+        code = "\n".join(lines[number] for number in numbers)
         texts = textwrap.dedent(code.expandtabs(4)).split("\n")
-        if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
+        if len(texts) != len(numbers):  # a line of untrusted evidence with a line break in it
             return []
         shown = []
-        for number, text in zip(near, texts, strict=True):
-            shown.append(SourceLine(number, hide_names(text), number == check.line))
+        for number, text in zip(numbers, texts, strict=True):
+            is_named = number == check.line
+            shown.append(SourceLine(number, hide_names(text), is_named))
         return shown
 
     def _lines_of_source(self, check: CheckRow) -> Mapping[int, str]:
@@ -212,20 +231,22 @@ class SubmissionRecords:
 
     def _lines_of_timeline(self, check: CheckRow) -> Mapping[int, str]:
         """Return the lines that a timeline knows, where the source was not kept."""
-        timeline = _timeline_of(self.record, check.id.partition("::")[0], check.function)
+        exercise = check.id.partition("::")[0]
+        timeline = _timeline_of(self.record, exercise, check.function)
         if timeline is None or self.record is None:
             return {}
         if check.cell is None:
             return timeline.lines
         # A timeline counts the lines of a notebook through; the check counts in its cell.
         file = self.record.files.get(check.file or "")
-        if file is None or not check.cell <= len(file.cells):
+        if file is None or check.cell > len(file.cells):
             return {}
         lines_before = file.cells[check.cell - 1] - 1
         lines = {}
         for number, text in timeline.lines.items():
-            if number > lines_before:
-                lines[number - lines_before] = text
+            number_in_cell = number - lines_before
+            if number_in_cell > 0:
+                lines[number_in_cell] = text
         return lines
 
 
@@ -233,6 +254,7 @@ class RecordStore:
     """The records beside a results file."""
 
     def __init__(self, results: Path, reference: str) -> None:
+        """Load the record of the reference, by its key; `results` is a file."""
         self._store = Store(results.parent)
         self.reference = self._load_record(reference)
         self.given = self._load_sources(reference)  # the reference's files, with the given code
@@ -289,13 +311,15 @@ def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mappi
     seen = record.functions.get(f"{exercise}::{function}")
     if seen is None:
         return []
-    return [observation.facts for observation in seen.evidence.observations.values()]
+    observations = seen.evidence.observations
+    return [observation.facts for observation in observations.values()]
 
 
 def _modelled_times(record: Record | None, exercise: str, function: str) -> Modelled | None:
     """Return the modelled times of a function, if it has any that can be drawn."""
     for facts in _facts_of(record, exercise, function):
-        times = struct_or_none(_value_in(facts, "speed"), Modelled)
+        speed = _value_in(facts, "speed")
+        times = struct_or_none(speed, Modelled)
         if times is None or not times.student:
             continue
         if is_drawable(times.loop) and is_drawable(times.student):

@@ -153,13 +153,15 @@ def format_date(text: str) -> str:
 
 def format_size(count: float) -> str:
     """Return "1.5 KiB" for 1536."""
-    unit = 0
-    while abs(count) >= 1024 and unit < len(SIZES) - 1:
-        count = count / 1024
-        unit = unit + 1
-    if unit == 0 or count >= 100:
-        return f"{count:.0f} {SIZES[unit]}"
-    return f"{count:.1f} {SIZES[unit]}"
+    unit, *larger_units = SIZES
+    for larger_unit in larger_units:
+        if abs(count) < 1024:
+            break
+        count /= 1024
+        unit = larger_unit
+    if unit == "bytes" or count >= 100:
+        return f"{count:.0f} {unit}"
+    return f"{count:.1f} {unit}"
 
 
 def format_duration(seconds: float) -> str:

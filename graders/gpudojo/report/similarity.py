@@ -67,13 +67,15 @@ class ComparedWork:
     """The statements of one submission."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
+        """Read the statements of these files, by path; large files are left out."""
         self.blocks: list[SourceBlock] = []
         self.statements: list[Statement] = []
         bytes_left = PARSED_IN_ALL
         for path, data in files.items():
             bytes_left -= len(data)
-            is_too_much = len(data) > PARSED_CHARACTERS or bytes_left <= 0
-            if ending_of(path, SOURCES) and not is_too_much:
+            if len(data) > PARSED_CHARACTERS or bytes_left <= 0:
+                continue
+            if ending_of(path, SOURCES):
                 self._add_file(path, data)
 
     @property
@@ -106,24 +108,31 @@ class ComparedWork:
         for top in tree.body:
             if is_demo(top) or isinstance(top, ast.Import | ast.ImportFrom):
                 continue
-            end = top.end_lineno or top.lineno
-            lines_of_top = lines[top.lineno - 1 : end]
             name = getattr(top, "name", "")
-            block = SourceBlock(name, where, top.lineno, lines_of_top)
+            first = top.lineno
+            block = SourceBlock(name, where, first, lines[first - 1 : top.end_lineno])
             self.blocks.append(block)
             for statement in _statements_in(top):
                 self._add_statement(statement, variables)
 
     def _add_statement(self, statement: ast.stmt, variables: set[str]) -> None:
-        """Add a statement of the last block, unless it is a small one."""
+        """Add a statement of the last block, unless it is a small one.
+
+        Names in `variables` count as the same name.
+        """
         nodes = _nodes_of(statement, variables)
         if len(nodes) < SMALLEST_STATEMENT:
             return
         text = repr(nodes).encode("utf-8", "replace")
-        shape = hashlib.blake2b(text, digest_size=12).digest()
-        block = len(self.blocks) - 1
-        last = _last_line_of_head(statement)
-        self.statements.append(Statement(shape, len(nodes), block, statement.lineno, last))
+        self.statements.append(
+            Statement(
+                shape=hashlib.blake2b(text, digest_size=12).digest(),
+                size=len(nodes),
+                block=len(self.blocks) - 1,
+                first=statement.lineno,
+                last=_last_line_of_head(statement),
+            )
+        )
 
 
 def _variables_in(tree: ast.AST) -> set[str]:
@@ -155,20 +164,26 @@ def _statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 def _last_line_of_head(statement: ast.stmt) -> int:
     """Return the line before the first statement inside; without any, the last line."""
-    inside = []
+    lines_inside = []
     for node in ast.walk(statement):
         if isinstance(node, ast.stmt) and node is not statement:
-            inside.append(node.lineno)
-    if not inside:
+            lines_inside.append(node.lineno)
+    if not lines_inside:
         return statement.end_lineno or statement.lineno
-    return max(min(inside) - 1, statement.lineno)
+    last_of_head = min(lines_inside) - 1
+    return max(last_of_head, statement.lineno)
 
 
 def _nodes_of(node: ast.AST, variables: set[str]) -> list[str]:
-    """Return the tree of a statement, of a compound one its head, as a list of its nodes."""
+    """Return the tree of a statement as a list of its nodes; of a compound one, of its head.
+
+    Names in `variables` are the same node, and so are all texts.
+    """
     match node:
+        case ast.Name(id=name) if name in variables:
+            return ["variable"]
         case ast.Name(id=name):
-            return ["variable" if name in variables else name]
+            return [name]
         case ast.Constant(value=str()):
             return ["text"]
         case ast.Constant(value=value):
@@ -181,7 +196,9 @@ def _nodes_of(node: ast.AST, variables: set[str]) -> list[str]:
     for field, value in ast.iter_fields(node):
         if field in ignored:
             continue
-        children = value if isinstance(value, list) else [value]
+        children = [value]
+        if isinstance(value, list):
+            children = value
         for child in children:
             if isinstance(child, ast.AST):
                 nodes += _nodes_of(child, variables)
@@ -205,15 +222,16 @@ def similar_pairs(
 ) -> list[SimilarPair]:
     """Return pairs of submissions that share code which is not given and not everybody's.
 
-    The most similar come first.
+    `works` are by their places in the class. The most similar pairs come first.
     """
-    counts = {place: work.count_shapes() for place, work in works.items()}
     given_shapes = set()
     if given is not None:
         given_shapes = given.shapes
+    counts = {}
     owners: dict[bytes, list[int]] = {}
-    for place, counts_of_work in counts.items():
-        for shape in counts_of_work.keys() - given_shapes:
+    for place, work in works.items():
+        counts[place] = work.count_shapes()
+        for shape in work.shapes - given_shapes:
             owners.setdefault(shape, []).append(place)
     weights = _weights_of(owners, works)
 
@@ -221,10 +239,10 @@ def similar_pairs(
     shared_weight: defaultdict[tuple[int, int], float] = defaultdict(float)
     shared_count: Counter[tuple[int, int]] = Counter()
     for shape, weight in weights.items():
-        for one, other in itertools.combinations(owners[shape], 2):
-            both = min(counts[one][shape], counts[other][shape])
-            shared_weight[one, other] += weight * both
-            shared_count[one, other] += both
+        for pair in itertools.combinations(owners[shape], 2):
+            in_both = min(counts[place][shape] for place in pair)
+            shared_weight[pair] += weight * in_both
+            shared_count[pair] += in_both
 
     # How much that is of all that counts in both.
     weight_of_work = {}
@@ -232,15 +250,19 @@ def similar_pairs(
         weight_of_work[place] = _total_weight(counts_of_work, weights)
     pairs = []
     for (one, other), count in shared_count.items():
-        if count >= FEWEST_SHARED:
-            whole = weight_of_work[one] + weight_of_work[other]
-            similarity = 2 * shared_weight[one, other] / whole
-            pairs.append(SimilarPair(one, other, similarity, count))
+        if count < FEWEST_SHARED:
+            continue
+        whole = weight_of_work[one] + weight_of_work[other]
+        similarity = 2 * shared_weight[one, other] / whole
+        pairs.append(SimilarPair(one, other, similarity, count))
     return sorted(pairs, key=_rank_of_pair)
 
 
 def _rank_of_pair(pair: SimilarPair) -> tuple[float, ...]:
-    """What pairs are sorted by: similarity, statements that are shared, places in the class."""
+    """Return what pairs are sorted by.
+
+    That is similarity, then the number of statements that are shared, then places in the class.
+    """
     return (-pair.similarity, -pair.shared, pair.one, pair.other)
 
 
@@ -258,21 +280,22 @@ def _weights_of(
     """Return what each statement counts; those that much of the class has are left out.
 
     It is the size times 1 for a statement that two have, and near 0 for one that half of the
-    class has.
+    class has. `owners` tells in which works a statement is.
     """
     sizes = {}
     for work in works.values():
         for statement in work.statements:
             sizes[statement.shape] = statement.size
-    most_owners = max(2, min(MOST_OWNERS, len(works) // 2))
-    rarest = math.log((len(works) + 1) / 2)
+    half_of_class = len(works) // 2
+    most_owners = max(2, min(MOST_OWNERS, half_of_class))
+    rarity_of_two = math.log((len(works) + 1) / 2)
     weights = {}
     for shape, places in owners.items():
-        count = len(places)
+        count = max(len(places), 2)
         if count > most_owners:
             continue
-        rarity = math.log((len(works) + 1) / max(count, 2)) / rarest
-        weights[shape] = sizes[shape] * rarity
+        rarity = math.log((len(works) + 1) / count)
+        weights[shape] = sizes[shape] * rarity / rarity_of_two
     return weights
 
 
@@ -298,7 +321,10 @@ BlockPair = tuple[ShownBlock | None, ShownBlock | None]
 def side_by_side(
     one: ComparedWork, other: ComparedWork, given: ComparedWork | None = None
 ) -> list[BlockPair]:
-    """Return the blocks of both that hold what they share; those of one name beside each other."""
+    """Return the blocks of both that hold what they share; those of one name beside each other.
+
+    Statements of `given` do not count as shared.
+    """
     common = one.shapes & other.shapes
     if given is not None:
         common -= given.shapes
@@ -313,17 +339,17 @@ def side_by_side(
 
 
 def _blocks_with(shapes: set[bytes], work: ComparedWork) -> dict[str, list[ShownBlock]]:
-    """Return the blocks that hold one of these statements, by name, with these lines marked."""
-    marked_lines: dict[int, set[int]] = {}
+    """Return the blocks that hold one of these statements, by name, with their lines marked."""
+    marked_lines: defaultdict[int, set[int]] = defaultdict(set)  # by the place of the block
     for statement in work.statements:
         if statement.shape in shapes:
-            lines = marked_lines.setdefault(statement.block, set())
-            lines.update(range(statement.first, statement.last + 1))
-    blocks: dict[str, list[ShownBlock]] = {}
-    for place, marked in sorted(marked_lines.items()):
+            lines = range(statement.first, statement.last + 1)
+            marked_lines[statement.block].update(lines)
+    blocks: defaultdict[str, list[ShownBlock]] = defaultdict(list)
+    for place in sorted(marked_lines):
         block = work.blocks[place]
-        shown = _mark_lines(block, marked)
-        blocks.setdefault(block.name, []).append(shown)
+        shown = _mark_lines(block, marked_lines[place])
+        blocks[block.name].append(shown)
     return blocks
 
 
@@ -334,7 +360,8 @@ def _mark_lines(block: SourceBlock, marked: set[int]) -> ShownBlock:
         title = f"{block.name}, {block.where}"
     lines = []
     for number, text in enumerate(block.lines, block.first):
-        lines.append(ShownLine(number, text, number in marked))
+        is_marked = number in marked
+        lines.append(ShownLine(number, text, is_marked))
     return ShownBlock(title, lines)
 
 
@@ -345,7 +372,10 @@ def similarity_page(
     students: bool,
     title: str,
 ) -> str:
-    """Return the text of the page; with `students`, names lead to the students' own pages."""
+    """Return the text of the page; with `students`, names lead to the students' own pages.
+
+    `works` are by their places in `people`; those of no known sources are not among them.
+    """
     pairs = similar_pairs(works, given)
     compared = []
     for pair in pairs[:MOST_PAIRS]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import textwrap
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -57,8 +55,11 @@ class CheckView:
     @property
     def in_short(self) -> str:
         """The first line of what happened."""
-        lines = (self.happened or self.message).splitlines()
-        return textwrap.shorten(lines[0], MOST_LETTERS, placeholder=" …") if lines else ""
+        text = self.happened or self.message
+        lines = text.splitlines()
+        if not lines:
+            return ""
+        return textwrap.shorten(lines[0], MOST_LETTERS, placeholder=" …")
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,13 @@ class FunctionView:
         if self.absent:
             return []
         wrong = (Outcome.FAILED, Outcome.ERROR)
-        return [each for each in self.checks_shown if each.check.outcome in wrong]
+        return [view for view in self.checks_shown if view.check.outcome in wrong]
 
     @property
     def folded(self) -> list[CheckView]:
         """Checks that passed or wait for others; all, where there is nothing to check."""
-        return [each for each in self.checks_shown if each not in self.to_fix]
+        to_fix = self.to_fix
+        return [view for view in self.checks_shown if view not in to_fix]
 
     @property
     def folded_counts(self) -> str:
@@ -119,7 +121,8 @@ class FunctionView:
         for view in self.checks_shown:
             if view.check.absent:
                 return view.in_short
-        return ", ".join(f"{count} {name}" for name, count in count_outcomes(self.folded))
+        counts = count_outcomes(self.folded)
+        return ", ".join(f"{count} {name}" for name, count in counts)
 
 
 class SourceLineView(NamedTuple):
@@ -150,7 +153,8 @@ class SourceView:
         """How many lines have a check that points at them."""
         count = 0
         for cell in self.cells:
-            count += sum(bool(line.marks) for line in cell.lines)
+            for line in cell.lines:
+                count += bool(line.marks)
         return count
 
 
@@ -164,8 +168,10 @@ class Neighbours:
 
 def count_outcomes(views: Iterable[CheckView]) -> list[tuple[str, int]]:
     """Return how many checks have each outcome that occurs."""
-    counts = Counter(view.check.outcome for view in views)
-    return [(outcome.value, counts[outcome]) for outcome in Outcome if counts[outcome]]
+    counts = dict.fromkeys(Outcome, 0)
+    for view in views:
+        counts[view.check.outcome] += 1
+    return [(outcome.value, count) for outcome, count in counts.items() if count]
 
 
 def student_page(
@@ -175,24 +181,41 @@ def student_page(
     records: SubmissionRecords,
     neighbours: Neighbours | None = None,
 ) -> str:
-    """Return the page's text; without neighbours it leads nowhere, and can be mailed."""
+    """Return the text of a student's page.
+
+    Without neighbours it has no links to other pages, and can be mailed.
+    """
     # Where nothing could be read, all checks failed for the one reason at the top.
     could_be_read = row.status not in (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
     maker = _ViewMaker(person, records)
     exercises = []
+    functions: list[tuple[str, FunctionView]] = []  # with the name of the exercise
     for exercise in row.exercises:
-        exercises.append((exercise, maker.functions_of(exercise) if could_be_read else []))
-    functions = []
-    for exercise, views in exercises:
+        views = []
+        if could_be_read:
+            views = maker.functions_of(exercise)
+        exercises.append((exercise, views))
         functions += [(exercise.exercise, view) for view in views]
 
+    stubs = []
+    absent = []
     checks: list[CheckView] = []
-    for _, function in functions:
-        if not function.absent:
+    for name_of_exercise, function in functions:
+        if function.stub:
+            stubs.append((name_of_exercise, function.name))
+        if function.absent:
+            absent.append((name_of_exercise, function.name))
+        else:
             checks += function.checks_shown
     # Failures with a line in the student's file come first.
     failed = [view for view in checks if view.check.outcome is Outcome.FAILED]
     failed.sort(key=lambda view: view.check.line is None)
+    sources = []
+    if could_be_read:
+        sources = maker.sources_of(row, failed)
+    reason = ""
+    if row.reason:
+        reason = status_and_reason(row.status.value, person.hide_names(row.reason))
 
     return render_page(
         "student.html",
@@ -205,16 +228,14 @@ def student_page(
         failed=failed[:MOST_FAILED],
         more=len(failed[MOST_FAILED:]),
         counts=count_outcomes(checks),
-        stubs=[(exercise, function.name) for exercise, function in functions if function.stub],
-        absent=[(exercise, function.name) for exercise, function in functions if function.absent],
+        stubs=stubs,
+        absent=absent,
         drawn=any(function.call for _, function in functions),
         recorded=records.record is not None,
         neighbours=neighbours,
         late=describe_lateness(row),
-        sources=maker.sources_of(row, failed) if could_be_read else [],
-        reason=status_and_reason(row.status.value, person.hide_names(row.reason))
-        if row.reason
-        else "",
+        sources=sources,
+        reason=reason,
         output="" if person.anonymous else row.output_for_student,
     )
 
@@ -225,22 +246,29 @@ class _ViewMaker:
     def __init__(self, person: Person, records: SubmissionRecords) -> None:
         self.person = person
         self.records = records
-        self.file_places = {path: place for place, path in enumerate(records.texts)}
+        self.files = list(records.texts)  # in anchors, a file is its place in this list
 
     def functions_of(self, exercise: ExerciseRow) -> list[FunctionView]:
         """Return the functions of an exercise, in the order of its checks."""
         checks_by_function: dict[str, list[CheckRow]] = {}
         for check in exercise.checks:
             checks_by_function.setdefault(check.function, []).append(check)
-        return [
-            self._function_view(exercise.exercise, function, checks)
-            for function, checks in checks_by_function.items()
-        ]
+        views = []
+        for function, checks in checks_by_function.items():
+            views.append(self._function_view(exercise.exercise, function, checks))
+        return views
 
     def _function_view(self, exercise: str, function: str, checks: list[CheckRow]) -> FunctionView:
         """Return a function with its checks, its busiest call and its charts."""
         view = FunctionView(function)
-        failed = any(check.outcome is Outcome.FAILED for check in checks)
+        failed = False
+        for check in checks:
+            failed |= check.outcome is Outcome.FAILED
+            view.points += check.points
+            view.worth += check.max_points
+            view.checks_shown.append(self._check_view(check))
+        _say_reasons_once(view.checks_shown)
+
         view.call = self._call_view(exercise, function, failed)
         race = self.records.race_bars(exercise, function)
         if race:
@@ -251,11 +279,6 @@ class _ViewMaker:
             view.curves = draw_curves(f"Memory of {function}", view.curved)
         elif peaks:
             view.peaks = draw_bars(f"Peak memory of {function}", peaks)
-        for check in checks:
-            view.points += check.points
-            view.worth += check.max_points
-            view.checks_shown.append(self._check_view(check))
-        _say_reasons_once(view.checks_shown)
         return view
 
     def _check_view(self, check: CheckRow) -> CheckView:
@@ -276,7 +299,10 @@ class _ViewMaker:
         )
 
     def _call_view(self, exercise: str, function: str, failed: bool) -> CallView | None:
-        """Return the busiest call of a function; None where it has no timeline."""
+        """Return the busiest call of a function; None where it has no timeline.
+
+        It is unfolded where a check `failed`.
+        """
         pair = self.records.timeline_pair(exercise, function)
         mine = pair.mine
         theirs = pair.theirs
@@ -313,23 +339,28 @@ class _ViewMaker:
         )
 
     def sources_of(self, row: SubmissionRow, failed: list[CheckView]) -> list[SourceView]:
-        """Return the files that were graded, as many as fit on a page."""
-        marks: dict[str, list[CheckView]] = {}
+        """Return the files that were graded, as many as fit on a page.
+
+        The lines of `failed` checks are marked.
+        """
+        marks: dict[str, list[CheckView]] = {}  # by the anchor of their line
         for view in failed:
             if view.at:
                 marks.setdefault(view.at, []).append(view)
+        files = dict.fromkeys(definition.file for definition in row.definitions)  # each once
         sources: list[SourceView] = []
         lines_left = MOST_LINES
-        for file in dict.fromkeys(definition.file for definition in row.definitions):
-            texts = self.records.texts.get(file, [])
-            lines_left -= sum(len(text.lines) for text in texts)
-            if not texts or lines_left < 0:
-                continue
+        for file in files:
             cells = []
-            for text in texts:
+            for text in self.records.texts.get(file, []):
+                lines_left -= len(text.lines)
                 lines = self._lines_of_cell(file, text, marks)
                 cells.append(CellView(text.cell, lines))
-            name = f"file {len(sources) + 1}" if self.person.anonymous else file
+            if not cells or lines_left < 0:
+                continue
+            name = file
+            if self.person.anonymous:
+                name = f"file {len(sources) + 1}"
             sources.append(SourceView(name, cells))
         return sources
 
@@ -341,28 +372,34 @@ class _ViewMaker:
         for number, line in enumerate(source.lines, 1):
             anchor = self._anchor_of(file, source.cell, number)
             text = self.person.hide_names(line)
-            lines.append(SourceLineView(number, text, anchor, marks.get(anchor, [])))
+            checks = marks.get(anchor, [])
+            lines.append(SourceLineView(number, text, anchor, checks))
         return lines
 
     def _anchor_of(self, file: str, cell: int | None, line: int) -> str:
         """Return the id of a line on the page; without a cell, the line of a whole file."""
-        return f"line-{self.file_places[file]}-{cell or 0}-{line}"
+        place = self.files.index(file)
+        return f"line-{place}-{cell or 0}-{line}"
 
     def _anchor_of_line(self, check: CheckRow) -> str:
         """Return where the line of a check is in the source; empty where it is not shown."""
-        if check.line is None or check.file not in self.file_places:
+        if check.line is None or check.file not in self.files:
             return ""
         return self._anchor_of(check.file, check.cell, check.line)
 
 
 def _say_reasons_once(views: list[CheckView]) -> None:
-    """Leave out why a check is to do or blocked where the one before it says the same."""
-    for before, view in reversed(list(itertools.pairwise(views))):
+    """Empty the message of a check that is like the one before it: to do or blocked, and why."""
+    last_outcome = None
+    last_message = None
+    for view in views:
         outcome = view.check.outcome
-        if outcome is Outcome.FAILED or outcome is not before.check.outcome:
-            continue
-        if view.message == before.message:
+        message = view.message
+        is_repeated = outcome is last_outcome and message == last_message
+        if is_repeated and outcome is not Outcome.FAILED:
             view.message = ""
+        last_outcome = outcome
+        last_message = message
 
 
 def describe_place(check: CheckRow, person: Person) -> str:
@@ -377,5 +414,6 @@ def describe_place(check: CheckRow, person: Person) -> str:
     if not person.anonymous:
         return f"{text} of {check.file}"
     # Students put their names into names of files.
-    is_notebook = PurePosixPath(check.file).suffix == ".ipynb"
-    return f"{text} of the {'notebook' if is_notebook else 'file'}"
+    if PurePosixPath(check.file).suffix == ".ipynb":
+        return f"{text} of the notebook"
+    return f"{text} of the file"

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 from virtual_cuda.ledger import MARKS, Lane, Scaled, Timeline, TimelineEvent, count_phrase, mark_of
 
-from gpudojo.report.rendering import format_size, visible_value
+from gpudojo.report.rendering import draw_chart, format_size
 
 WIDTH: Final = 640
 HEIGHT: Final = 204
@@ -24,6 +24,8 @@ class Strip(NamedTuple):
 
     top: int
     bottom: int
+    left: int = LEFT
+    right: int = RIGHT
 
     @property
     def middle(self) -> float:
@@ -32,7 +34,13 @@ class Strip(NamedTuple):
 
     @property
     def height(self) -> int:
+        """From top to bottom."""
         return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        """From left to right."""
+        return self.right - self.left
 
 
 HOST: Final = Strip(12, 40)
@@ -83,9 +91,11 @@ class CallTotals:
     @property
     def sentence(self) -> str:
         """All of them in one sentence, without its full stop."""
-        waits = f"the host waited for a value {count_phrase(self.waits, 'time')}"
+        times_waited = count_phrase(self.waits, "time")
+        waits = f"the host waited for a value {times_waited}"
         if self.explicit_waits:
-            waits += f" and synchronized {count_phrase(self.explicit_waits, 'time')}"
+            times_synchronized = count_phrase(self.explicit_waits, "time")
+            waits += f" and synchronized {times_synchronized}"
         copies = f"{self.to_device} to the device, {self.to_host} to the host"
         operations = count_phrase(self.operations, "operation")
         return f"{waits}; {copies}; {operations}; peak memory {self.peak}"
@@ -108,7 +118,8 @@ def _describe_copies(count: int, sent: int) -> str:
     """Return "2 copies (1.5 KiB)", for so many bytes in all."""
     if not count:
         return "no copies"
-    return f"{count_phrase(count, 'copy', 'copies')} ({format_size(sent)})"
+    copies = count_phrase(count, "copy", "copies")
+    return f"{copies} ({format_size(sent)})"
 
 
 def largest_copy(*timelines: Timeline | None) -> int:
@@ -142,68 +153,67 @@ def timeline_svg(
     text; the page puts labels beside it, because on a phone it is squeezed to a narrow strip.
     """
     drawing = _CallDrawing(timeline, max(highest, 1), max(widest, 1), hide_names, code)
-    sentence = f"{label}: {totals_of(timeline).sentence}."
-    shapes = [
-        _opening_tag("call", HEIGHT, sentence),
-        _lane_ground(LEFT, HOST, RIGHT - LEFT),
-        _lane_ground(LEFT, DEVICE, RIGHT - LEFT),
-        drawing.draw_memory(),
-        *drawing.draw_marks(),
-        Markup("</svg>"),
-    ]
-    return Markup("").join(shapes)
+    return draw_chart(
+        "call",
+        label=f"{label}: {totals_of(timeline).sentence}.",
+        width=WIDTH,
+        height=HEIGHT,
+        lanes=[HOST, DEVICE],
+        memory=drawing.memory_outlines(),
+        marks=drawing.marks_of_events(),
+    )
 
 
-def _opening_tag(kind: str, height: int, label: str) -> Markup:
-    """Return how the SVG begins; `kind` is a class of the style sheet, `label` its text."""
-    return Markup(
-        '<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-    ).format(kind, WIDTH, height, label)
+class DrawnLane(NamedTuple):
+    """The lane of the host or a stream, as the template draws it."""
 
-
-def _lane_ground(left: int, lane: Strip, width: int) -> Markup:
-    """Return the rectangle behind a lane."""
-    rectangle = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>')
-    return rectangle.format(left, lane.top, width, lane.height)
+    name: str
+    strip: Strip
+    outlines: dict[str, str]  # of each activity, by its kind; empty where it never happened
 
 
 def scaled_svg(scaled: Scaled, label: str) -> Markup:
     """Return the lanes of host and streams to scale; the height of a mark is its share of time."""
-    height = max(len(scaled.lanes), 1) * LANE_HEIGHT
-    shapes = [_opening_tag("scaled", height, str(visible_value(label)))]
+    lanes = []
     top = 0
-    for row in scaled.lanes:
-        lane = Strip(top, top + LANE_HEIGHT - LANE_GAP)
-        shapes.append(_lane_ground(0, lane, WIDTH))
-        shapes += _activities_in_lane(row, lane)
+    for lane in scaled.lanes:
+        strip = Strip(top, top + LANE_HEIGHT - LANE_GAP, 0, WIDTH)
+        lanes.append(_drawn_lane(lane, strip))
         top += LANE_HEIGHT
-    shapes.append(Markup("</svg>"))
-    return Markup("").join(shapes)
+    return draw_chart(
+        "scaled",
+        label=label,
+        width=WIDTH,
+        height=max(top, LANE_HEIGHT),
+        lanes=lanes,
+        activities=ACTIVITIES,
+    )
 
 
-def _activities_in_lane(row: Lane, lane: Strip) -> Iterator[Markup]:
-    """Yield the path of each activity of a lane, with its name as a title."""
-    path = Markup('<path class="lane-{}" d="{}"><title>{}: {}</title></path>')
-    for kind, activity in ACTIVITIES.items():
-        outline = _outline_of(kind, row.parts, lane)
-        if outline:
-            yield path.format(kind, outline, visible_value(row.name), activity)
+def _drawn_lane(lane: Lane, strip: Strip) -> DrawnLane:
+    """Return a lane with the outline of each activity, to be drawn in this strip."""
+    outlines = {}
+    for kind in ACTIVITIES:
+        outlines[kind] = _outline_of(kind, lane.parts, strip)
+    return DrawnLane(lane.name, strip, outlines)
 
 
-def _outline_of(kind: str, parts: Sequence[tuple[str, int]], lane: Strip) -> str:
+def _outline_of(kind: str, parts: Sequence[tuple[str, int]], strip: Strip) -> str:
     """Return the path of the parts of a lane in which one thing was done; empty if none.
 
-    A part is a rectangle on the bottom of the lane, as high as its percentage.
+    `parts` divide the time equally: what was done in each, and in how many percent of it. A part
+    is a rectangle on the bottom of the strip, as high as its percentage.
     """
     width = WIDTH / max(len(parts), 1)
+    bottom = strip.bottom
     outline = ""
     for place, (part_kind, percent) in enumerate(parts):
         if part_kind != kind or not percent:
             continue
         seen_percent = max(percent, SMALLEST_SEEN)
-        height = lane.height * seen_percent / 100
+        height = strip.height * seen_percent / 100
         x = place * width
-        outline += f"M{x:.1f} {lane.bottom}v-{height:.1f}h{width:.1f}V{lane.bottom}Z"
+        outline += f"M{x:.1f} {bottom}v-{height:.1f}h{width:.1f}V{bottom}Z"
     return outline
 
 
@@ -217,7 +227,8 @@ class LegendEntry(NamedTuple):
 
 def legend_of(*timelines: Timeline | None) -> list[LegendEntry]:
     """Return an entry for each kind of mark in the pictures of these timelines."""
-    drawn = {mark_of(event) for event in _events_of(timelines)}
+    events = _events_of(timelines)
+    drawn = {mark_of(event) for event in events}
     entries = []
     for kind, (_, meaning) in MARKS.items():
         if kind in drawn:
@@ -231,6 +242,24 @@ class PlacedEvent(NamedTuple):
 
     place: int
     event: TimelineEvent
+
+
+class Mark(NamedTuple):
+    """A mark of the picture, as the template draws it."""
+
+    kind: str  # classes of the style sheet
+    title: str  # shown while the mouse is over the mark
+    outline: str  # a path
+    transform: str = ""  # where to draw the outline, and how large
+    stroke_width: str = ""
+
+
+class MemoryOutlines(NamedTuple):
+    """The paths that show the memory in use."""
+
+    area: str
+    base: str  # the line at 0 bytes
+    peak: str  # the line at the most that was in use
 
 
 class _CallDrawing:
@@ -250,39 +279,33 @@ class _CallDrawing:
         """Return the middle of a slot."""
         return LEFT + (place + 0.5) * self.slot
 
-    def draw_marks(self) -> Iterator[Markup]:
+    def marks_of_events(self) -> Iterator[Mark]:
         """Yield the marks. Neighbouring operations that look alike are one mark."""
         placed = []
         for place, event in enumerate(self.timeline.events):
             if mark_of(event) is not None:
                 placed.append(PlacedEvent(place, event))
         for _, group in itertools.groupby(placed, _group_key):
-            yield self._draw_mark(list(group))
+            yield self._mark_of_group(list(group))
 
-    def _draw_mark(self, group: Sequence[PlacedEvent]) -> Markup:
+    def _mark_of_group(self, group: Sequence[PlacedEvent]) -> Mark:
         """Return the mark of an event, or of operations that look alike."""
         place, event = group[0]
         if event.kind == "op":
-            return self._draw_ticks(group)
-        x = self.x_of(place)
+            return self._ticks_of_operations(group)
         kind = str(mark_of(event))
+        title = self._title_of(event, _describe_event(event))
+        x = self.x_of(place)
         if event.kind in COPIES:
-            arrow = self._arrow_path(x, event)
-            return self._with_title(kind, event, _path_element(arrow))
+            return Mark(kind, title, self._arrow_outline(x, event))
         if event.kind in ("sync", "explicit sync"):
-            pillar = self._pillar_path(x)
-            return self._with_title(kind, event, _path_element(pillar))
-        return self._draw_pass(x, event)
-
-    def _draw_pass(self, x: float, event: TimelineEvent) -> Markup:
-        """Return the sign of a pass or a step, in the lane of the host."""
+            return Mark(kind, title, self._pillar_outline(x))
+        # A pass or a step: a sign in the lane of the host.
         scale = _clamp_value(self.slot / 8, 0.6, 1.6)
-        outline = SHAPES_OF_PASSES[event.kind]
-        path = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
-        shape = path.format(x, HOST.middle, scale, outline)
-        return self._with_title(f"pass {event.kind}", event, shape)
+        transform = f"translate({x:.1f} {HOST.middle}) scale({scale:.2f})"
+        return Mark(f"pass {event.kind}", title, SHAPES_OF_PASSES[event.kind], transform)
 
-    def _draw_ticks(self, group: Sequence[PlacedEvent]) -> Markup:
+    def _ticks_of_operations(self, group: Sequence[PlacedEvent]) -> Mark:
         """Return operations as short lines; those with gradients are longer."""
         event = group[0].event
         top = DEVICE.middle
@@ -294,11 +317,13 @@ class _CallDrawing:
             x = self.x_of(each.place)
             ticks += f"M{x:.1f} {top:g}V{bottom}"
         width = _clamp_value(self.slot * 0.55, 0.6, 3)
-        shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, width)
-        words = f"{_describe_operations(event, len(group))} ({_list_names(group)})"
-        return self._with_title(f"tick {mark_of(event)}", event, shape, words)
+        operations = _describe_operations(event, len(group))
+        names = _list_names(group)
+        title = self._title_of(event, f"{operations} ({names})")
+        kind = f"tick {mark_of(event)}"
+        return Mark(kind, title, ticks, stroke_width=f"{width:.1f}")
 
-    def _pillar_path(self, x: float) -> str:
+    def _pillar_outline(self, x: float) -> str:
         """Return the path of a wait, which goes through both lanes; `x` is its middle."""
         width = _clamp_value(self.slot * 0.6, 2, 4)
         left = x - width / 2
@@ -306,35 +331,31 @@ class _CallDrawing:
         bottom = DEVICE.bottom + 6
         return f"M{left:.1f} {top}h{width:.1f}V{bottom}h-{width:.1f}Z"
 
-    def _arrow_path(self, x: float, event: TimelineEvent) -> str:
+    def _arrow_outline(self, x: float, event: TimelineEvent) -> str:
         """Return the path of a copy; its width is the logarithm of the bytes.
 
         It goes from the lane of the host to that of the device, or back; `x` is its middle.
         """
         carried = _clamp_value(event.bytes, 0, self.widest)  # untrusted, and may be negative
         share = math.log2(1 + carried) / math.log2(1 + self.widest)
-        half = (1 + 5 * share) / 2  # of the width
-        head = half + 2.5
+        half_width = (1 + 5 * share) / 2
+        half_head = half_width + 2.5
         start = HOST.bottom + 2
-        end = DEVICE.top - 2
-        neck = end - 8
+        tip = DEVICE.top - 2
+        neck = tip - 8
         if event.kind == "to host":
-            start, end = end, start
-            neck = end + 8
-        shaft = f"M{x - half:.1f} {start}V{neck}"
-        tip = f"H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}"
-        return f"{shaft}{tip}H{x + half:.1f}V{start}Z"
+            start = DEVICE.top - 2
+            tip = HOST.bottom + 2
+            neck = tip + 8
+        # Along the left side to the head, around it, and back along the right side.
+        left_side = f"M{x - half_width:.1f} {start}V{neck}"
+        head = f"H{x - half_head:.1f}L{x:.1f} {tip}L{x + half_head:.1f} {neck}"
+        right_side = f"H{x + half_width:.1f}V{start}Z"
+        return left_side + head + right_side
 
-    def _with_title(
-        self, kind: str, event: TimelineEvent, shape: Markup, words: str | None = None
-    ) -> Markup:
-        """Return a mark with the text that is shown when the mouse is over it."""
-        if words is None:
-            words = _describe_event(event)
-        text = self._describe_line(event) + words
-        title = visible_value(self.hide_names(text))
-        group = Markup('<g class="mark {}"><title>{}</title>{}</g>')
-        return group.format(kind, title, shape)
+    def _title_of(self, event: TimelineEvent, words: str) -> str:
+        """Return the text of a mark: the line that caused the event, and what happened."""
+        return self.hide_names(self._describe_line(event) + words)
 
     def _describe_line(self, event: TimelineEvent) -> str:
         """Return the line that caused an event, with its code; empty where it is not shown."""
@@ -345,8 +366,8 @@ class _CallDrawing:
             return f"line {event.line}: "
         return f"line {event.line}: {code}\n"
 
-    def draw_memory(self) -> Markup:
-        """Return the area of the memory in use after each event, and a line at the peak.
+    def memory_outlines(self) -> MemoryOutlines:
+        """Return the area of the memory in use after each event, and lines at 0 and the peak.
 
         A new height begins where the slot of its event does.
         """
@@ -360,10 +381,9 @@ class _CallDrawing:
                 last_y = y
         area += f"H{RIGHT}V{MEMORY.bottom}Z"
         base = f"M{LEFT} {MEMORY.bottom}H{RIGHT}"
-        height_of_peak = self._y_of(self.timeline.peak_bytes)
-        peak = f"M{LEFT} {height_of_peak:.1f}H{RIGHT}"
-        shapes = '<path class="area" d="{}"/><path class="base" d="{}"/><path class="peak" d="{}"/>'
-        return Markup(shapes).format(area, base, peak)
+        y_of_peak = self._y_of(self.timeline.peak_bytes)
+        peak = f"M{LEFT} {y_of_peak:.1f}H{RIGHT}"
+        return MemoryOutlines(area, base, peak)
 
     def _y_of(self, count: int) -> float:
         """Return the height at which so many bytes are drawn."""
@@ -376,16 +396,15 @@ def _clamp_value(value: float, lowest: float, highest: float) -> float:
     return min(max(value, lowest), highest)
 
 
-def _path_element(outline: str) -> Markup:
-    """Return the element that draws an outline."""
-    return Markup('<path d="{}"/>').format(outline)
-
-
 def _list_names(group: Sequence[PlacedEvent]) -> str:
     """Return the names of operations, each once; of many, the first ones and "…"."""
-    names = list(dict.fromkeys(each.event.name for each in group))
-    if len(names) > MOST_NAMES:
-        names[MOST_NAMES:] = ["…"]
+    names: list[str] = []
+    for each in group:
+        if each.event.name not in names:
+            names.append(each.event.name)
+        if len(names) > MOST_NAMES:
+            names[MOST_NAMES] = "…"
+            break
     return ", ".join(names)
 
 
@@ -399,8 +418,11 @@ def _group_key(placed: PlacedEvent) -> tuple[object, ...]:
 
 def _describe_operations(event: TimelineEvent, count: int) -> str:
     """Return "3 operations, gradients on", for operations that look like this one."""
-    gradients = "on" if event.grad else "off"
-    text = f"{count_phrase(count, 'operation')}, gradients {gradients}"
+    text = count_phrase(count, "operation")
+    if event.grad:
+        text += ", gradients on"
+    else:
+        text += ", gradients off"
     if event.autocast:
         text += ", under autocast"
     return text
@@ -409,6 +431,8 @@ def _describe_operations(event: TimelineEvent, count: int) -> str:
 def _describe_event(event: TimelineEvent) -> str:
     """Return what happened, for any event but an operation."""
     if event.kind in COPIES:
-        return f"{format_size(event.bytes)} copied {event.kind} ({event.name})"
-    words = WORDS.get(event.kind, f"{event.kind} pass ({{}})")
-    return words.format(event.name)
+        size = format_size(event.bytes)
+        return f"{size} copied {event.kind} ({event.name})"
+    if event.kind not in WORDS:
+        return f"{event.kind} pass ({event.name})"
+    return WORDS[event.kind].format(event.name)

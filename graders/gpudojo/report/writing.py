@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,9 @@ class ReportOptions:
     @property
     def file(self) -> Path:
         """The results file."""
-        return self.results / "results.json" if self.results.is_dir() else self.results
+        if self.results.is_dir():
+            return self.results / "results.json"
+        return self.results
 
 
 def write_report(options: ReportOptions, say: Say) -> list[Path]:
@@ -51,10 +54,10 @@ def write_report(options: ReportOptions, say: Say) -> list[Path]:
         return _ReportWriter(options, say).write_pages()
     except BadResults as error:
         # A mistyped name must not replace the page of a class.
-        if options.only is None and options.file.name == "results.json" and options.file.exists():
-            save_text(
-                options.out / "index.html", render_page("problem.html", "", sentence=str(error))
-            )
+        is_of_class = options.file.name == "results.json" and options.file.exists()
+        if is_of_class and options.only is None:
+            text = render_page("problem.html", "", sentence=str(error))
+            save_text(options.out / "index.html", text)
         raise
 
 
@@ -62,6 +65,7 @@ class _ReportWriter:
     """Goes through the results twice: for the names of all, then for their pages."""
 
     def __init__(self, options: ReportOptions, say: Say) -> None:
+        """Read the header and the names of all. Raises BadResults."""
         self.options = options
         self.say = say
         self.header = header(options.file)
@@ -93,14 +97,17 @@ class _ReportWriter:
             if options.similarity:
                 self._add_work(place, row)
             if only is None and options.students:
-                written.append(self._write_student(place, row, neighbours[place]))
+                page = self._write_student(place, row, neighbours[place])
+                written.append(page)
             elif row.submission == only:
-                written.append(self._write_student(place, row, None))
+                page = self._write_student(place, row, None)
+                written.append(page)
         if only is not None:
             return written
         if self.without_records:
+            count = f"{self.without_records} of {len(self.tally.lines)}"
             self.say(
-                f"{self.without_records} of {len(self.tally.lines)} pages have no timelines: "
+                f"{count} pages have no timelines: "
                 f"the records of these runs are not in {options.file.parent}"
             )
         if options.similarity:
@@ -116,13 +123,14 @@ class _ReportWriter:
         order = list(range(len(self.people)))
         if self.options.anonymous:
             order.sort(key=lambda place: self.people[place].shown)
-        # Nobody is before the first and after the last.
-        people: list[Person | None] = [None]
-        people += [self.people[place] for place in order]
-        people.append(None)
-        neighbours = [Neighbours()] * len(order)
-        for rank, place in enumerate(order):
-            neighbours[place] = Neighbours(before=people[rank], after=people[rank + 2])
+        before: dict[int, Person] = {}  # by place; nobody is before the first
+        after: dict[int, Person] = {}
+        for place, next_place in itertools.pairwise(order):
+            before[next_place] = self.people[place]
+            after[place] = self.people[next_place]
+        neighbours = []
+        for place in range(len(order)):
+            neighbours.append(Neighbours(before.get(place), after.get(place)))
         return neighbours
 
     def _add_work(self, place: int, row: SubmissionRow) -> None:
@@ -132,13 +140,18 @@ class _ReportWriter:
             self.works[place] = ComparedWork(sources)
 
     def _write_student(self, place: int, row: SubmissionRow, neighbours: Neighbours | None) -> Path:
-        """Write a student's page, and return its path. Counts those without records."""
+        """Write a student's page, and return its path. Counts those without records.
+
+        Without neighbours it has no links to other pages.
+        """
         person = self.people[place]
         records = self.records.of_submission(row)
-        if records.record is None and row.status not in NEVER_RAN:
+        has_run = row.status not in NEVER_RAN
+        if has_run and records.record is None:
             self.without_records += 1
         text = student_page(row, person, self.header, records, neighbours)
-        return save_text(self.options.out / person.file, text)
+        target = self.options.out / person.file
+        return save_text(target, text)
 
     def _write_similarity(self) -> Path:
         """Write the page of similar submissions, and return its path.
@@ -154,7 +167,9 @@ class _ReportWriter:
             raise CannotReport(
                 f"there are no sources to compare in {folder}; grade the class again"
             )
-        given = ComparedWork(self.records.given) if self.records.given else None
+        given = None
+        if self.records.given:
+            given = ComparedWork(self.records.given)
         title = self.header.title or self.header.day
         text = similarity_page(self.people, self.works, given, self.options.students, title)
         return save_text(self.options.out / "similarity.html", text)
