@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from gpudojo.days.day8.moving_batches.batches import Masked, Sprite, make_pair
 from gpudojo.days.day8.moving_batches.declaration import on_same_device
@@ -21,31 +21,20 @@ from gpudojo.model.exercise import Failed, Seen, with_article
 # ---- scenarios ---------------------------------------------------------------------------------
 
 
-class Parts(NamedTuple):
-    """The tensors that a model is made of, wherever they are.
+def _make_model(
+    tensor: Any, last: Any = None, mean: Any = None, palette: Any = None, frozen: bool = False
+) -> Any:
+    """A model of this tensor alone, but for the parts that are given.
 
-    It has a running mean, and a palette that is not in `state_dict()`.
+    It has a running mean, and a palette that is not in `state_dict()`. With `frozen` its last layer
+    is not trained.
     """
-
-    first: Any
-    last: Any
-    mean: Any
-    palette: Any
-
-
-def _all_parts(tensor: Any) -> Parts:
-    return Parts(tensor, tensor, tensor, tensor)
-
-
-def _make_model(parts: Parts, frozen: bool = False) -> Any:
-    """A model made of these tensors; with `frozen` its last layer is not trained."""
-    first = linear_layer(parts.first)
-    middle = linear_layer(parts.first)
-    last = linear_layer(parts.last)
-    middle.register_buffer("running_mean", parts.mean)
-    middle.register_buffer("palette", parts.palette, persistent=False)
-    last.requires_grad_(not frozen)
-    return nn.Sequential(first, middle, last)
+    middle = linear_layer(tensor)
+    middle.register_buffer("running_mean", tensor if mean is None else mean)
+    middle.register_buffer("palette", tensor if palette is None else palette, persistent=False)
+    last_layer = linear_layer(tensor if last is None else last)
+    last_layer.requires_grad_(not frozen)
+    return nn.Sequential(linear_layer(tensor), middle, last_layer)
 
 
 class Answer(Case, frozen=True):
@@ -56,9 +45,6 @@ class Answer(Case, frozen=True):
     settings: list[str]
 
 
-Questions = Mapping[str, tuple[Any, ...]]  # the arguments of each call, by its title
-
-
 def _call_on_same_device(call: Call, things: tuple[Any, ...]) -> Answer:
     """Call the student's function with these arguments and describe its answer.
 
@@ -67,22 +53,6 @@ def _call_on_same_device(call: Call, things: tuple[Any, ...]) -> Answer:
     value, settings = call_and_restore_settings(call, *things)
     answer = bool(value) if isinstance(value, (bool, int)) else None
     return Answer(type(value).__name__, answer, settings)
-
-
-def _ask_all(call: Call, groups: Mapping[str, Questions]) -> dict[str, Cases[Answer]]:
-    """The answers to some groups of questions, asked in an order drawn from the seed."""
-    every: dict[str, tuple[Any, ...]] = {}
-    for questions in groups.values():
-        every.update(questions)
-    found = try_inputs(_call_on_same_device, call, every, call.seed)
-    return {group: _cases_of(questions, found) for group, questions in groups.items()}
-
-
-def _cases_of(titles: Iterable[str], found: Cases[Answer]) -> Cases[Answer]:
-    """The answers and errors with these titles."""
-    answers = {title: found[title] for title in titles if title in found}
-    errors = {title: found.errors[title] for title in titles if title in found.errors}
-    return Cases(answers, errors)
 
 
 BETWEEN = "a string between two tensors on different devices"  # no structure to search
@@ -100,12 +70,13 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
     listed = [here, {"a": here}]
     with_others = [there, "cpu", None, 3]
     named = {"device": "cpu", "t": there}
-    on_device = _make_model(_all_parts(there))
-    on_cpu = _make_model(_all_parts(here))
-    last_here = _all_parts(there)._replace(last=here)
-    mean_here = _all_parts(there)._replace(mean=here)
-    palette_here = _all_parts(there)._replace(palette=here)
-    questions: dict[str, Questions] = {
+    on_device = _make_model(there)
+    on_cpu = _make_model(here)
+    last_here = _make_model(there, last=here)
+    frozen_here = _make_model(there, last=here, frozen=True)
+    mean_here = _make_model(there, mean=here)
+    palette_here = _make_model(there, palette=here)
+    questions: dict[str, dict[str, tuple[Any, ...]]] = {
         "tensors": {
             "one tensor": (there,),
             "two on the CPU": (here, here + 1),
@@ -131,10 +102,10 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a model alone": (on_cpu,),
             "a model on the CPU, a batch on the device": (on_cpu, there),
             "two models on different devices": (on_device, on_cpu),
-            "a model with one layer elsewhere": (_make_model(last_here),),
-            "a model with a frozen layer elsewhere": (_make_model(last_here, frozen=True),),
-            "a model with a buffer elsewhere": (_make_model(mean_here), there),
-            "a model with an unsaved buffer elsewhere": (_make_model(palette_here),),
+            "a model with one layer elsewhere": (last_here,),
+            "a model with a frozen layer elsewhere": (frozen_here,),
+            "a model with a buffer elsewhere": (mean_here, there),
+            "a model with an unsaved buffer elsewhere": (palette_here,),
             "a model without parameters, a batch": (nn.ReLU(), there),
         },
         "no_tensors": {
@@ -144,36 +115,33 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a model without parameters": (nn.ReLU(),),
         },
     }
-    return _ask_all(call, questions)
+    answers = {}
+    for group, asked in questions.items():
+        # In an order drawn from the seed: no list of answers is right by its order.
+        answers[group] = try_inputs(_call_on_same_device, call, asked, call.seed)
+    return answers
 
 
 @on_same_device.probe(machine="two gpus")
-def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
+def answered_with_two_gpus(call: Call) -> Cases[Answer]:
     """The answers for tensors and a model on one or both of two GPUs."""
     first = torch.zeros(2, device="cuda:0")
     second = torch.zeros(2, device="cuda:1")
-    over_both = _all_parts(first)._replace(last=second)
     questions = {
         "cuda and cuda:0": (torch.zeros(2, device="cuda"), first),
         "two on the second GPU": (second, second + 1),
         "one on each GPU": (first, second),
         "one on each GPU, in a list": ([first, second],),
-        "a model over two GPUs": (_make_model(over_both),),
+        "a model over two GPUs": (_make_model(first, last=second),),
     }
-    return _ask_all(call, {"gpus": questions})
+    return try_inputs(_call_on_same_device, call, questions, call.seed)
 
 
 # ---- claims ------------------------------------------------------------------------------------
 
 LAST = "three on the device, the last one on the CPU"
-TENSORS = (
-    "one tensor",
-    "two on the CPU",
-    "two on the device",
-    "one on the CPU, one on the device",
-    LAST,
-)
-runs(on_same_device, scenarios=TENSORS)
+TWO = ("two on the CPU", "two on the device", "one on the CPU, one on the device")
+runs(on_same_device, scenarios=("one tensor", *TWO, LAST))
 
 
 def _declare_check(
@@ -183,11 +151,13 @@ def _declare_check(
 
     `claim` is the line that students read. `mistakes` has, by question, what a wrong answer shows.
     """
-    probe = answered_with_two_gpus if group == "gpus" else answered
+
+    def answers_in(seen: Seen) -> Cases[Answer]:
+        return seen[answered_with_two_gpus] if group == "gpus" else seen[answered][group]
 
     def judge(seen: Seen, wanted: Seen) -> None:
-        found = seen[probe][group]
-        for title, right in wanted[probe][group].items():
+        found = answers_in(seen)
+        for title, right in answers_in(wanted).items():
             raised = found.errors.get(title)
             if raised is not None:
                 seen.about(None, title)

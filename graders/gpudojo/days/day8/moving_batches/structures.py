@@ -11,115 +11,80 @@ from gpudojo.model.evidence import Case
 from gpudojo.model.exercise import with_article
 
 
-class BatchPlace(Case, frozen=True, kw_only=True):
-    """One part of a batch, and what it became."""
+class BatchPart(Case, frozen=True):
+    """What one part of a batch became."""
 
-    path: str
-    role: str  # "tensor", "container" or "other"
-    was: str
-    found: str
-    fits: bool
-    alike: bool = True  # whether a container kept its type
-    device: str | None = None
-    value: Values | None = None
-    copied: bool = False
-    text: str = ""
-    wanted: str = ""
+    path: str  # what a student writes to get there
+    role: str  # what it was: "tensor", "container" or "other"
+    holder: str  # the container that it was in, in words; "" for the whole batch
+    words: str  # what it is now: "a tensor", "a named tuple Sprite", "3"
+    # A tensor in the same memory; a container of the same type, with the same keys or as many
+    # items; anything else that is the same or equal.
+    same: bool
+    device: str | None = None  # of a tensor
+    values: Values | None = None
 
-
-def kind_of(thing: Any) -> str:
-    """A thing's kind: "a tensor", "a tuple", "a named tuple Sprite", …"""
-    if isinstance(thing, torch.Tensor):
-        return "a tensor"
-    if is_named_tuple(thing):
-        return f"a named tuple {type(thing).__name__}"
-    return with_article(type(thing).__name__)
+    @property
+    def is_kept(self) -> bool:
+        """True for what is still a tensor, a container of the same form, or the same thing."""
+        return self.words == "a tensor" if self.role == "tensor" else self.same
 
 
-def is_named_tuple(thing: Any) -> bool:
-    return isinstance(thing, tuple) and hasattr(thing, "_fields")
+def describe_parts(
+    before: Any, after: Any, path: str = "batch", holder: str = ""
+) -> Iterator[BatchPart]:
+    """Yield what each part of a batch became, containers before their items."""
+    words = _in_words(after)
+    if isinstance(before, torch.Tensor):
+        if isinstance(after, torch.Tensor):
+            same = _share_memory(before, after)
+            device = str(after.device)
+            yield BatchPart(path, "tensor", holder, words, same, device, values_of(after))
+        else:
+            yield BatchPart(path, "tensor", holder, words, same=False)
+    elif isinstance(before, (list, tuple, dict)):
+        same = _have_same_form(before, after)
+        yield BatchPart(path, "container", holder, words, same)
+        yield from _describe_items(before, after, path)
+    else:
+        equal = type(before) is type(after) and bool(before == after)
+        yield BatchPart(path, "other", holder, words, before is after or equal)
 
 
-def parts_of(path: str, thing: Any) -> dict[str, Any]:
+def _describe_items(before: Any, after: Any, path: str) -> Iterator[BatchPart]:
+    """Yield what the items of a container became, unless their number is another one.
+
+    A tuple that became a list is wrong, but its items can still be judged.
+    """
+    items_before = _items_of(before, path)
+    items_after = _items_of(after, path)
+    if len(items_before) != len(items_after):
+        return
+    holder = _in_words(before)
+    for (at, item), in_order in zip(items_before.items(), items_after.values(), strict=True):
+        yield from describe_parts(item, items_after.get(at, in_order), at, holder)
+
+
+def _items_of(thing: Any, path: str) -> dict[str, Any]:
     """The items of a container, by the path that a student would write to get there."""
     if isinstance(thing, dict):
         return {f"{path}[{key!r}]": value for key, value in thing.items()}
-    if is_named_tuple(thing):
-        fields = zip(thing._fields, thing, strict=False)
-        return {f"{path}.{name}": value for name, value in fields}
+    if _is_named_tuple(thing):
+        return {f"{path}.{name}": value for name, value in zip(thing._fields, thing, strict=False)}
     if isinstance(thing, (list, tuple)):
         return {f"{path}[{index}]": value for index, value in enumerate(thing)}
     return {}
 
 
-def compare_batches(before: Any, after: Any, path: str = "batch") -> Iterator[BatchPlace]:
-    """Yield each part of a batch beside what it became, containers before their items.
-
-    `path` is what a student would write to get there.
-    """
-    if isinstance(before, torch.Tensor):
-        yield _compare_tensors(before, after, path)
-    elif isinstance(before, (list, tuple, dict)):
-        yield from _compare_containers(before, after, path)
-    else:
-        yield _compare_others(before, after, path)
-
-
-def _compare_others(before: Any, after: Any, path: str) -> BatchPlace:
-    """Something that is no tensor and no container, beside what it became."""
-    equal = type(before) is type(after) and bool(before == after)
-    return BatchPlace(
-        path=path,
-        role="other",
-        was=kind_of(before),
-        found=kind_of(after),
-        fits=before is after or equal,
-        text=_in_words(after),
-        wanted=_in_words(before),
-    )
-
-
-def _compare_tensors(before: Any, after: Any, path: str) -> BatchPlace:
-    """One tensor of a batch beside what it became."""
-    was = kind_of(before)
-    found = kind_of(after)
-    if not isinstance(after, torch.Tensor):
-        return BatchPlace(path=path, role="tensor", was=was, found=found, fits=False)
-    return BatchPlace(
-        path=path,
-        role="tensor",
-        was=was,
-        found=found,
-        fits=True,
-        device=str(after.device),
-        value=values_of(after),
-        copied=not _share_memory(before, after),
-    )
-
-
-def _compare_containers(before: Any, after: Any, path: str) -> Iterator[BatchPlace]:
-    """The container itself, then what is in it."""
-    parts_before = parts_of(path, before)
-    parts_after = parts_of(path, after)
-    same_type = type(after) is type(before)
-    same_keys = True
+def _have_same_form(before: Any, after: Any) -> bool:
+    """True if two containers have one type, and the same keys or as many items."""
     if isinstance(before, dict):
-        same_type = isinstance(after, dict)
-        same_keys = parts_before.keys() == parts_after.keys()
-    same_length = len(parts_before) == len(parts_after)
-    yield BatchPlace(
-        path=path,
-        role="container",
-        was=kind_of(before),
-        found=kind_of(after),
-        fits=same_length and same_keys,
-        alike=same_type,
-    )
-    if not same_length:
-        return
-    for (at, part), in_order in zip(parts_before.items(), parts_after.values(), strict=True):
-        # A tuple that became a list is wrong, but its items can still be judged.
-        yield from compare_batches(part, parts_after.get(at, in_order), at)
+        return isinstance(after, dict) and before.keys() == after.keys()
+    return type(before) is type(after) and len(before) == len(after)
+
+
+def _is_named_tuple(thing: Any) -> bool:
+    return isinstance(thing, tuple) and hasattr(thing, "_fields")
 
 
 def _in_words(thing: Any) -> str:
@@ -129,7 +94,11 @@ def _in_words(thing: Any) -> str:
     """
     if thing is None or isinstance(thing, (str, bytes, bool, int, float, complex)):
         return repr(thing)[:60]
-    return kind_of(thing)
+    if isinstance(thing, torch.Tensor):
+        return "a tensor"
+    if _is_named_tuple(thing):
+        return f"a named tuple {type(thing).__name__}"
+    return "a dict" if isinstance(thing, dict) else with_article(type(thing).__name__)
 
 
 def _share_memory(one: Any, other: Any) -> bool:
@@ -138,44 +107,31 @@ def _share_memory(one: Any, other: Any) -> bool:
         return True
     if one.device != other.device:
         return False
-    return _address_of(one) == _address_of(other)
-
-
-def _address_of(tensor: Any) -> int:
-    """The address of a tensor's memory, from its beginning."""
-    address: int = tensor.untyped_storage().data_ptr()
-    return address
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
 class PartState(NamedTuple):
     """One part of a batch at some time."""
 
-    path: str
     thing: Any
+    path: str
     device: str  # of a tensor
     values: Values | None  # of a tensor
-
-    def is_as_before(self, before: PartState) -> bool:
-        """True if it is the same thing, at the same path, with the same values."""
-        if self.thing is not before.thing:
-            return False
-        now = (self.path, self.device, self.values)
-        return now == (before.path, before.device, before.values)
 
 
 def state_of_parts(thing: Any, path: str = "batch") -> list[PartState]:
     """Every part of a batch as it is now."""
     if isinstance(thing, torch.Tensor):
-        return [PartState(path, thing, str(thing.device), values_of(thing))]
-    states = [PartState(path, thing, "", None)]
-    for at, part in parts_of(path, thing).items():
-        states += state_of_parts(part, at)
+        return [PartState(thing, path, str(thing.device), values_of(thing))]
+    states = [PartState(thing, path, "", None)]
+    for at, item in _items_of(thing, path).items():
+        states += state_of_parts(item, at)
     return states
 
 
 def first_changed_path(before: list[PartState], now: list[PartState]) -> str | None:
     """The path of the first part that is not as it was; None where all are."""
     for old, new in zip(before, now, strict=False):
-        if not new.is_as_before(old):
+        if old.thing is not new.thing or old[1:] != new[1:]:
             return old.path
     return None if len(before) == len(now) else "batch"
