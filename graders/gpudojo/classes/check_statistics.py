@@ -101,8 +101,9 @@ class ClassStatistics:
         self.checks: dict[str, CheckStatistics] = {}
         # On the roster, but handed in nothing: absent in every check.
         self.nobody = 0
-        # Could not be read: all checks failed, but not for the code.
+        # Could not be read, or was not graded: all checks failed, but not for the code.
         self.unread = 0
+        self.not_graded = 0
         for row in rows:
             self.count_row(row)
 
@@ -110,6 +111,9 @@ class ClassStatistics:
         """Count a row: an outcome in each check, or an absence."""
         if row.status is SubmissionStatus.UNREADABLE:
             self.unread += 1
+            return
+        if row.status is SubmissionStatus.NOT_GRADED:
+            self.not_graded += 1
             return
         if row.status is SubmissionStatus.ABSENT:
             self.nobody += 1

@@ -16,6 +16,7 @@ MOST_REVIEWS: Final = 20  # that are listed; the rest is counted
 class Review(NamedTuple):
     """A participant to look at, and the first reason."""
 
+    rank: int  # the most serious reasons are 0
     called: str
     reason: str
 
@@ -49,21 +50,26 @@ class ClassTally:
         self.statistics.count_row(row)
         if row.status is not SubmissionStatus.ABSENT:
             self.scaled |= row.scaled
-            self.percents.append(_percent_of(row))
             self.to_grade += bool(row.to_grade)
-        if row.status is not SubmissionStatus.UNREADABLE:
-            # Of unreadable ones all checks failed, whatever the code is.
+        if row.counts_in_means:
+            self.percents.append(_percent_of(row))
+        if row.was_judged:
             self.misconceptions.update(_misconceptions_of(row))
         if row.review:
-            self.review_count += 1
-            if len(self.first_reviews) < MOST_REVIEWS:
-                self.first_reviews.append(Review(row.called, row.review[0]))
+            self._count_review(row)
         if row.group:
             self.has_groups = True
         self.late += row.late
         self.overridden += bool(row.overrides)
         if row.gone:
             self.gone.append(row.called)
+
+    def _count_review(self, row: SubmissionRow) -> None:
+        """Count a row to review. Those with the most serious reasons are kept, these first."""
+        self.review_count += 1
+        self.first_reviews.append(Review(row.review_rank, row.called, row.review[0]))
+        self.first_reviews.sort(key=lambda review: review.rank)
+        del self.first_reviews[MOST_REVIEWS:]
 
 
 def _describe_points(row: SubmissionRow) -> str:

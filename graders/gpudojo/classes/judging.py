@@ -21,6 +21,7 @@ from gpudojo.model.errors import BadClass, ReferenceFails
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import (
+    FINDING_CLASSES,
     CheckResult,
     CheckRow,
     Definition,
@@ -62,10 +63,15 @@ UNTRUE: Final = {
         "it could not be measured",
         f"names of torch and Python as they are. {PUT_UNDER_MAIN}",
     ),
-    IncidentKind.FORGED: UntrueText("not graded", "a submission that leaves the grader alone"),
+    IncidentKind.FORGED: UntrueText(
+        "it does not count",
+        "a function that leaves the grader alone. Remove what changes it.",
+    ),
 }
 # In the order in which an instructor reads them.
-FINDINGS: Final = (IncidentKind.FORGED, IncidentKind.UNMEASURED, IncidentKind.REPORTED)
+FINDINGS: Final = tuple(IncidentKind(name) for name in FINDING_CLASSES)
+NOT_GRADED: Final = "not graded"
+STOP_WRITING: Final = "remove what writes to pipes or files that your code did not open"
 NO_FUNCTIONS: Final = "none of the functions is in it"
 NOT_RUN: Final = "it was not run, because the submission had used up its time"
 SYNTAX_ERRORS: Final = ("SyntaxError", "IndentationError", "TabError")
@@ -98,16 +104,23 @@ def judge_record(
         points = iter(_rounded_points(functions))
         checks = []
         for function in functions:
-            results = _judge_function(exercise, function, record, reference)
+            untruth = _untruth_about(record, f"{exercise.stem}::{function.name}")
+            if untruth is not None:
+                results = _fail_all_checks(exercise, function, untruth.happened, untruth.wanted)
+            else:
+                results = _judge_function(exercise, function, record, reference)
             worth = list(itertools.islice(points, len(function.checks)))
-            checks += _check_rows(results, function, worth, places.get(function.name), record)
+            # Hints are about code that was judged.
+            hints = 1 if untruth is None else 0
+            place = places.get(function.name)
+            checks += _check_rows(results, function, worth, place, record, hints)
             needs_human += _reviews_of_results(results)
         if checks:
             rows.append(row_of_exercise(exercise, checks))
     return _submission_row(
         _status_of(record),
         rows,
-        reason=_reason_of_partial_run(record),
+        reason=_reason_of_status(record),
         definitions=definitions,
         notes=_errors_of_files(record),
         needs_human=needs_human,
@@ -193,6 +206,28 @@ def _graded_functions(
 # One function
 
 
+def _untruth_about(record: Record, key: str) -> UntrueText | None:
+    """What a student reads about a function whose evidence may be untrue; None where it is not.
+
+    `key` is "exercise::function".
+    """
+    if _forged_message(record) is not None:
+        return UntrueText(NOT_GRADED, "")  # the submission's reason says why
+    for incident in sorted(record.incidents, key=_order_of_review):
+        if incident.what in UNTRUE and incident.step == key:
+            text = UNTRUE[incident.what]
+            return UntrueText(f"{text.happened}: {incident.detail}", text.wanted)
+    return None
+
+
+def _forged_message(record: Record) -> Incident | None:
+    """The incident for which nothing of a submission is graded, or None."""
+    for incident in record.incidents:
+        if incident.what is IncidentKind.FORGED and not incident.step:
+            return incident
+    return None
+
+
 def _judge_function(
     exercise: Exercise,
     function: Function,
@@ -201,15 +236,9 @@ def _judge_function(
 ) -> list[CheckResult]:
     """One result for each check of a function.
 
-    All are failed where what was seen may be untrue. Raises BadEvidence where the record was
-    damaged after it was kept.
+    Raises BadEvidence where the record was damaged after it was kept.
     """
     key = f"{exercise.stem}::{function.name}"
-    for incident in record.incidents:
-        if incident.what in UNTRUE and incident.step in ("", key):
-            happened = f"{UNTRUE[incident.what].happened}: {incident.detail}"
-            wanted = UNTRUE[incident.what].wanted
-            return _fail_all_checks(exercise, function, happened, wanted)
     # What was seen, completed where its process ended early.
     evidence = None
     if key in record.seen:
@@ -317,15 +346,19 @@ def _check_rows(
     points: list[float],
     place: Definition | None,
     record: Record,
+    hints: int,
 ) -> list[CheckRow]:
-    """The rows of a function's checks; in a notebook, lines are counted within their cell."""
+    """The rows of a function's checks, each with at most so many hints.
+
+    In a notebook, lines are counted within their cell.
+    """
     mistakes = known_misconceptions()
     rows = []
     for result, worth in zip(results, points, strict=True):
         if len(result.happened) > LONGEST_HAPPENED:
             # Long texts are the student's: names of classes, keys, settings.
             result = replace(result, happened=f"{result.happened[:LONGEST_HAPPENED]}…")
-        row = row_of_check(result, worth, function, mistakes, place)
+        row = row_of_check(result, worth, function, mistakes, place, hints)
         rows.append(_with_line_in_cell(row, record))
     return rows
 
@@ -352,15 +385,23 @@ def _definitions_in(record: Record) -> list[Definition]:
 
 
 def _status_of(record: Record) -> SubmissionStatus:
-    """How the submission went: what ended it first, or "graded"."""
+    """How the submission went: what ended it first, or "graded".
+
+    It is "not graded" if a message to the grader was forged, whatever else happened.
+    """
+    if _forged_message(record) is not None:
+        return SubmissionStatus.NOT_GRADED
     for incident in record.incidents:
         if incident.what in STATUSES:
             return STATUSES[incident.what]
     return SubmissionStatus.GRADED
 
 
-def _reason_of_partial_run(record: Record) -> str:
-    """Why not all of a submission ran. Empty where all of it did."""
+def _reason_of_status(record: Record) -> str:
+    """Why a submission was not graded, or not all of it ran. Empty where all of it did."""
+    forged = _forged_message(record)
+    if forged is not None:
+        return f"{NOT_GRADED}: {forged.detail}; {STOP_WRITING}"
     reasons = []
     for incident in record.incidents:
         if incident.what in STATUSES:

@@ -292,7 +292,7 @@ class SubmissionRun:
     def _reject_submission(self, why: str) -> None:
         """Note that it forged what a child sends: nothing of it is graded."""
         self.trusted = False
-        self.record.incidents.append(Incident(IncidentKind.FORGED, "", why))
+        self._add_incident(IncidentKind.FORGED, "", why)
 
     def add_output(self, data: bytes) -> None:
         """Keep what a child has printed, up to a limit."""

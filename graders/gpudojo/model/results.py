@@ -66,7 +66,12 @@ class SubmissionStatus(enum.StrEnum):
     CRASHED = "crashed"
     OUT_OF_MEMORY = "out of memory"
     UNREADABLE = "unreadable"
+    NOT_GRADED = "not graded"  # it forged a message to the grader: a person decides
     ABSENT = "absent"  # on the roster, and nothing was handed in
+
+
+# How serious findings of the watch over student code are; a reason to review begins with one.
+FINDING_CLASSES: Final = ("forged", "could not be measured", "reported")
 
 
 class Override(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -303,6 +308,30 @@ class SubmissionRow(msgspec.Struct, frozen=True):
         if self.status in (SubmissionStatus.GRADED, SubmissionStatus.ABSENT):
             return []
         return [self.reason]
+
+    @property
+    def review_rank(self) -> int:
+        """Where it belongs among those to review: the most serious reason is 0."""
+        if not self.review:
+            return len(FINDING_CLASSES)
+        first_class = self.review[0].partition(":")[0]
+        if first_class not in FINDING_CLASSES:
+            return len(FINDING_CLASSES)
+        return FINDING_CLASSES.index(first_class)
+
+    @property
+    def was_judged(self) -> bool:
+        """False if all checks failed for one reason, which is not the code they are about."""
+        return self.status not in (
+            SubmissionStatus.UNREADABLE,
+            SubmissionStatus.NOT_GRADED,
+            SubmissionStatus.ABSENT,
+        )
+
+    @property
+    def counts_in_means(self) -> bool:
+        """False if its points stand for no work: nothing was handed in, or a person decides."""
+        return self.status not in (SubmissionStatus.NOT_GRADED, SubmissionStatus.ABSENT)
 
     @property
     def overrides(self) -> list[tuple[str, Override]]:

@@ -144,6 +144,9 @@ def lines_for_student(row: SubmissionRow, exercises_of_day: Iterable[ExerciseRow
     if row.to_grade:
         lines.append(f"Still to be graded by hand: {', '.join(row.to_grade)}.")
     checks = rows_of_submission(row, exercises_of_day)
+    if not row.was_judged:
+        # The first line has the one reason why all of them failed.
+        checks = [check for check in checks if check.override]
     return lines + root_causes(checks)
 
 

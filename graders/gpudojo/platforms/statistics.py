@@ -47,6 +47,10 @@ def export(
         options.say("1 submission could not be read and is not counted.")
     elif statistics.unread:
         options.say(f"{statistics.unread} submissions could not be read and are not counted.")
+    if statistics.not_graded == 1:
+        options.say("1 submission was not graded and is not counted.")
+    elif statistics.not_graded:
+        options.say(f"{statistics.not_graded} submissions were not graded and are not counted.")
     lines = [_cells_of(check) for check in statistics.checks.values()]
     return [save_csv(target / "checks.csv", [HEADINGS, *lines])]
 

@@ -44,6 +44,8 @@ class SubmissionLine:
     seconds: float
     peak_bytes: int
     review: tuple[str, ...]
+    review_rank: int  # the most serious reasons to review are 0
+    counts_in_means: bool
     reason: str
     grade: Grade
     section: str
@@ -87,7 +89,7 @@ class SectionLine(NamedTuple):
     all: list[int]
     absent: list[int]
     late: list[int]
-    scores: list[float]  # of those who handed in
+    scores: list[float]  # that count in means
 
 
 class TitleAndWorth(NamedTuple):
@@ -121,7 +123,7 @@ class Tally:
             self.named = True
         for exercise in row.exercises:
             self._note_exercise(exercise)
-            if row.status is not SubmissionStatus.UNREADABLE:
+            if row.was_judged:
                 self._count_checks(exercise, row)
 
     def _note_exercise(self, exercise: ExerciseRow) -> None:
@@ -154,6 +156,8 @@ class Tally:
             seconds=row.seconds,
             peak_bytes=row.peak_bytes,
             review=tuple(review),
+            review_rank=row.review_rank,
+            counts_in_means=row.counts_in_means,
             reason=person.hide_names(row.reason),
             grade=row.final,
             section=row.section,
@@ -216,15 +220,21 @@ class Tally:
             if not line.handed_in:
                 section.absent.append(place)
                 continue
-            section.scores.append(line.score)
+            if line.counts_in_means:
+                section.scores.append(line.score)
             if line.late:
                 section.late.append(place)
         return section
 
     @property
+    def _lines_in_means(self) -> list[SubmissionLine]:
+        """The lines whose points count in means."""
+        return [line for line in self.lines if line.counts_in_means]
+
+    @property
     def scores(self) -> list[float]:
-        """The points of those who handed in something."""
-        return [line.score for line in self.handed_in]
+        """The points that count in means."""
+        return [line.score for line in self._lines_in_means]
 
     @property
     def scaled(self) -> bool:
@@ -263,20 +273,20 @@ class Tally:
     @property
     def published(self) -> float:
         """The mean of the points to publish, in percent."""
-        handed_in = self.handed_in
+        lines = self._lines_in_means
         percent = 0.0
-        for line in handed_in:
+        for line in lines:
             if line.grade.max_points:
                 percent += 100 * line.grade.points / line.grade.max_points
-        return percent / max(len(handed_in), 1)
+        return percent / max(len(lines), 1)
 
     @property
     def reached(self) -> list[ExerciseLine]:
         """The means of all exercises. Their sum is `mean`."""
         lines = []
         for exercise, known in sorted(self.exercises.items()):
-            scores = [line.scores.get(exercise, 0.0) for line in self.handed_in]
-            mean = statistics.fmean(scores)
+            scores = [line.scores.get(exercise, 0.0) for line in self._lines_in_means]
+            mean = statistics.fmean(scores) if scores else 0.0
             lines.append(ExerciseLine(exercise, known.title, mean, known.worth))
         return lines
 
@@ -288,8 +298,9 @@ class Tally:
 
     @property
     def needs_review(self) -> list[SubmissionLine]:
-        """Submissions to review before grades go out."""
-        return [line for line in self.lines if line.review]
+        """Submissions to review before grades go out, the most serious reasons first."""
+        lines = [line for line in self.lines if line.review]
+        return sorted(lines, key=lambda line: line.review_rank)
 
     @property
     def ranked(self) -> list[Mistake]:

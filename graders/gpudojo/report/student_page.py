@@ -17,7 +17,6 @@ from gpudojo.model.results import (
     ExerciseRow,
     Outcome,
     SubmissionRow,
-    SubmissionStatus,
 )
 from gpudojo.platforms._texts import describe_lateness
 from gpudojo.report.charts import Curve, draw_bars, draw_curves
@@ -185,14 +184,13 @@ def student_page(
 
     Without neighbours it has no links to other pages, and can be mailed.
     """
-    # Where nothing could be read, all checks failed for the one reason at the top.
-    could_be_read = row.status not in (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
+    # Where nothing was judged, all checks failed for the one reason at the top.
     maker = _ViewMaker(person, records)
     exercises = []
     functions: list[tuple[str, FunctionView]] = []  # with the name of the exercise
     for exercise in row.exercises:
         views = []
-        if could_be_read:
+        if row.was_judged:
             views = maker.functions_of(exercise)
         exercises.append((exercise, views))
         functions += [(exercise.exercise, view) for view in views]
@@ -211,7 +209,7 @@ def student_page(
     failed = [view for view in checks if view.check.outcome is Outcome.FAILED]
     failed.sort(key=lambda view: view.check.line is None)
     sources = []
-    if could_be_read:
+    if row.was_judged:
         sources = maker.sources_of(row, failed)
     reason = ""
     if row.reason:
@@ -224,7 +222,7 @@ def student_page(
         person=person,
         header=header,
         exercises=exercises,
-        read=could_be_read,
+        judged=row.was_judged,
         failed=failed[:MOST_FAILED],
         more=len(failed[MOST_FAILED:]),
         counts=count_outcomes(checks),

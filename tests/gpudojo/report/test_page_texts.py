@@ -67,6 +67,25 @@ def unreadable(name: str) -> SubmissionRow:
     )
 
 
+def not_graded(name: str) -> SubmissionRow:
+    """What grading leaves of a submission that forged a message to the grader."""
+    checks = [
+        check("04_loop", "train_epoch", each, F, 5.0, happened="not graded", message="not graded")
+        for each in ("runs", "learns")
+    ]
+    made = [exercise("04_loop", "A training loop", *checks)]
+    return SubmissionRow(
+        name,
+        SubmissionStatus.NOT_GRADED,
+        0,
+        10.0,
+        made,
+        reason="not graded: it wrote to the pipe; remove that",
+        needs_human=["forged: it wrote to the pipe", "reported: it asked"],
+        seconds=1.0,
+    )
+
+
 def pages_of(folder: Path, *rows: SubmissionRow) -> tuple[str, list[str], list[str]]:
     """The class's page, each student's, and what was said in the terminal."""
     write(folder / "results.json", header(), list(rows))
@@ -181,6 +200,37 @@ def test_an_unreadable_submission_has_its_reason_once(tmp_path: Path) -> None:
     assert said == [], "no record is missing of what never ran"
     assert "1 submission could not be read and is not counted." in index
     assert "Nobody failed a check." in index
+
+
+def test_a_submission_that_was_not_graded_has_one_sentence(tmp_path: Path) -> None:
+    index, (page,), _ = pages_of(tmp_path, not_graded("bob"))
+    assert page.count("it wrote to the pipe; remove that") == 1
+    assert "No check was judged; the reason is above." in page
+    assert "no timelines" not in page
+    assert 'href="#04_loop"' not in page, "there is nothing to go to"
+    assert "forged" not in page
+    assert "1 submission was not graded and is not counted." in index
+    assert '<span class="badge s-not-graded">not graded</span>' in index
+    assert index.index("forged: it wrote") < index.index("reported: it asked")
+
+
+def test_what_was_not_graded_is_no_zero_in_a_mean() -> None:
+    alone = tally_of(submission(3, "ada", "no"))
+    together = tally_of(not_graded("bob"), submission(3, "ada", "no"))
+    assert together.scores == alone.scores
+    assert together.mean == alone.mean
+    assert together.published == alone.published
+    assert [line.mean for line in alone.reached] == [
+        line.mean for line in together.reached if line.exercise in alone.exercises
+    ]
+    assert together.statistics.hardest == alone.statistics.hardest
+    assert len(together.handed_in) == 2
+
+
+def test_forged_submissions_are_reviewed_first() -> None:
+    crashed = SubmissionRow("ada", SubmissionStatus.CRASHED, 0, 10.0, reason="it crashed")
+    review = tally_of(crashed, not_graded("bob")).needs_review
+    assert [line.person.shown for line in review] == ["bob", "ada"]
 
 
 def test_means_of_exercises_add_up_to_the_mean(class_of_sixty: Path) -> None:

@@ -60,6 +60,33 @@ def test_every_format_is_as_it_was(tmp_path: Path) -> None:
     assert said["github_classroom"] == said["junit"] == []
 
 
+def test_what_was_not_graded_is_told_in_one_sentence(tmp_path: Path) -> None:
+    reason = "not graded: it wrote to the pipe; remove that"
+    checks = [
+        check(
+            f"01_one::f::{name}", Outcome.FAILED, 1.0, message="not graded", happened="not graded"
+        )
+        for name in ("runs", "right")
+    ]
+    row = submission(
+        "eve",
+        ExerciseRow("01_one", "One", 0.0, 2.0, checks),
+        status=SubmissionStatus.NOT_GRADED,
+        reason=reason,
+        needs_human=["forged: it wrote to the pipe"],
+    )
+    assert lines_for_student(row, OPTIONS.exercises) == [f"0 of 3 points: {reason}"]
+    for format_ in ("gradescope", "prairielearn", "exercism", "autolab", "junit"):
+        exporter_of(format_)(CLASS, [row], tmp_path / format_, OPTIONS)
+        text = "".join(path.read_text() for path in (tmp_path / format_).rglob("*.*"))
+        assert reason in text
+        assert "forged" not in text
+    told: list[str] = []
+    options = dataclasses.replace(OPTIONS, say=told.append)
+    exporter_of("statistics")(CLASS, [row], tmp_path, options)
+    assert told == ["1 submission was not graded and is not counted."]
+
+
 def test_every_format_is_one_function_of_one_signature() -> None:
     assert format_names()
     for name in format_names():
