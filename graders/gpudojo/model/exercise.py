@@ -460,6 +460,13 @@ class Exercise:
         self.functions.append(declared)
         return declared
 
+    def function_named(self, name: str) -> Function:
+        """Return a function that was declared. Raises KeyError if there is none of this name."""
+        for function in self.functions:
+            if function.name == name:
+                return function
+        raise KeyError(name)
+
     @cached_property
     def written_hints(self) -> Mapping[str, FunctionHints]:
         """The hints by function, read when they are first needed.

@@ -183,8 +183,7 @@ def _people_on_moodle(
 ) -> dict[str, ListedPerson]:
     """Return Moodle's id and name of each chosen student whom it knows, by the name of the page.
 
-    Says whom of the worksheet nobody is found for. Raises BadFile for a worksheet that cannot be
-    read.
+    Says which lines of a worksheet match nobody. Raises CannotExport for one without ids.
     """
     people: dict[str, ListedPerson] = {}  # by submission
     if options.worksheet is not None:

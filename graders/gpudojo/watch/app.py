@@ -68,6 +68,7 @@ class WatchApp(App[None]):
     ]
 
     def __init__(self, course: Course, kind: str = "auto") -> None:
+        """Prepare the session, which begins to grade when the app is shown."""
         super().__init__()
         self.course = course
         self.session = Session(course, self._post_change, kind)
@@ -79,7 +80,7 @@ class WatchApp(App[None]):
         self.step = 0  # of the celebration
         self.has_drawn = False
         self.status = Text()  # as it is shown
-        self.theme = "textual-dark" if self.dark else "textual-light"
+        self._choose_theme()
 
     def _post_change(self, event: Event, work: ExerciseWork) -> None:
         """Called by the session, in its thread."""
@@ -90,17 +91,27 @@ class WatchApp(App[None]):
         """What the student has chosen, or else what the terminal says of its background."""
         if self.course.dark is not None:
             return self.course.dark
-        return os.environ.get("COLORFGBG", "").rpartition(";")[2] not in ("7", "15")
+        colours = os.environ.get("COLORFGBG", "")  # such as "15;0", the background last
+        background = colours.rpartition(";")[2]
+        return background not in ("7", "15")
+
+    def _choose_theme(self) -> None:
+        """Use textual's theme for a dark or a light background."""
+        self.theme = "textual-light"
+        if self.dark:
+            self.theme = "textual-dark"
 
     @property
     def is_wide(self) -> bool:
+        """True if the list of exercises has more room."""
         return self.size.width >= WIDE
 
     def compose(self) -> ComposeResult:
         """Yield the widgets, which are empty until `_draw_all`."""
         yield Static(id="top")
         with Horizontal():
-            yield OptionList(*("" for _ in self.course.works), id="exercises", markup=False)
+            empty_entries = [""] * len(self.course.works)
+            yield OptionList(*empty_entries, id="exercises", markup=False)
             with VerticalScroll(id="right", can_focus=False):
                 yield Static(id="body")
                 yield Static(id="aside")
@@ -108,14 +119,17 @@ class WatchApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
+        """Draw everything, and begin to grade."""
         self.set_interval(TICK_SECONDS, self._show_progress)
         self.call_after_refresh(self._draw_all)
         self.thread.start()
 
     def on_unmount(self) -> None:
+        """End the session."""
         self.session.close()
 
     def on_resize(self) -> None:
+        """Draw everything anew, for another width."""
         self.call_after_refresh(self._draw_all)
 
     @on(Changed)
@@ -170,7 +184,9 @@ class WatchApp(App[None]):
 
     def action_page(self, page: Page) -> None:
         """Show a page. The same key again goes back."""
-        self._go_to("fix" if page == self.page else page, self.hints)
+        if page == self.page:
+            page = "fix"
+        self._go_to(page, self.hints)
         self._draw_all()
 
     def action_next(self) -> None:
@@ -186,7 +202,7 @@ class WatchApp(App[None]):
     def action_dark(self) -> None:
         """Change from dark to light, or back, and remember it."""
         self.course.dark = not self.dark
-        self.theme = "textual-dark" if self.dark else "textual-light"
+        self._choose_theme()
         self.course.write_progress()
         self._draw_all()
 
@@ -242,20 +258,24 @@ class WatchApp(App[None]):
         exercises.styles.width = columns
         for index, work in enumerate(self.course.works):
             # Without an edge, and the bar that scrolls the list.
-            entry = view.list_entry(work, columns - 2, selected=work is self.course.current)
+            is_current = work is self.course.current
+            entry = view.list_entry(work, columns - 2, is_current)
             exercises.replace_option_prompt_at_index(index, entry)
         exercises.highlighted = self.course.works.index(self.course.current)
         if self.page == "fix":
             exercises.focus()  # which it loses when it is hidden
 
     def _show_status(self, status: Text) -> None:
+        """Show a line at the bottom, and remember it."""
         self.status = status
         self.query_one("#status", Static).update(status)
 
     def _top_line(self) -> Text:
         """The title of the day, cut where there is no room, and the points."""
         title = Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis")
-        width_of_bar = 20 if self.is_wide else 10
+        width_of_bar = 10
+        if self.is_wide:
+            width_of_bar = 20
         score = view.score_line(self.course, width_of_bar)
         room = max(self.size.width - len(score) - 2, 0)
         title.truncate(room, overflow="ellipsis", pad=True)
@@ -276,14 +296,17 @@ class WatchApp(App[None]):
         """What the session does now, or how long the last verdict took."""
         session = self.session
         if session.trouble:
-            return Text(f"cannot grade: {session.trouble.splitlines()[-1]}", "red")
+            last_line = session.trouble.splitlines()[-1]
+            return Text(f"cannot grade: {last_line}", "red")
         names = next(iter(self.course.pending.values()), [])
         if session.running is not None and names:
             if not session.running.ready:
                 return Text("loading torch …")
+            text = f"grading {names[0]} …"
             waited = time.perf_counter() - session.heard
-            how_long = f" {waited:.0f} s; the next save ends it" if waited > 1 else ""
-            return Text(f"grading {names[0]} …{how_long}")
+            if waited > 1:
+                text += f" {waited:.0f} s; the next save ends it"
+            return Text(text)
         if session.took:
             return Text(f"graded in {session.took:.2f} s. Save a file to grade it.")
         return Text("Save a file to grade it.")
@@ -294,5 +317,5 @@ def run_app(course: Course, kind: str) -> None:
     app = WatchApp(course, kind)
     app.run()
     app.session.close()
-    if app.thread.is_alive():
+    if app.thread.is_alive():  # not where the app ended before it began
         app.thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from gpudojo.grading.bindings import is_demo
@@ -20,21 +21,25 @@ def functions_to_grade(
     old = _FileParts(before, names)
     new = _FileParts(after, names)
     found = []
+    # Those that were edited.
     for name in names:
         if old.code_of(name) != new.code_of(name):
             found.append(name)
     if old.rest != new.rest:
         found += names
-    for name in found:  # the list grows meanwhile: users of users are looked at, too
+    # Those that use them. The list grows meanwhile: users of users are looked at, too.
+    for name in found:
         for user in names:
             if user not in found and name in new.names_used_by(user):
                 found.append(user)
+    # Those that are at other lines.
     for name in names:
         if name in finished:
             continue
         if old.code_and_lines_of(name) != new.code_and_lines_of(name):
             found.append(name)
-    return list(dict.fromkeys(found))
+    each_once = dict.fromkeys(found)
+    return list(each_once)
 
 
 class _FileParts:
@@ -44,22 +49,26 @@ class _FileParts:
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
-        self._definitions: dict[str, list[ast.stmt]] = {name: [] for name in names}
-        self.rest: list[str] = []
-        for statement in ast.parse(text).body:
+        """Divide a text, which Python can read."""
+        self._definitions: defaultdict[str, list[ast.stmt]] = defaultdict(list)
+        self.rest: list[str] = []  # the syntax trees of all other statements
+        tree = ast.parse(text)
+        for statement in tree.body:
             name = _name_bound_by(statement)
-            if name in self._definitions:
+            if name in names:
                 self._definitions[name].append(statement)
             elif not is_demo(statement):
                 self.rest.append(ast.dump(statement))
 
     def code_of(self, name: str) -> list[str]:
         """The syntax tree of each definition of a function, as a text."""
-        return [ast.dump(each) for each in self._definitions[name]]
+        definitions = self._definitions[name]
+        return [ast.dump(definition) for definition in definitions]
 
     def code_and_lines_of(self, name: str) -> list[str]:
         """The syntax tree of each definition of a function, as a text with line numbers."""
-        return [ast.dump(each, include_attributes=True) for each in self._definitions[name]]
+        definitions = self._definitions[name]
+        return [ast.dump(definition, include_attributes=True) for definition in definitions]
 
     def names_used_by(self, function: str) -> set[str]:
         """The names that occur in the definitions of a function."""

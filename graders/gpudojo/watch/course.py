@@ -71,14 +71,17 @@ class ExerciseWork:
         There are none while Python cannot read the file.
         """
         row = ExercisePoints(self.stem)
-        readable = self.text is not None and self.broken is None
+        is_readable = self.text is not None and self.broken is None
         for function in self.exercise.functions:
             if name not in (None, function.name):
                 continue
-            results = self.results.get(function.name, []) if readable else []
-            by_check = {result.check: result for result in results}
+            results_by_check = {}
+            if is_readable:
+                for result in self.results.get(function.name, []):
+                    results_by_check[result.check] = result
             for check in function.checks:
-                row.add_check(check.points, by_check.get(check.name))
+                result_of_check = results_by_check.get(check.name)
+                row.add_check(check.points, result_of_check)
         return row
 
     @property
@@ -91,16 +94,20 @@ class ExerciseWork:
         if not self.results:
             return "unknown"
         state = self.count_points().state
-        return state if state in ("done", "to do") else "begun"
+        if state in ("done", "to do"):
+            return state
+        return "begun"
 
     @property
     def first(self) -> CheckResult | None:
         """The first thing to fix. Returns None if there is nothing."""
+        results = []
+        for name in self.names:
+            results += self.results.get(name, [])
         for outcome in OUTCOMES_TO_FIX:
-            for name in self.names:
-                for result in self.results.get(name, ()):
-                    if result.outcome is outcome:
-                        return result
+            for result in results:
+                if result.outcome is outcome:
+                    return result
         return None
 
     def read_file(self) -> list[str]:
@@ -126,14 +133,18 @@ class ExerciseWork:
         stubs = {name for name, _, is_stub in find_bindings(tree) if is_stub}
         for function in self.exercise.functions:
             if function.name in stubs:  # known without running anything
-                self.note_verdict(function.name, self._results_to_do(function))
+                results = self._results_to_do(function)
+                self.note_verdict(function.name, results)
         return [name for name in names if name not in stubs]
 
     def _names_to_grade(self, before: str | None, after: str) -> list[str]:
         """The functions that a change of the text concerns, and those without a result."""
         if before is None:
             return self.names
-        finished = {name for name in self.results if self.count_points(name).state == "done"}
+        finished = set()
+        for name in self.results:
+            if self.count_points(name).state == "done":
+                finished.add(name)
         names = functions_to_grade(before, after, self.names, finished)
         for name in self.names:
             if name not in names and name not in self.results:
@@ -142,9 +153,11 @@ class ExerciseWork:
 
     def _results_to_do(self, function: Function) -> list[CheckResult]:
         """The results of a function that is still a stub."""
-        return [
-            result_of(self.exercise, function, check, Outcome.TODO) for check in function.checks
-        ]
+        results = []
+        for check in function.checks:
+            result = result_of(self.exercise, function, check, Outcome.TODO)
+            results.append(result)
+        return results
 
     def note_verdict(
         self,
@@ -195,12 +208,14 @@ class Course:
         self.day, self.folder = _find_day(start)
         self.works: list[ExerciseWork] = []
         for exercise in exercises_of(self.day):
-            self.works.append(ExerciseWork(exercise, self.folder / f"{exercise.stem}.py"))
+            path = self.folder / f"{exercise.stem}.py"
+            self.works.append(ExerciseWork(exercise, path))
         self.dark: bool | None = None
         self.finished: ExerciseWork | None = None  # the one that became green just now
         self.pending: dict[str, list[str]] = {}  # the functions to grade, by exercise
-        kept = self._read_progress()
-        stem = start.stem if start.is_file() else kept.current
+        stem = self._read_progress().current
+        if start.is_file():
+            stem = start.stem
         self.current = self._work_to_begin_with(stem)
 
     def _work_to_begin_with(self, stem: str) -> ExerciseWork:
@@ -237,7 +252,8 @@ class Course:
         After the last one it goes on from the beginning. Files that are missing are left out.
         """
         index = self.works.index(work)
-        for following in (*self.works[index + 1 :], *self.works[:index]):
+        others = [*self.works[index + 1 :], *self.works[:index]]
+        for following in others:
             if following.state not in ("done", "missing"):
                 return following
         return None
@@ -259,7 +275,8 @@ class Course:
         works = {}
         for work in self.works:
             if work.graded and work.stem not in self.pending:
-                works[work.stem] = RememberedWork(self._digest_of(work), work.results)
+                digest = self._digest_of(work)
+                works[work.stem] = RememberedWork(digest, work.results)
         kept = KeptProgress(self.current.stem, self.dark, _versions_of_graders(), works)
         path = self.folder / PROGRESS_FILE
         with contextlib.suppress(OSError):
@@ -297,12 +314,14 @@ class Course:
         for function in work.exercise.functions:
             results = remembered.results.get(function.name, [])
             judged = [result.check for result in results]
-            if judged and judged == [check.name for check in function.checks]:
+            declared = [check.name for check in function.checks]
+            if judged and judged == declared:
                 work.note_verdict(function.name, results)
 
     def _digest_of(self, work: ExerciseWork) -> str:
         """A digest of what verdicts depend on: the student's text, and the exercise itself."""
-        digest = hashlib.sha256((work.graded or "").encode())
+        text = work.graded or ""
+        digest = hashlib.sha256(text.encode())
         for path in source_files(self.day, work.exercise):
             digest.update(path.read_bytes())
         return digest.hexdigest()
@@ -319,12 +338,18 @@ def _find_day(start: Path) -> DayFolder:
             return DayFolder(own, start.resolve().parent)
     for name in day_names():
         for folder in (start, start / name, start / "exercises" / name):
-            paths = [folder / f"{exercise.stem}.py" for exercise in exercises_of(name)]
-            if any(path.is_file() for path in paths):
+            if _has_exercise_of(name, folder):
                 return DayFolder(name, folder.resolve())
     raise NoExercises(str(start))
 
 
+def _has_exercise_of(day: str, folder: Path) -> bool:
+    """True if a file of this day is in the folder."""
+    stems = [exercise.stem for exercise in exercises_of(day)]
+    return any((folder / f"{stem}.py").is_file() for stem in stems)
+
+
 def _versions_of_graders() -> str:
     """The versions that verdicts depend on."""
-    return f"gpudojo {__version__}, torch {importlib.metadata.version('torch')}"
+    version_of_torch = importlib.metadata.version("torch")
+    return f"gpudojo {__version__}, torch {version_of_torch}"

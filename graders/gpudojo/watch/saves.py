@@ -51,10 +51,12 @@ def saves_by_polling(folder: Path, stop: threading.Event) -> Iterator[set[Path]]
     stamps = _stamps_of_files(folder)
     yield {*stamps}
     while not stop.wait(POLLING_SECONDS):
-        before = stamps
+        stamps_before = stamps
         stamps = _stamps_of_files(folder)
-        every = before.keys() | stamps.keys()
-        paths = {path for path in every if before.get(path) != stamps.get(path)}
+        paths = set()
+        for path in stamps_before.keys() | stamps.keys():
+            if stamps_before.get(path) != stamps.get(path):
+                paths.add(path)
         if paths:
             yield paths
 
@@ -64,8 +66,10 @@ def _stamps_of_files(folder: Path) -> dict[Path, tuple[int, int]]:
     stamps = {}
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(".py"):
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    stat = entry.stat()
-                    stamps[Path(entry.path)] = (stat.st_mtime_ns, stat.st_size)
+            if not entry.name.endswith(".py"):
+                continue
+            with contextlib.suppress(OSError):  # removed meanwhile
+                stat = entry.stat()
+                stamp = (stat.st_mtime_ns, stat.st_size)
+                stamps[Path(entry.path)] = stamp
     return stamps

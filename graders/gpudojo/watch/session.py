@@ -78,6 +78,7 @@ class Session:
         kind: str = "auto",
         seed: int = PUBLIC_SEEDS[0],
     ) -> None:
+        """Grade on a device of this `kind`, with inputs drawn from the seed. Starts nothing."""
         self.course = course
         self.kind = kind
         self.seed = seed
@@ -140,8 +141,11 @@ class Session:
 
         While something runs it waits for one tick, and then looks at the clock.
         """
+        timeout = None
+        if self.running is not None:
+            timeout = TICK_SECONDS
         try:
-            event = self._events.get(timeout=TICK_SECONDS if self.running else None)
+            event = self._events.get(timeout=timeout)
         except queue.Empty:
             self._look_at_clock()
             return
@@ -187,9 +191,9 @@ class Session:
     def _add_pending(self, work: ExerciseWork, names: list[str]) -> None:
         """Add functions to grade, before those of the same file that wait already."""
         waiting = self.course.pending.get(work.stem, [])
-        names = list(dict.fromkeys([*names, *waiting]))
-        if names:
-            self.course.pending[work.stem] = names
+        each_once = dict.fromkeys([*names, *waiting])
+        if each_once:
+            self.course.pending[work.stem] = list(each_once)
         else:
             self.course.pending.pop(work.stem, None)
 
@@ -271,8 +275,9 @@ class Session:
             self._handle_frame_of_spare(frame)
         if process is not self.running:
             return
-        hung = time.perf_counter() - self.heard > HANGING_SECONDS
-        self.heard = time.perf_counter()
+        now = time.perf_counter()
+        hung = now - self.heard > HANGING_SECONDS
+        self.heard = now
         match frame:
             case Ready():
                 self._show("changed", self.course.current)
@@ -357,7 +362,7 @@ def _reason_of_end(frame: Ended) -> str:
 
 def _results_of_end(work: ExerciseWork, name: str, code: int, hung: bool) -> list[CheckResult]:
     """The results of a function during which the process ended: its first check failed."""
-    function = next(each for each in work.exercise.functions if each.name == name)
+    function = work.exercise.function_named(name)
     happened = f"`{name}` ended the process that ran it (exit code {code})"
     expected = "a function that returns"
     if hung:

@@ -83,9 +83,13 @@ Frame = Ready | StandbyResult | DrawnTimelines | Ended
 
 
 def _send_frame(stream: IO[bytes], content: object) -> None:
-    """Write a frame: the size of what follows in four bytes, then the content as MessagePack."""
+    """Write a frame: the size of what follows in four bytes, then the content as MessagePack.
+
+    Raises OSError or ValueError where nobody reads the stream any more.
+    """
     data = msgspec.msgpack.encode(content)
-    stream.write(len(data).to_bytes(4, "big") + data)
+    head = len(data).to_bytes(4, "big")
+    stream.write(head + data)
     stream.flush()
 
 
@@ -96,7 +100,9 @@ def _receive_frame(stream: IO[bytes]) -> bytes | None:
     if len(head) < 4 or size > FRAME_BYTES:
         return None
     data = stream.read(size)
-    return data if len(data) == size else None
+    if len(data) < size:
+        return None
+    return data
 
 
 class Standby:
@@ -108,10 +114,12 @@ class Standby:
     def __init__(
         self, stem: str, path: Path, kind: str, seed: int, tell: Callable[[Standby, Frame], None]
     ) -> None:
+        """Start the process, which gets ready for the exercise of this stem at once."""
         self.ready = False
         self._tell = tell
         # -P: no module of the student's folder.
-        command = [sys.executable, "-P", "-m", __spec__.name, stem, str(path), kind, str(seed)]
+        command = [sys.executable, "-P", "-m", __spec__.name]
+        command += [stem, str(path), kind, str(seed)]
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -170,16 +178,20 @@ class Standby:
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         self._stderr_reader.join(1)  # something that student code has started may still hold it
-        self._tell(self, Ended(code, self._stderr.decode(errors="replace")))
+        said = self._stderr.decode(errors="replace")
+        self._tell(self, Ended(code, said))
 
 
 def _environment_of_process() -> dict[str, str]:
     """The environment of the process: it finds this package, whatever its working folder is."""
-    paths = [str(Path(__file__).resolve().parents[2])]
+    path = str(Path(__file__).resolve().parents[2])
     before = os.environ.get("PYTHONPATH", "")
     if before:
-        paths.append(before)
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8"}
+        path += f"{os.pathsep}{before}"
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = path
+    environment["PYTHONIOENCODING"] = "utf-8"
+    return environment
 
 
 # In the process
@@ -189,6 +201,7 @@ class PreparedReference:
     """A reference whose evidence and timelines of one exercise were made beforehand."""
 
     def __init__(self, reference: Reference, exercise: Exercise, kind: str, seed: int) -> None:
+        """Run the reference on a device of this kind. Raises DojoError where that fails."""
         from gpudojo.grading.watching import EveryCall
 
         self.reference = reference
@@ -196,7 +209,8 @@ class PreparedReference:
         self._timelines: dict[str, list[Timeline]] = {}
         for function in exercise.functions:
             calls = EveryCall(function.name)
-            evidence = reference.evidence_of(exercise, calls.watch_function(function), kind, seed)
+            watched = calls.watch_function(function)
+            evidence = reference.evidence_of(exercise, watched, kind, seed)
             timelines = reference.timelines_of(exercise, function)
             self._evidence[function.name] = evidence
             self._timelines[function.name] = timelines or calls.timelines
@@ -239,7 +253,8 @@ def main() -> None:
     if request is None:
         os._exit(0)
     threading.Thread(target=_end_with_asker, args=(requests,), daemon=True).start()
-    for job in msgspec.msgpack.decode(request, type=list[StandbyJob]):
+    jobs = msgspec.msgpack.decode(request, type=list[StandbyJob])
+    for job in jobs:
         _grade_job(job, exercises[job.stem], kind, seed, references, answers)
     os._exit(0)  # whatever student code has left behind to be done at the end
 
@@ -263,8 +278,10 @@ def _exercise_device(kind: str) -> None:
         model = nn.Sequential(*layers).to(device)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
         pictures = torch.ones(4, 1, 4, 4)
-        dataset = torch.utils.data.TensorDataset(pictures, torch.zeros(4, dtype=torch.long))
-        for inputs, targets in torch.utils.data.DataLoader(dataset, 2):
+        labels = torch.zeros(4, dtype=torch.long)
+        dataset = torch.utils.data.TensorDataset(pictures, labels)
+        loader = torch.utils.data.DataLoader(dataset, 2)
+        for inputs, targets in loader:
             scores = model(inputs.to(device))
             loss = nn.functional.cross_entropy(scores, targets.to(device))
             optimizer.zero_grad()
@@ -272,7 +289,9 @@ def _exercise_device(kind: str) -> None:
             optimizer.step()
             loss.item()
         with torch.no_grad():
-            model.eval()(pictures[:2].to(device)).argmax(1).cpu()
+            model.eval()
+            scores = model(pictures.to(device))
+            scores.argmax(1).cpu()
 
 
 def _prepare_reference(
@@ -297,23 +316,33 @@ def _grade_job(
     references: dict[str, Reference],
     answers: IO[bytes],
 ) -> None:
-    """Grade the functions of a job. Sends each verdict, and then its timelines."""
+    """Grade the functions of a job. Sends each verdict, and then its timelines.
+
+    `references` are those that were prepared, by the stem of their exercise; another one is run
+    when it is needed.
+    """
     from gpudojo.grading.engine import FileGrader
 
     grader = FileGrader(Path(job.path), kind, seed, watching=True, references=references)
     limits = Limits(
         seconds=DEFAULT_SECONDS, shared=True, characters=OUTPUT_CHARACTERS, interruptible=False
     )
-    functions = {function.name: function for function in exercise.functions}
     for name in job.functions:
+        function = exercise.function_named(name)
         with _catch_output() as printed:
-            results = grader.results_of(exercise, functions[name], limits)
+            results = grader.results_of(exercise, function, limits)
         file = grader.submission
-        stopped = file.broken if file is not None and name in file.names else None
-        _send_frame(answers, StandbyResult(job.stem, name, results, printed.getvalue(), stopped))
-        timelines = grader.pairs[name].make_timelines() if name in grader.pairs else None
+        stopped = None
+        if file is not None and name in file.names:
+            stopped = file.broken
+        verdict = StandbyResult(job.stem, name, results, printed.getvalue(), stopped)
+        _send_frame(answers, verdict)
+        if name not in grader.pairs:
+            continue
+        timelines = grader.pairs[name].make_timelines()
         if timelines is not None:
-            _send_frame(answers, DrawnTimelines(job.stem, name, *timelines))
+            drawn = DrawnTimelines(job.stem, name, *timelines)
+            _send_frame(answers, drawn)
 
 
 @contextlib.contextmanager

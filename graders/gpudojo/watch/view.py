@@ -69,7 +69,9 @@ def wanted_style(style: str) -> str:
 
 def _code_theme(dark: bool) -> str:
     """The name of rich's colours for code on a dark or a light background."""
-    return "ansi_dark" if dark else "ansi_light"
+    if dark:
+        return "ansi_dark"
+    return "ansi_light"
 
 
 def format_points(points: float) -> str:
@@ -79,11 +81,13 @@ def format_points(points: float) -> str:
 
 def _points_of_most(row: ExercisePoints, between: str) -> str:
     """Points, and how many there are: with "/" between them, "2/5"."""
-    return f"{format_points(row.points)}{between}{format_points(row.max_points)}"
+    points = format_points(row.points)
+    most = format_points(row.max_points)
+    return f"{points}{between}{most}"
 
 
 def list_entry(work: ExerciseWork, width: int, selected: bool = False) -> Text:
-    """One line of the list of exercises.
+    """One line of the list of exercises, of so many characters.
 
     A selected one has no colours, which may be unreadable on the colour of the selection.
     """
@@ -92,7 +96,7 @@ def list_entry(work: ExerciseWork, width: int, selected: bool = False) -> Text:
     name = work.stem.replace("_", " ")
     room = width - len(points) - 3
     if len(name) > room:
-        name = f"{name[: room - 1].rstrip()}…"
+        name = name[: room - 1].rstrip() + "…"
     style = ""
     style_of_points = ""
     if not selected:
@@ -115,7 +119,8 @@ def score_line(course: Course, width: int = 20) -> Text:
 def _score_of_course(course: Course) -> str:
     """The points of the day, and how many there are: "12 of 80 points"."""
     points, most = course.score
-    return f"{format_points(points)} of {format_points(most)} points"
+    reached = format_points(points)
+    return f"{reached} of {format_points(most)} points"
 
 
 def fix_panel(
@@ -133,9 +138,11 @@ def fix_panel(
 def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
     """What was finished just now, the title of the current exercise, and what is to fix in it."""
     work = course.current
-    if course.finished is not None and course.finished is not work:
-        yield _finished_line(course.finished)
-    yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
+    finished = course.finished
+    if finished is not None and finished is not work:
+        yield _finished_line(finished)
+    exercise = work.exercise
+    yield Text(f"{exercise.number} {exercise.title}", "bold")
     yield Text(f"{work.path.name}{_points_by_function(work)}\n", "dim")
     # One of these: the file is missing, is no Python, is done or not graded yet, or has a mistake.
     if work.state == "missing":
@@ -152,23 +159,23 @@ def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[
 
 
 def _finished_line(work: ExerciseWork) -> Text:
-    """That an exercise is done, with its points."""
+    """A line that says that an exercise is done, with its points."""
     points = _points_of_most(work.count_points(), " of ")
     text = f"✓ {work.stem} is done: {points} points. Next:\n"
     return Text(text, wanted_style("bold green"))
 
 
 def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableType]:
-    """That a file is missing, and which other file may be it."""
+    """Sentences that say that a file is missing, and which other file may be it."""
     folder = work.path.parent
-    text = f"{work.path.name} is not in {folder}. Its points count as not reached."
+    name = work.path.name
+    text = f"{name} is not in {folder}. Its points count as not reached."
     yield Text(text, wanted_style("red"))
-    others = {path.name for path in folder.glob("*.py")}
-    for each in course.works:
-        others.discard(each.path.name)
-    near = suggest_name(work.path.name, others, "").strip("; ")
-    if near:
-        yield Text(f"\nA file with another name is not graded: {near}")
+    files_of_day = {each.path for each in course.works}
+    other_names = {path.name for path in folder.glob("*.py") if path not in files_of_day}
+    suggestion = suggest_name(name, other_names, "").strip("; ")
+    if suggestion:
+        yield Text(f"\nA file with another name is not graded: {suggestion}")
 
 
 def _broken_parts(work: ExerciseWork, error: Raised, dark: bool) -> Iterator[RenderableType]:
@@ -180,7 +187,10 @@ def _broken_parts(work: ExerciseWork, error: Raised, dark: bool) -> Iterator[Ren
 
 
 def _line_without_mistakes(course: Course, work: ExerciseWork) -> Text:
-    """That an exercise passes, and whether there is another to do; or that nothing is known yet."""
+    """A line that says that an exercise passes, or is not graded yet.
+
+    It says whether there is another exercise to do.
+    """
     if work.stem in course.pending:
         return Text("not graded yet")
     following = ""
@@ -208,7 +218,9 @@ def _feedback_parts(
     `hints` is how many are shown, `more` says how to see one more.
     """
     # The headline, and what is below it.
-    place = "" if result.line is None else "here"  # the line itself is an excerpt below
+    place = ""
+    if result.line is not None:
+        place = "here"  # the line itself is an excerpt below
     headline, parts = headline_and_parts(result, place, work.path.name)
     if result.outcome is Outcome.TODO:
         yield _marked_headline(MARKS["to do"], headline)
@@ -237,16 +249,18 @@ def _feedback_parts(
 def _marked_headline(mark: StateMark, headline: str) -> Text:
     """A headline after its sign, both bold, the sign in its colour."""
     style = wanted_style(f"bold {mark.style}")
-    return Text.assemble((f"{mark.sign} ", style), (headline, "bold"))
+    line = Text(f"{mark.sign} ", style)
+    return line.append(headline, "bold")
 
 
 def _parts_of_hints(work: ExerciseWork, result: CheckResult, hints: int, more: str) -> list[Part]:
     """The first hints about a check that failed, or how many there are if none is to be shown."""
-    functions = {function.name: function for function in work.exercise.functions}
-    every = hints_about(result, functions[result.function])
-    parts = hint_parts(every, work.exercise, hints, more)
-    if every and not hints:
-        parts.append(Part("", f"({len(every)} hints; the first with {more})"))
+    function = work.exercise.function_named(result.function)
+    every_hint = hints_about(result, function)
+    parts = hint_parts(every_hint, work.exercise, hints, more)
+    if every_hint and not hints:
+        text = f"({len(every_hint)} hints; the first with {more})"
+        parts.append(Part("", text))
     return parts
 
 
@@ -270,25 +284,29 @@ def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
     shown = slice(first - 1, line + LINES_AROUND)
     indent = _common_indent(lines[shown])
     # The whole file is coloured, as an excerpt may begin inside a string.
-    code = Text(text)
-    if not os.environ.get("NO_COLOR"):
-        syntax = Syntax("", "python", theme=_code_theme(dark))
-        code = syntax.highlight(text)
-    coloured = code.split("\n", allow_blank=True)[: len(lines)]
+    code = _coloured_code(text, dark)
+    coloured_lines = code.split("\n", allow_blank=True)[: len(lines)]
     # A row for each line: a sign beside the marked one, the number, the code.
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for number, code_of_line in enumerate(coloured[shown], first):
-        sign = " "
+    for number, code_of_line in enumerate(coloured_lines[shown], first):
+        marker = Text(" ")
         style_of_number = "dim"
         if number == line:
-            sign = "❱"
+            marker = Text("❱", wanted_style("bold red"))
             style_of_number = "bold"
         dedented = Text()
         if len(code_of_line) > indent:
             dedented = code_of_line[indent:]
-        marker = Text(sign, wanted_style("bold red"))
         table.add_row(marker, Text(f"{number:>3}", style_of_number), dedented)
     return table
+
+
+def _coloured_code(text: str, dark: bool) -> Text:
+    """Python code in rich's colours; without any, if the user wants none."""
+    if os.environ.get("NO_COLOR"):
+        return Text(text)
+    syntax = Syntax("", "python", theme=_code_theme(dark))
+    return syntax.highlight(text)
 
 
 def _common_indent(lines: list[str]) -> int:
@@ -315,8 +333,8 @@ def _task_of(work: ExerciseWork, name: str) -> str:
             break
     paragraphs = []
     for paragraph in text.split("\n\n"):
-        words = paragraph.split()
-        paragraphs.append(" ".join(words))
+        without_breaks = " ".join(paragraph.split())
+        paragraphs.append(without_breaks)
     return "\n\n".join(paragraphs)
 
 
@@ -325,7 +343,8 @@ def aside_panel(course: Course) -> RenderableType:
     work = course.current
     finished = course.finished
     parts: list[RenderableType] = []
-    if not course.done and work.broken is None and work.text is not None:
+    is_readable = work.broken is None and work.text is not None
+    if is_readable and not course.done:
         parts += _aside_parts(work)
     if finished is not None and (finished is not work or course.done):
         for name in finished.names:
@@ -340,11 +359,7 @@ def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
     if first is not None:
         printing_function = first.function
         yield _blocked_by(work, first)
-        for name in work.names:
-            failed = _first_failure(work.results.get(name, []))
-            if failed is not None and name != first.function:
-                headline, _ = headline_and_parts(failed)
-                yield Text(f"then `{name}`: {headline}", "dim")
+        yield from _failures_elsewhere(work, first.function)
     if work.stopped is not None:
         place = ""
         if work.stopped.line:
@@ -353,6 +368,15 @@ def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
         text += " What it defines before was graded."
         yield Text(text, wanted_style("yellow"))
     yield from _printed_parts(work, printing_function)
+
+
+def _failures_elsewhere(work: ExerciseWork, function: str) -> Iterator[Text]:
+    """For each other function with a check that failed, a line about the first of them."""
+    for name in work.names:
+        failed = _first_failure(work.results.get(name, []))
+        if failed is not None and name != function:
+            headline, _ = headline_and_parts(failed)
+            yield Text(f"then `{name}`: {headline}", "dim")
 
 
 def _first_failure(results: list[CheckResult]) -> CheckResult | None:
@@ -365,8 +389,10 @@ def _first_failure(results: list[CheckResult]) -> CheckResult | None:
 
 def _blocked_by(work: ExerciseWork, first: CheckResult) -> Text:
     """The checks that wait for the one to fix first."""
-    results = work.results[first.function]
-    blocked = [each.check for each in results if each.blocked_by == first.check]
+    blocked = []
+    for result in work.results[first.function]:
+        if result.blocked_by == first.check:
+            blocked.append(result.check)
     if not blocked:
         return Text("", "dim")
     names = ", ".join(blocked)
@@ -396,13 +422,15 @@ def timeline_page(course: Course, width: int) -> RenderableType:
     if pair is None:
         return Text("No timeline: nothing was recorded on the device, or nothing has run yet.")
     lines = []
-    for line in draw_timeline(pair.yours, width, pair.theirs):
-        text = Text()
-        for piece, meaning in line:
-            text.append(piece, wanted_style(style_of_timeline(meaning)))
-        lines.append(text)
+    for pieces in draw_timeline(pair.yours, width, pair.theirs):
+        line = Text()
+        for text, meaning in pieces:
+            style = style_of_timeline(meaning)
+            line.append(text, wanted_style(style))
+        lines.append(line)
     lines.append(Text())
-    lines += [Text(line, "dim", no_wrap=True) for line in timeline_legend(width)]
+    for text in timeline_legend(width):
+        lines.append(Text(text, "dim", no_wrap=True))
     return Group(*lines)
 
 
@@ -421,6 +449,7 @@ class _Code(CodeBlock):
     """A block of code without empty lines around it, which rich adds to those between blocks."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the code in colours, with one column free at each side."""
         code = str(self.text).rstrip()
         yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
 
@@ -438,16 +467,18 @@ class LessonPage:
     """
 
     def __init__(self, text: str, dark: bool) -> None:
-        self.markdown = _MarkdownPage(text, code_theme=_code_theme(dark))
+        theme = _code_theme(dark)
+        self.markdown = _MarkdownPage(text, code_theme=theme)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the page, with our style for code in its text."""
         theme = Theme({"markdown.code": wanted_style("bold cyan")})
         with console.use_theme(theme):
             yield from console.render(self.markdown, options)
 
 
 def lesson_page(work: ExerciseWork, dark: bool) -> RenderableType:
-    """The lesson of an exercise."""
+    """The lesson of an exercise, or a line that says that there is none."""
     text = lesson_of(work.exercise)
     if text is None:
         return Text(f"There is no lesson for {work.exercise.number}.")
@@ -470,6 +501,7 @@ KEYS: Final = (
 
 def help_page() -> RenderableType:
     """What can be typed, and what the signs in the list mean."""
+    headline = Text("Save a file of the day to have it graded.\n", "bold")
     table = _two_columns()
     for key, meaning in KEYS:
         table.add_row(Text(key, "bold"), Text(meaning))
@@ -477,7 +509,6 @@ def help_page() -> RenderableType:
     for state, mark in MARKS.items():
         signs.append(f"{mark.sign} {state}")
     legend = "   ".join(signs)
-    headline = Text("Save a file of the day to have it graded.\n", "bold")
     return Group(headline, table, Text(f"\n{legend}"))
 
 
@@ -488,7 +519,8 @@ def celebration_page(course: Course, step: int = 0) -> RenderableType:
     """
     heart = Text()
     for number, row in enumerate(HEART):
-        pixels = f"{row:08b}".replace("1", "██").replace("0", "  ")
+        bits = f"{row:08b}"
+        pixels = bits.replace("1", "██").replace("0", "  ")
         colour = RAINBOW[(number + step) % len(RAINBOW)]
         heart.append(f"{pixels}\n", wanted_style(colour))
     text = Text(f"{course.title}: everything passes.\n", "bold", justify="center")
