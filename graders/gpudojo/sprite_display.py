@@ -57,7 +57,10 @@ def show(sprites: Any, titles: Sequence[object] | None = None, file: IO[str] | N
 
 
 def pictures_of(sprites: Any) -> list[Picture]:
-    """Rows of pixels, three numbers from 0 to 255 each, for every sprite. Raises NotSprites."""
+    """Rows of pixels, three numbers from 0 to 255 each, for every sprite.
+
+    Raises NotSprites for another shape than those of `show`.
+    """
     if hasattr(sprites, "detach"):
         sprites = sprites.detach().float().cpu()
     if hasattr(sprites, "tolist"):
@@ -137,15 +140,15 @@ def _draw_in_blocks(picture: Picture) -> list[Text]:
     from rich.text import Text
 
     lines = []
-    for top in range(0, len(picture), 2):
+    rows = iter(picture)
+    for upper_row, lower_row in itertools.zip_longest(rows, rows):
         line = Text()
-        for column, pixel in enumerate(picture[top]):
+        for column, pixel in enumerate(upper_row):
             above = Color.from_rgb(*pixel)
             # Below the last of an odd number of rows, the terminal's background shows.
             below = None
-            if top + 1 < len(picture):
-                pixel_below = picture[top + 1][column]
-                below = Color.from_rgb(*pixel_below)
+            if lower_row:
+                below = Color.from_rgb(*lower_row[column])
             line.append(UPPER_HALF, Style(color=above, bgcolor=below))
         lines.append(line)
     return lines
@@ -192,8 +195,9 @@ def _lay_side_by_side(drawings: list[list[Text]], names: list[str], width: int) 
     across = max(1, (width + GAP) // column)
     lines = []
     for start in range(0, len(drawings), across):
-        band = drawings[start : start + across]
-        titles = names[start : start + across]
+        end = start + across
+        band = drawings[start:end]
+        titles = names[start:end]
         if any(titles):
             cells = [Text(title) for title in titles]
             lines.append(_join_cells(cells, column))

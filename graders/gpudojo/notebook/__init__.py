@@ -37,6 +37,7 @@ from gpudojo.notebook.session_functions import (
     code_of_cells,
     find_source,
     recording_lines,
+    running_shell,
 )
 
 SEED: Final = PUBLIC_SEEDS[0]
@@ -116,8 +117,7 @@ def make_report(
     if things:
         wanted = _functions_to_check(things, namespace, tasks, remarks)
     else:
-        defined = [name for name in tasks if namespace.get(name) is not None]
-        wanted = [_Wanted(name, namespace[name]) for name in defined]
+        wanted = _defined_functions(namespace, tasks)
         if not wanted:
             remarks.append("Nothing to check yet: run the cells above first, from the top.")
     for name, _ in wanted:
@@ -126,22 +126,38 @@ def make_report(
             return _refuse_with(f"{NoSuchSeed(seed, seeds)}.")
     # Check them one by one. A Ctrl-C leaves out the rest.
     kind, _ = choose_device(bench)
-    options = _CheckOptions(1 if hints is None else hints, seed, kind, seconds)
+    if hints is None:
+        hints = 1
+    options = _CheckOptions(hints, seed, kind, seconds)
     checked: list[FunctionReport] = []
     for name, thing in wanted:
         try:
-            checked.append(_check_function(name, thing, namespace, tasks[name], options))
+            report = _check_function(name, thing, namespace, tasks[name], options)
         except KeyboardInterrupt:
             remarks.append(STOPPED.format(name=name))
             break
+        checked.append(report)
     if things:
         return CheckReport(tuple(checked), remarks=tuple(remarks))
-    table = _make_points_table(checked, tasks) if checked else None
+    table = None
+    if checked:
+        table = _make_points_table(checked, tasks)
     return CheckReport(table=table, remarks=tuple(remarks))
 
 
 def _refuse_with(sentence: str) -> CheckReport:
+    """A report that only says why nothing was checked."""
     return CheckReport(remarks=(sentence,))
+
+
+def _defined_functions(namespace: dict[str, Any], tasks: dict[str, FunctionTask]) -> list[_Wanted]:
+    """The objects of a notebook that have the name of a task."""
+    wanted = []
+    for name in tasks:
+        thing = namespace.get(name)
+        if thing is not None:
+            wanted.append(_Wanted(name, thing))
+    return wanted
 
 
 def _functions_to_check(
@@ -167,8 +183,7 @@ def _functions_to_check(
 
 def show_report(report: CheckReport) -> None:
     """Display a report: as HTML in a notebook, else as text."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None:
+    if running_shell() is not None:
         from IPython.display import display
 
         display(report)  # type: ignore[no-untyped-call]
@@ -193,30 +208,44 @@ def _tasks_by_name() -> dict[str, FunctionTask]:
 def _name_of_task(
     thing: Any, namespace: dict[str, Any], tasks: dict[str, FunctionTask]
 ) -> str | None:
-    """The task that an object is for: by its name in the notebook, or by its own name."""
-    if isinstance(thing, str):
-        return thing if thing in tasks else None
-    if thing is not None:
+    """The task that an object is for: by its name in the notebook, or by its own name.
+
+    Returns None if it is for none.
+    """
+    if thing is None:
+        return None
+    own_name = _own_name_of(thing)
+    if not isinstance(thing, str):
         for name in tasks:
             if namespace.get(name) is thing:
                 return name
-    own_name = getattr(thing, "__name__", None)
-    if callable(thing) and isinstance(own_name, str) and own_name in tasks:
+    if own_name in tasks:
         return own_name
     return None
 
 
+def _own_name_of(thing: Any) -> str | None:
+    """A text itself, or the name of a function or class; None for anything else."""
+    name = thing
+    if callable(thing):
+        name = getattr(thing, "__name__", None)
+    if not isinstance(name, str):
+        return None
+    return name
+
+
 def _describe_other_thing(thing: Any, tasks: dict[str, FunctionTask]) -> str:
     """Why an argument of `check` cannot be checked."""
-    own_name = getattr(thing, "__name__", None) if callable(thing) else None
-    name = thing if isinstance(thing, str) else own_name
-    if isinstance(name, str):
+    name = _own_name_of(thing)
+    if name is not None:
         similar = difflib.get_close_matches(name, tasks, 1, 0.6)
         if similar:
             return f"`{name[:80]}` is not a task; did you mean `{similar[0]}`?"
         known = ", ".join(f"`{task}`" for task in tasks)
         return f"`{name[:80]}` is not a task. The tasks are {known}."
-    kind = "None" if thing is None else f"an object of the class {type(thing).__name__}"
+    kind = f"an object of the class {type(thing).__name__}"
+    if thing is None:
+        kind = "None"
     return (
         f"check got {kind}. Pass a function, as in check(train_epoch), without calling it; "
         "check() checks everything that is defined."
@@ -259,14 +288,15 @@ def _make_points_table(
         for result in report.results:
             results[report.name, result.check] = result
     rows: dict[str, ExercisePoints] = {}
-    for stem in dict.fromkeys(report.exercise for report in checked):
-        rows[stem] = ExercisePoints(stem)
+    for report in checked:
+        rows[report.exercise] = ExercisePoints(report.exercise)
     for exercise, function in tasks.values():
-        if exercise.stem in rows:
-            for check in function.checks:
-                rows[exercise.stem].add_check(
-                    check.points, results.get((function.name, check.name))
-                )
+        row = rows.get(exercise.stem)
+        if row is None:
+            continue
+        for check in function.checks:
+            result_of_check = results.get((function.name, check.name))
+            row.add_check(check.points, result_of_check)
     # First what is begun, then what is to do.
     for outcome in (Outcome.FAILED, Outcome.TODO):
         for report in checked:

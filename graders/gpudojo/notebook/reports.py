@@ -79,13 +79,14 @@ def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
 
     First the lines of the function's own cell, then those of other cells that did something.
     """
-    records = tuple(record for record in busiest.records if record.site is not None)
+    records = [record for record in busiest.records if record.site is not None]
     spent = busiest.seconds_by_record()
     sums = ledger.totals(records, spent)
     if not any(sums):
         return None
     rows = []
-    for row in line_rows(records, function.file, function.source, function.first, spent):
+    own_rows = line_rows(records, function.file, function.source, function.first, spent)
+    for row in own_rows:
         rows.append(CellLine(str(row.number), row.code, row.cells))
     # Lines of other cells that did something.
     for file, line in sorted(questions.per_line(records)):
@@ -168,7 +169,8 @@ class PointsTable:
     @property
     def done(self) -> bool:
         """True if every check of these exercises passes."""
-        return bool(self.rows) and all(row.state == "done" for row in self.rows)
+        states = {row.state for row in self.rows}
+        return states == {"done"}
 
 
 @dataclass(frozen=True)
@@ -180,12 +182,15 @@ class CheckReport:
     remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
+        """The report as text."""
         return report_as_text(self)
 
     def _repr_html_(self) -> str:
+        """The report as HTML, for notebooks."""
         return report_as_html(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Both forms, of which a notebook shows the one that it can."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
@@ -198,17 +203,20 @@ def report_function(
     lines: LineTable | None = None,
     timelines: Timelines | None = None,
 ) -> FunctionReport:
-    """The report of one function: results, texts, hints, and what its busiest call did."""
+    """The report of one function: results, texts, hints, and what its busiest call did.
+
+    `hints` is how many of them are shown.
+    """
     parts = tuple(_parts_about(result, student) for result in results)
     outcomes = [result.outcome for result in results]
     # Hints are about the first check that failed; without one, about the whole function.
     count = 0
-    every = function.hints
+    every_hint = function.hints
     if Outcome.FAILED in outcomes:
-        first_failed = results[outcomes.index(Outcome.FAILED)]
+        place = outcomes.index(Outcome.FAILED)
         count = hints
-        every = hints_about(first_failed, function)
-    elif hints > 1 and set(outcomes) - {Outcome.PASSED}:
+        every_hint = hints_about(results[place], function)
+    elif hints > 1 and set(outcomes) != {Outcome.PASSED}:
         count = hints
     more = f"check({student.name}, hints={count + 1})"
     return FunctionReport(
@@ -217,7 +225,7 @@ def report_function(
         exercise.title,
         tuple(results),
         parts,
-        tuple(hint_parts(every, exercise, count, more)),
+        tuple(hint_parts(every_hint, exercise, count, more)),
         lines,
         timelines,
     )
@@ -232,8 +240,8 @@ def _parts_about(result: CheckResult, student: SessionFunction) -> tuple[Part, .
     if result.outcome is Outcome.BLOCKED:
         parts = [Part("blocked by", f"`{result.blocked_by}`, which has to pass first")]
     elif result.outcome is Outcome.ERROR:
-        happened = [part for part in parts if part.label == "happened"]
-        parts = [Part("our fault", headline), *happened]
+        parts = [part for part in parts if part.label == "happened"]
+        parts.insert(0, Part("our fault", headline))
     elif result.outcome is Outcome.TODO:
         parts = []
         if result.happened:
@@ -245,16 +253,19 @@ def report_as_text(report: CheckReport) -> str:
     """A report as lines of text."""
     lines: list[str] = []
     for checked in report.checked:
-        lines += [*_function_lines(checked), ""]
+        lines += _function_lines(checked)
+        lines.append("")
     if report.table is not None:
-        lines += [*_points_lines(report.table), ""]
+        lines += _points_lines(report.table)
+        lines.append("")
     lines += report.remarks
     return "\n".join(lines).rstrip()
 
 
 def _function_lines(checked: FunctionReport) -> Iterator[str]:
     """Yield the text about one function: results, hints, what its lines did, its timeline."""
-    yield f"{checked.name}: {checked.points:g} of {checked.most:g} points ({checked.exercise})"
+    points = f"{checked.points:g} of {checked.most:g} points"
+    yield f"{checked.name}: {points} ({checked.exercise})"
     if checked.to_do:
         yield f"  {STUB}"
     else:
@@ -269,8 +280,9 @@ def _function_lines(checked: FunctionReport) -> Iterator[str]:
         yield from _table_lines(checked.lines)
     if checked.timelines is not None:
         yours, theirs = checked.timelines
-        drawing = ledger.plain_lines(draw_timeline(yours, DRAWING_WIDTH, theirs))
-        for line in (*drawing, *timeline_legend(DRAWING_WIDTH)):
+        drawing = draw_timeline(yours, DRAWING_WIDTH, theirs)
+        lines = [*ledger.plain_lines(drawing), *timeline_legend(DRAWING_WIDTH)]
+        for line in lines:
             yield f"  {line}"
 
 
@@ -280,7 +292,7 @@ def _table_lines(table: LineTable) -> Iterator[str]:
     for row in table.rows:
         code = row.code
         if len(code) > CODE_WIDTH:
-            code = f"{code[: CODE_WIDTH - 1]}…"
+            code = code[: CODE_WIDTH - 1] + "…"
         rows.append(row._replace(code=code))
     number_width = max(len(row.number) for row in rows)
     code_width = max(len(row.code) for row in rows)
@@ -302,7 +314,7 @@ def _table_lines(table: LineTable) -> Iterator[str]:
 
 def _points_lines(table: PointsTable) -> Iterator[str]:
     """Yield the table of points, the total, and what to check next."""
-    width = max((len(row.exercise) for row in table.rows), default=0)
+    width = max([len(row.exercise) for row in table.rows], default=0)
     for row in table.rows:
         bar = progress_bar(row.points, row.max_points)
         points = f"{row.points:5.4g} of {row.max_points:<4g}"

@@ -43,7 +43,10 @@ class SessionFunction:
     stub: bool
 
     def make_submission(self, namespace: dict[str, Any]) -> Submission:
-        """The session as a submission, which is what probes run."""
+        """The session as a submission, which is what probes run.
+
+        `namespace` is that of the notebook; a function of a module has its own.
+        """
         names = getattr(_function_inside(self.thing), "__globals__", namespace)
         if names.get(self.name) is not self.thing:
             names = {**names, self.name: self.thing}
@@ -56,7 +59,7 @@ class SessionFunction:
         definition = _parse_definition(self.source)
         if definition is not None:
             ast.increment_lineno(definition, self.first - 1)
-            lines |= pattern_lines([definition])
+            lines.update(pattern_lines([definition]))
         return Submission(Path(self.file), names, todo=frozenset(todo), lines=lines)
 
     def describe_line(self, line: int) -> str:
@@ -88,11 +91,13 @@ def find_source(name: str, thing: Any) -> SessionFunction:
     source = tuple(_source_lines(code))
     first = code.co_firstlineno
     node = _parse_definition(source)
+    line = first
     if node is None:
         stub = _only_raises(code)
-        return SessionFunction(name, thing, code.co_filename, first, source, first, stub)
-    line = first + node.lineno - 1
-    return SessionFunction(name, thing, code.co_filename, first, source, line, is_stub(node))
+    else:
+        line = first + node.lineno - 1
+        stub = is_stub(node)
+    return SessionFunction(name, thing, code.co_filename, first, source, line, stub)
 
 
 def _only_raises(code: CodeType) -> bool:
@@ -103,20 +108,33 @@ def _only_raises(code: CodeType) -> bool:
 
 def cell_name(file: str) -> str:
     """The name of a cell, `In[5]`, or of a file. Empty if there is none."""
-    # Of IPython, if it runs: a front end, or an older version, may have none of this.
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    compiler = getattr(shell, "compile", None)
+    # A front end, or an older version of IPython, may have none of this.
+    compiler = getattr(running_shell(), "compile", None)
     format_name = getattr(compiler, "format_code_name", None)
     if format_name is not None:
         kind_and_name = format_name(file)
         if kind_and_name:
             return str(kind_and_name[-1])
     path = Path(file)
-    return path.name if path.is_file() else ""
+    if path.is_file():
+        return path.name
+    return ""
+
+
+def running_shell() -> Any:
+    """The shell of IPython that runs this session; None without one. Imports nothing."""
+    ipython = sys.modules.get("IPython")
+    get_shell = getattr(ipython, "get_ipython", None)
+    if get_shell is None:  # it is not imported, or not completely
+        return None
+    return get_shell()
 
 
 def _function_inside(thing: Any) -> FunctionType | None:
-    """The student's own function inside decorators, partials, methods and callable objects."""
+    """The student's own function inside decorators, partials, methods and callable objects.
+
+    Returns None if there is none.
+    """
     for _ in range(WRAPPERS_AT_MOST):
         inner: Any = None
         if isinstance(thing, functools.partial):
@@ -128,9 +146,9 @@ def _function_inside(thing: Any) -> FunctionType | None:
             if inner is None:
                 return thing
         elif not isinstance(thing, type):
-            call = inspect.getattr_static(type(thing), "__call__", None)
-            if isinstance(call, FunctionType):
-                inner = call
+            method = inspect.getattr_static(type(thing), "__call__", None)
+            if isinstance(method, FunctionType):
+                inner = method
         if inner is None:
             return None
         thing = inner
@@ -158,11 +176,12 @@ def _inner_functions(function: FunctionType) -> Iterator[Any]:
 def _source_lines(code: CodeType) -> list[str]:
     """The lines of a function; none if its source is not known."""
     cell_lines = linecache.getlines(code.co_filename)
+    lines_before = code.co_firstlineno - 1
     try:
         if cell_lines:
-            lines = inspect.getblock(cell_lines[code.co_firstlineno - 1 :])
+            lines = inspect.getblock(cell_lines[lines_before:])
         else:  # this knows where newer prompts keep what was typed
-            lines = inspect.getsourcelines(code)[0]
+            lines, _ = inspect.getsourcelines(code)
     except (OSError, SyntaxError, IndexError, TypeError):
         return []
     return [line.rstrip("\n") for line in lines]
@@ -187,22 +206,22 @@ def recording_lines(function: SessionFunction, names: Mapping[str, Any]) -> Iter
 
     Their code is exchanged, if their source is known, and restored at the end.
     """
-    marked = _codes_with_marks(function)
-    before: dict[FunctionType, CodeType] = {}
+    marked_codes = _codes_with_marks(function)
+    code_before: dict[FunctionType, CodeType] = {}
     for thing in (_function_inside(function.thing), *names.values()):
-        if not isinstance(thing, FunctionType) or thing in before:
+        if not isinstance(thing, FunctionType) or thing in code_before:
             continue
         code = thing.__code__
         if code.co_filename != function.file:
             continue
-        new_code = marked.get((code.co_qualname, code.co_firstlineno))
+        new_code = marked_codes.get((code.co_qualname, code.co_firstlineno))
         if new_code is not None and new_code.co_freevars == code.co_freevars:
-            before[thing] = code
+            code_before[thing] = code
             thing.__code__ = new_code
     try:
         yield
     finally:
-        for thing, code in before.items():
+        for thing, code in code_before.items():
             thing.__code__ = code
 
 
@@ -234,22 +253,31 @@ def code_of_cells(function: SessionFunction, namespace: dict[str, Any]) -> list[
         if not isinstance(function.thing, dict):
             return []
         return [f"{function.name} = {function.thing!r}"]
-    own = function.cell_text()
-    history = namespace.get("In")
-    texts = []
-    if isinstance(history, list):
-        # It has a cell once for each time it ran. The last one counts, so the own cell comes last.
-        for cell in history:
-            if isinstance(cell, str) and cell.strip() != own.strip():
-                texts.append(cell)
-    used = needed_names(function.name, [*texts, own])
+    own_cell = function.cell_text()
+    other_cells = _cells_except(own_cell, namespace)
+    used = needed_names(function.name, [*other_cells, own_cell])
     code = []
-    for text in texts:
-        kept = only_definitions(text, used)
-        if kept.strip():
-            code.append(f"exec(compile({kept!r}, {OTHER_CELL!r}, 'exec'))")
-    code.append(only_definitions(own, used))
+    for cell in other_cells:
+        definitions = only_definitions(cell, used)
+        if definitions.strip():
+            code.append(f"exec(compile({definitions!r}, {OTHER_CELL!r}, 'exec'))")
+    code.append(only_definitions(own_cell, used))
     return code
+
+
+def _cells_except(own_cell: str, namespace: dict[str, Any]) -> list[str]:
+    """The texts of other cells, in the order in which they ran.
+
+    A cell is there once for each time it ran, and the last time counts.
+    """
+    history = namespace.get("In")
+    if not isinstance(history, list):
+        return []
+    cells = []
+    for cell in history:
+        if isinstance(cell, str) and cell.strip() != own_cell.strip():
+            cells.append(cell)
+    return cells
 
 
 def needed_names(name: str, texts: Iterable[str]) -> set[str]:
@@ -259,10 +287,11 @@ def needed_names(name: str, texts: Iterable[str]) -> set[str]:
         statements += _parse_cell(text).body
     needed = {name}
     count = 0
-    while len(needed) > count:
+    while len(needed) > count:  # until nothing is added
         count = len(needed)
         for statement in statements:
-            if needed.intersection(_names_bound_by(statement)):
+            bound = _names_bound_by(statement)
+            if not needed.isdisjoint(bound):
                 needed |= _names_used_by(statement)
     return needed
 
@@ -277,7 +306,8 @@ def only_definitions(source: str, used: set[str]) -> str:
     for statement in _parse_cell(text).body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             continue
-        if not used.isdisjoint(_names_bound_by(statement)):
+        bound = _names_bound_by(statement)
+        if not used.isdisjoint(bound):
             continue
         first = statement.lineno
         for decorator in getattr(statement, "decorator_list", ()):

@@ -80,12 +80,12 @@ class FunctionChecks(pytest.Collector):
     def collect(self) -> Iterator[pytest.Item]:
         """One item for each check, with our time limit unless the user has chosen one."""
         # A marker would override what the user has chosen.
-        chosen = self.config.getoption("timeout", None) is not None
-        chosen = chosen or "PYTEST_TIMEOUT" in os.environ
+        option = self.config.getoption("timeout", None)
+        is_chosen = option is not None or "PYTEST_TIMEOUT" in os.environ
         has_timeouts = self.config.pluginmanager.hasplugin("timeout")
         for check in self.function.checks:
             item = CheckItem.from_parent(self, name=check.name, check=check)
-            if has_timeouts and not chosen:
+            if has_timeouts and not is_chosen:
                 item.add_marker(pytest.mark.timeout(DEFAULT_SECONDS))
             yield item
 
@@ -117,12 +117,17 @@ class CheckItem(pytest.Item):
         return self.checks.file
 
     def runtest(self) -> None:
-        """Grade the function, if that is not done yet. Raises NotAPass if this check fails."""
+        """Grade the function, if that is not done yet, and put the result into the stash.
+
+        Raises NotAPass if this check did not pass.
+        """
         limits = self.stash.get(LIMITS, None)
         if limits is None:
             limits = Limits(characters=OUTPUT_CHARACTERS, on_raised=quit_debugger)
-        results = self.file.grader.results_of(self.checks.exercise, self.checks.function, limits)
-        result = next(result for result in results if result.check == self.check.name)
+        checks = self.checks
+        results = self.file.grader.results_of(checks.exercise, checks.function, limits)
+        by_name = {result.check: result for result in results}
+        result = by_name[self.check.name]
         self.stash[RESULT] = result
         if result.outcome is not Outcome.PASSED:
             raise NotAPass(result)
@@ -172,21 +177,19 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
     if not exercises:
         return None
     config = parent.config
+    kind = config.getoption("dojo_bench")
     file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
     file.exercises = exercises
-    file.grader = FileGrader(
-        file_path,
-        config.getoption("dojo_bench"),
-        seed_of(config),
-        watching=records_timelines(config),
-    )
+    file.grader = FileGrader(file_path, kind, seed_of(config), watching=records_timelines(config))
     return file
 
 
 def seed_of(config: pytest.Config) -> int:
     """The seed of this run."""
     asked = config.getoption("dojo_seed")
-    return PUBLIC_SEEDS[0] if asked is None else int(asked)
+    if asked is None:
+        return PUBLIC_SEEDS[0]
+    return int(asked)
 
 
 def option_name(config: pytest.Config, name: str) -> str:
@@ -194,7 +197,9 @@ def option_name(config: pytest.Config, name: str) -> str:
 
     A conftest.py adds the short ones.
     """
-    return f"--{name}" if config.getoption("dojo_short_options", False) else f"--dojo-{name}"
+    if config.getoption("dojo_short_options", False):
+        return f"--{name}"
+    return f"--dojo-{name}"
 
 
 def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
@@ -209,16 +214,21 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
         return ()
     exercises: list[Exercise] = []
     for day in day_names():
-        in_name = day in path.stem
-        if not (named or in_name or day in path.parts or day.encode() in text):
+        is_for_day = named or day in path.stem
+        mentions_day = day in path.parts or day.encode() in text
+        if not is_for_day and not mentions_day:
             continue
         try:
-            defined = bindings.names_in_notebook(notebooks.read_notebook(path))
+            cells = notebooks.read_notebook(path)
         except notebooks.NotANotebook:
+            if not is_for_day:
+                return ()
             # Every function then fails with the reason why the file cannot be read.
-            return exercises_of(day) if named or in_name else ()
+            return exercises_of(day)
+        defined = bindings.names_in_notebook(cells)
         for exercise in exercises_of(day):
-            if any(function.name in defined for function in exercise.functions):
+            functions = {function.name for function in exercise.functions}
+            if not functions.isdisjoint(defined):
                 exercises.append(exercise)
     return tuple(exercises)
 
@@ -229,16 +239,20 @@ def missing_files(checks: Sequence[ReportedCheck], config: pytest.Config) -> lis
     A folder with less than half of a day's files is not taken for the whole day: there, only
     renamed ones are found.
     """
-    if any(config.getoption(name, None) for name in SELECTING_OPTIONS):
-        return []
-    for argument in config.args:
-        if not Path(config.invocation_params.dir, argument.partition("::")[0]).is_dir():
+    for option in SELECTING_OPTIONS:
+        if config.getoption(option, None):
             return []
-    graded = {check.exercise.stem for check in checks}
+    for argument in config.args:
+        path, _, _ = argument.partition("::")
+        if not Path(config.invocation_params.dir, path).is_dir():
+            return []
+    graded = set()
     places = set()
     for check in checks:
+        graded.add(check.exercise.stem)
         if check.path.suffix == ".py":
-            places.add((check.path.parent, day_of_file(check.path) or ""))
+            day = day_of_file(check.path) or ""
+            places.add((check.path.parent, day))
     missing: list[MissingFile] = []
     for folder, day in sorted(places):
         missing += _files_missing_in(folder, day, graded)
@@ -252,11 +266,15 @@ def _files_missing_in(folder: Path, day: str, graded: set[str]) -> Iterator[Miss
     """
     stems = registered_days()[day].modules
     absent = sorted(set(stems) - graded)
-    others = sorted(path.name for path in folder.glob("*.py") if path.stem not in stems)
+    has_half = len(absent) <= len(stems) // 2
+    other_names = []
+    for path in sorted(folder.glob("*.py")):
+        if path.stem not in stems:
+            other_names.append(path.name)
     for stem in absent:
-        instead = _file_with_number_of(stem, others)
+        instead = _file_with_number_of(stem, other_names)
         exercise = exercise_for(folder / f"{stem}.py")
-        if exercise is not None and (instead or len(absent) <= len(stems) // 2):
+        if exercise is not None and (instead or has_half):
             yield MissingFile(folder, exercise, instead)
 
 
@@ -265,7 +283,10 @@ def _file_with_number_of(stem: str, names: Sequence[str]) -> str:
     number = re.match(r"\d+", stem)
     if number is None:
         return ""
-    return next((name for name in names if name.startswith(number[0])), "")
+    for name in names:
+        if name.startswith(number[0]):
+            return name
+    return ""
 
 
 def _line_of_function(path: Path, function: str) -> int | None:
@@ -280,5 +301,7 @@ def _line_of_function(path: Path, function: str) -> int | None:
     except (OSError, UnicodeDecodeError):
         return None
     definition = rf"^(?:def {function}\b|{function}\s*[:=])"
-    starts = [match.start() for match in re.finditer(definition, source, re.M)]
-    return source.count("\n", 0, starts[-1]) if starts else None
+    line = None
+    for match in re.finditer(definition, source, re.M):
+        line = source.count("\n", 0, match.start())
+    return line

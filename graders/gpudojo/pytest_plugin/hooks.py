@@ -23,7 +23,7 @@ from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.exercise import Check, Exercise
 from gpudojo.model.results import CheckResult
 from gpudojo.pytest_plugin import collection, terminal, timelines
-from gpudojo.pytest_plugin.collection import CheckItem, option_name
+from gpudojo.pytest_plugin.collection import CheckItem, FunctionChecks, option_name
 from gpudojo.pytest_plugin.terminal import ReportedCheck
 
 # The attribute of a report with the result of a check as plain data, which is all that xdist sends.
@@ -51,8 +51,9 @@ def _reported_check(item: CheckItem) -> ReportedCheck:
 
 
 def _place_in_course(item: CheckItem) -> tuple[str, str, int]:
-    """What checks are sorted by: the order of the course."""
-    return _reported_check(item).position
+    """Return what checks are sorted by: the order of the course."""
+    check = _reported_check(item)
+    return check.position
 
 
 def _check_items(items: Iterable[pytest.Item]) -> list[CheckItem]:
@@ -86,9 +87,9 @@ class ExerciseHooks:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         """Sort the checks in the order of the course, and leave other tests where they are.
 
-        What is to be mended first is told first, as the summary's `next` does: also if a plugin
-        such as pytest-randomly shuffles tests, or if the command names a function before the one
-        it calls.
+        Changes `items`. What is to be mended first is told first, as the summary's `next` does:
+        also if a plugin such as pytest-randomly shuffles tests, or if the command names a function
+        before the one it calls.
         """
         yield
         checks = _check_items(items)
@@ -113,7 +114,9 @@ class ExerciseHooks:
             self.checks.setdefault(node, check)
         if not is_first or not self.checks:
             return
-        files = {check.path: check.exercise for check in self.checks.values()}
+        files = {}
+        for check in self.checks.values():
+            files[check.path] = check.exercise
         line = self._check_options(files)
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None:
@@ -124,20 +127,25 @@ class ExerciseHooks:
         """The line about device and seed. Prepares the references of what is graded.
 
         It is not in the header: to choose the device takes torch, and collecting must not cost
-        the seconds it takes.
+        the seconds it takes. Raises UsageError if an option asks for what is not here.
         """
-        checks = _check_items(items)
-        if self.config.getoption("collectonly") or not checks:
+        if self.config.getoption("collectonly"):
             return []
         # A worker of pytest-xdist cannot end the run with a sentence; the process it works for
         # does.
         if hasattr(self.config, "workerinput"):
             return []
-        exercises = {item.path: item.checks.exercise for item in checks}
-        line = self._check_options(exercises)
-        functions = dict.fromkeys(item.checks for item in checks)  # each once
-        for function in functions:
-            function.file.grader.fill_cache(function.exercise, [function.function])
+        functions: dict[FunctionChecks, None] = {}  # each once, in order
+        files = {}
+        for item in _check_items(items):
+            functions[item.checks] = None
+            files[item.path] = item.checks.exercise
+        if not files:
+            return []
+        line = self._check_options(files)
+        for checks in functions:
+            grader = checks.file.grader
+            grader.fill_cache(checks.exercise, [checks.function])
         # What is here now stays until the end: to look through all of torch in every collection,
         # five of them pytest's own, and once more when Python ends, takes a second.
         gc.freeze()
@@ -203,12 +211,14 @@ class ExerciseHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
-        """Nothing is to be cancelled for a check."""
-        return True if isinstance(item, CheckItem) else None
+        """Return True for a check, which has no timer of pytest-timeout; else None."""
+        if isinstance(item, CheckItem):
+            return True
+        return None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Add a check's result to its report."""
+        """Add a check's result to its report, and move what was printed."""
         report = yield
         if not isinstance(item, CheckItem) or report.when != "call":
             return report
@@ -232,21 +242,26 @@ class ExerciseHooks:
     def pytest_report_teststatus(
         self, report: pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """Letter and word for an outcome that pytest does not know."""
+        """How pytest shows an outcome that it does not know: category, letter, word and colour.
+
+        Returns None for any other report.
+        """
         if report.when != "call":
             return None
-        outcome = str(dict(report.user_properties).get("gpudojo"))
+        properties = dict(report.user_properties)
+        outcome = str(properties.get("gpudojo"))
         status = STATUSES.get(outcome)
         if status is None:
             return None
-        return outcome, status.letter, (status.word, {status.colour: True})
+        markup = {status.colour: True}
+        return outcome, status.letter, (status.word, markup)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note the innermost line of a student's file at which the run was interrupted."""
-        files = {str(check.path): check.path for check in self.checks.values()}
+        files = {check.path for check in self.checks.values()}
         for frame, line in traceback.walk_tb(excinfo.tb):  # the innermost is the last
-            path = files.get(frame.f_code.co_filename)
-            if path is not None:
+            path = Path(frame.f_code.co_filename)
+            if path in files:
                 self.interrupted = describe_line(path, line)
 
     # The end
@@ -265,7 +280,9 @@ class ExerciseHooks:
     def _write_timelines(self, reporter: pytest.TerminalReporter) -> None:
         """Write the timelines and traces of this process, or that there are none with workers."""
         items = _check_items(getattr(reporter._session, "items", []))
-        recorded = {item.file.path: item.file.grader.pairs for item in items}
+        recorded = {}
+        for item in items:
+            recorded[item.path] = item.file.grader.pairs
         timelines.write_timelines(reporter, self.config, recorded)
         if self.checks and not items:  # they were collected by workers
             timeline = option_name(self.config, "timeline")
@@ -276,7 +293,7 @@ class ExerciseHooks:
 def checks_among(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedCheck]]:
     """The checks among node ids, each with its id.
 
-    Node ids are all that a worker sends of what it has collected.
+    Node ids are all that a worker sends of what it has collected; their files are below `root`.
     """
     for node in nodes:
         file, *names = node.split("::")
@@ -303,10 +320,8 @@ def _exercises_in(path: Path) -> Iterator[Exercise]:
 def _find_check(exercise: Exercise, function_name: str, check_name: str) -> Check | None:
     """The check of that name. Returns None if the exercise has none."""
     for function in exercise.functions:
-        if function.name != function_name:
-            continue
         for check in function.checks:
-            if check.name == check_name:
+            if function.name == function_name and check.name == check_name:
                 return check
     return None
 
@@ -316,7 +331,8 @@ def _note_about(item: CheckItem) -> str:
     student = item.file.grader.submission
     if student is None or student.broken is None:
         return ""
-    if item.checks.function.name not in student.names:
+    function = item.checks.function
+    if function.name not in student.names:
         return ""
     error = student.broken
     text = error.type
@@ -325,5 +341,6 @@ def _note_about(item: CheckItem) -> str:
         text = f"{error.type}: {first_line}"
     place = os.path.relpath(item.path)
     if error.line:
-        place = describe_line(item.path, error.line).splitlines()[0]
+        line_and_code = describe_line(item.path, error.line)
+        place = line_and_code.splitlines()[0]
     return f"{place} stopped with {text}; what it defines before that was graded"

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
+from virtual_cuda.ledger import count_phrase
 
 from gpudojo.grading.colours import style_of_label
 from gpudojo.grading.feedback import (
@@ -48,20 +49,22 @@ def markup_of(style: str) -> dict[str, bool]:
 
 
 def move_output(report: Any, printed: list[tuple[str, str]]) -> None:
-    """Collect in `printed` what a function printed.
+    """Move what a function printed from a report to `printed`, as titles and texts.
 
-    If its check failed, put that, shortened, into the report, and empty `printed`.
+    If the check failed, put that, shortened, into the report again, and empty `printed`.
     """
     others = []
-    for title, content in report.sections:
+    for section in report.sections:
+        title, _ = section
         if title.startswith("Captured"):
-            printed.append((title, content))
+            printed.append(section)
         else:
-            others.append((title, content))
+            others.append(section)
     report.sections = others
-    if report.failed and printed:
+    if report.failed:
         for title, content in printed:
-            report.sections.append((title, shorten_output(content)))
+            shortened = shorten_output(content)
+            report.sections.append((title, shortened))
         printed.clear()
 
 
@@ -69,9 +72,10 @@ def shorten_output(text: str) -> str:
     """The first and last lines of a long text, and how many were left out."""
     lines = []
     for line in text.splitlines():
-        if len(line) > LINE_CHARACTERS:
-            line = f"{line[:LINE_CHARACTERS]} …"
-        lines.append(line)
+        shortened = line[:LINE_CHARACTERS]
+        if shortened != line:
+            shortened += " …"
+        lines.append(shortened)
     left_out = len(lines) - FIRST_LINES - LAST_LINES
     if left_out > 0:
         note = f"… {left_out:,} lines left out here; pytest -s shows all of them …"
@@ -106,11 +110,10 @@ class Feedback(TerminalRepr):
             text = f"fix {first}: the line that fails there is used here as well"
             self.parts.append(Part("first", text))
         elif result.outcome is Outcome.FAILED:
-            functions = {function.name: function for function in exercise.functions}
-            every = hints_about(result, functions[result.function])
-            shown = min(hints, len(every))
-            more = f"{option} {shown + 1}"
-            self.parts += hint_parts(every, exercise, hints, more)
+            function = exercise.function_named(result.function)
+            every_hint = hints_about(result, function)
+            one_more = min(hints, len(every_hint)) + 1
+            self.parts += hint_parts(every_hint, exercise, hints, f"{option} {one_more}")
         if blocks:
             names = ", ".join(blocks)
             self.parts.append(Part("blocks", f"{names}: checked as soon as this passes"))
@@ -121,6 +124,7 @@ class Feedback(TerminalRepr):
         self.reprcrash = ReprFileLocation(str(path), result.line or 1, short)
 
     def __str__(self) -> str:
+        """The text without colours."""
         lines = [self.headline]
         for label, text in self.parts:
             lines += lay_out_part(label, text)
@@ -133,8 +137,8 @@ class Feedback(TerminalRepr):
             tw.line(line, bold=True)
         for label, text in self.parts:
             first, *rest = lay_out_part(label, text, width) or [""]
-            markup = markup_of(style_of_label(label))
-            tw.write(first[:LABEL_WIDTH], bold=True, **markup)
+            style = style_of_label(label)
+            tw.write(first[:LABEL_WIDTH], bold=True, **markup_of(style))
             is_bold = label in ("line", "mistake")
             tw.line(first[LABEL_WIDTH:], bold=is_bold)
             for line in rest:
@@ -152,12 +156,19 @@ class ReportedCheck:
     note: str = ""  # about the whole file
 
     @property
+    def outcome(self) -> Outcome | None:
+        """What came of it; None before it has run."""
+        if self.result is None:
+            return None
+        return self.result.outcome
+
+    @property
     def position(self) -> tuple[str, str, int]:
         """The order of the course, whatever order the checks ran in."""
-        every: list[Check] = []
+        checks: list[Check] = []
         for function in self.exercise.functions:
-            every += function.checks
-        place = every.index(self.check)
+            checks += function.checks
+        place = checks.index(self.check)
         return os.path.relpath(self.path), self.exercise.stem, place
 
 
@@ -208,7 +219,7 @@ def write_summary(
     _write_points(reporter, rows)
     notes = [check.note for check in checks]
     notes += [file.note for file in missing]
-    for note in dict.fromkeys(notes):
+    for note in dict.fromkeys(notes):  # each once
         if note:
             _write_in_lines(reporter, f"note: {note}", yellow=True)
     _write_errors(reporter, checks)
@@ -219,8 +230,9 @@ def _rows_of_points(checks: Sequence[ReportedCheck], missing: Sequence[MissingFi
     """The rows of the table, in the order of the checks; with missing files, by path."""
     rows: _Rows = {}
     for check in checks:
-        key = _RowKey(os.path.relpath(check.path), check.exercise.stem)
-        row = rows.setdefault(key, ExercisePoints(key.exercise))
+        path = os.path.relpath(check.path)
+        stem = check.exercise.stem
+        row = rows.setdefault(_RowKey(path, stem), ExercisePoints(stem))
         row.add_check(check.check.points, check.result)
     if not missing:
         return rows
@@ -230,7 +242,8 @@ def _rows_of_points(checks: Sequence[ReportedCheck], missing: Sequence[MissingFi
         empty = ExercisePoints(stem, max_points=float(file.exercise.points))
         row = rows.setdefault(_RowKey(path, stem), empty)
         row.outcomes[MISSING] += 1
-    return dict(sorted(rows.items()))
+    in_order = sorted(rows.items())
+    return dict(in_order)
 
 
 class _Widths(NamedTuple):
@@ -241,7 +254,10 @@ class _Widths(NamedTuple):
 
 
 def _widths_for(rows: Iterable[ExercisePoints], columns: int) -> _Widths:
-    """The widths for a terminal. That of the bars does not depend on what is run."""
+    """The widths for a terminal of so many columns.
+
+    That of the bars does not depend on what is run.
+    """
     longest_state = 0
     longest_name = 0
     for row in rows:
@@ -252,8 +268,10 @@ def _widths_for(rows: Iterable[ExercisePoints], columns: int) -> _Widths:
         if columns >= at_least:
             bar = width
             break
-    bar_and_gap = bar + 2 if bar else 0
-    others = len("    0 of 14    ") + longest_state + 2 + bar_and_gap
+    # What a row has besides the name.
+    others = len("    0 of 14      ") + longest_state
+    if bar:
+        others += bar + 2
     room = max(columns - others, SHORTEST_NAME)
     return _Widths(min(longest_name, room), bar)
 
@@ -261,15 +279,18 @@ def _widths_for(rows: Iterable[ExercisePoints], columns: int) -> _Widths:
 def _write_points(reporter: pytest.TerminalReporter, rows: _Rows) -> None:
     """Write a row for each exercise, below its file's name if one is in several files."""
     widths = _widths_for(rows.values(), reporter._tw.fullwidth)
-    several_files = len({key.exercise for key in rows}) < len(rows)
+    exercises = {key.exercise for key in rows}
+    several_files = len(exercises) < len(rows)
     path = None
+    points = 0.0
+    most = 0.0
     for key, row in rows.items():
+        points += row.points
+        most += row.max_points
         if several_files and key.path != path:
             path = key.path
             reporter.write_line(path, bold=True)
         _write_row(reporter, row, widths)
-    points = sum(row.points for row in rows.values())
-    most = sum(row.max_points for row in rows.values())
     total = "total".ljust(widths.name + 2)
     if widths.bar:
         total += " " * (widths.bar + 2)
@@ -280,7 +301,7 @@ def _write_row(reporter: pytest.TerminalReporter, row: ExercisePoints, widths: _
     """Write name, bar, points and state of one exercise."""
     name = row.exercise
     if len(name) > widths.name:
-        name = f"{name[: widths.name - 1]}…"
+        name = name[: widths.name - 1] + "…"
     if row.state == "done":
         colour = "green"
     elif row.state == "to do":
@@ -300,11 +321,11 @@ def _write_errors(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
     """Write which checks could not be judged, if any."""
     errors = []
     for check in checks:
-        if check.result is not None and check.result.outcome is Outcome.ERROR:
+        if check.outcome is Outcome.ERROR and check.result is not None:
             errors.append(check.result.happened)  # its place is for the course's author
     if not errors:
         return
-    count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
+    count = count_phrase(len(errors), "check")
     reporter.write_line(
         f"{count} could not be judged: an error in the exercise, not in your code. "
         "Please report it:",
@@ -335,13 +356,13 @@ def _write_next(
     """
     for outcome in (Outcome.FAILED, Outcome.TODO):
         for check in checks:
-            if check.result is not None and check.result.outcome is outcome:
+            if check.outcome is outcome and check.result is not None:
                 _write_next_check(reporter, check.path, check.result)
                 return
     if missing:
         return
     for check in checks:
-        if check.result is None or check.result.outcome is not Outcome.PASSED:
+        if check.outcome is not Outcome.PASSED:
             return
     reporter.write_line(ALL_PASSED, green=True, bold=True)
 
@@ -355,5 +376,6 @@ def _write_next_check(reporter: pytest.TerminalReporter, path: Path, result: Che
     if name not in what:
         what = f"{name}: {what}"
     _write_in_lines(reporter, f"next: {what}", bold=True)
-    node = f"{os.path.relpath(path)}::{result.function}"
-    reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)
+    file = os.path.relpath(path)
+    node = shlex.quote(f"{file}::{result.function}")
+    reporter.write_line(f"      pytest {node}", cyan=True)

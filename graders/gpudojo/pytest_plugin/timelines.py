@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from virtual_cuda.ledger import count_phrase
 
 from gpudojo.grading.colours import style_of_timeline
 from gpudojo.pytest_plugin.terminal import markup_of
@@ -34,7 +35,8 @@ def refuse_unwritable(folder: Path | None, option: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise pytest.UsageError(f"{option} {folder}: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise pytest.UsageError(f"{option} {folder}: {reason}") from None
     if not os.access(folder, os.W_OK):
         raise pytest.UsageError(f"{option} {folder}: it cannot be written to")
 
@@ -47,8 +49,9 @@ def write_timelines(
         return
     if config.getoption("dojo_timeline"):
         _draw_timelines(reporter, recorded)
-    if config.getoption("dojo_traces"):
-        _write_traces(reporter, Path(config.getoption("dojo_traces")), recorded)
+    folder = config.getoption("dojo_traces")
+    if folder:
+        _write_traces(reporter, Path(folder), recorded)
 
 
 def _draw_timelines(reporter: pytest.TerminalReporter, recorded: Recorded) -> None:
@@ -80,14 +83,18 @@ def _draw_timeline(reporter: pytest.TerminalReporter, pair: Pair) -> bool:
     yours, theirs = timelines
     for line in draw_timeline(yours, reporter._tw.fullwidth, theirs):
         for text, meaning in line:
-            reporter.write(text, **markup_of(style_of_timeline(meaning)))
+            style = style_of_timeline(meaning)
+            reporter.write(text, **markup_of(style))
         reporter.write_line("")
     reporter.write_line("")
     return True
 
 
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, recorded: Recorded) -> None:
-    """Write one file for each function that recorded something, and say how many."""
+    """Write one file for each function that recorded something, and say how many.
+
+    Says which files could not be written.
+    """
     import msgspec
 
     count = 0
@@ -96,13 +103,14 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, recorded: Rec
             if not pair.yours.records:
                 continue
             target = folder / _name_of_trace(path, name, recorded)
+            trace = pair.yours.make_trace()
             try:
-                target.write_bytes(msgspec.json.encode(pair.yours.make_trace()))
+                target.write_bytes(msgspec.json.encode(trace))
                 count += 1
             except OSError as error:
                 reporter.write_line(f"cannot write {target}: {error.strerror}", red=True)
-    traces = "trace" if count == 1 else "traces"
-    reporter.write_line(f"{count} {traces} in {folder}; ui.perfetto.dev opens them")
+    traces = count_phrase(count, "trace")
+    reporter.write_line(f"{traces} in {folder}; ui.perfetto.dev opens them")
 
 
 def _name_of_trace(path: Path, name: str, recorded: Recorded) -> str:
@@ -112,5 +120,7 @@ def _name_of_trace(path: Path, name: str, recorded: Recorded) -> str:
     for pairs in recorded.values():
         if name in pairs and pairs[name].exercise == exercise:
             files_with_it += 1
-    folder = f"{path.parent.name}-" if files_with_it > 1 else ""
-    return f"{folder}{exercise}-{name}.json"
+    file = f"{exercise}-{name}.json"
+    if files_with_it > 1:
+        return f"{path.parent.name}-{file}"
+    return file
