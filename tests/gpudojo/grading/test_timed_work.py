@@ -9,9 +9,8 @@ import pytest
 from gpudojo.days.day8.timing_and_profiling.timed_work import (
     AppleEvent,
     AppleGpu,
-    AppleWork,
-    HostWork,
     RealClock,
+    Workshop,
 )
 from gpudojo.grading.load import load_submission
 from virtual_cuda.hooks import modelled_time
@@ -19,7 +18,7 @@ from virtual_cuda.hooks import modelled_time
 
 def test_work_of_the_host_takes_as_long_as_it_should() -> None:
     with modelled_time() as clock:
-        work = HostWork([3.0, 1.0], clock)
+        work = Workshop(clock, modelled=True).make([3.0, 1.0], "cpu")
         for _ in range(3):
             work()
     assert work.took == pytest.approx([3.0, 1.0, 1.0])
@@ -27,10 +26,11 @@ def test_work_of_the_host_takes_as_long_as_it_should() -> None:
 
 def test_a_macs_gpu_works_while_the_host_goes_on() -> None:
     with modelled_time() as clock:
-        gpu = AppleGpu(clock)
+        workshop = Workshop(clock, modelled=True)
+        gpu = workshop.apple_gpu
         start, end = (AppleEvent(gpu, enable_timing=True) for _ in range(2))
         start.record()
-        AppleWork([2.0], gpu)()
+        workshop.make([2.0], "mps")()
         end.record()
         assert clock.now() < 0.1
         with pytest.raises(RuntimeError, match="must be completed"):

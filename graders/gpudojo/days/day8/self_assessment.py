@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import virtual_cuda
 
 from gpudojo.grading.call import nn, torch
-from gpudojo.grading.checks import declare_check
 from gpudojo.model.evidence import CallStatus, Case
 from gpudojo.model.exercise import Exercise, Failed, Seen, Todo, with_article
 from gpudojo.model.results import not_handed_in
@@ -51,9 +52,7 @@ def portable() -> str:
 
 def different_devices() -> str:
     """What torch does with a model on the GPU and a batch on the CPU."""
-    from virtual_cuda import virtual_cuda
-
-    with virtual_cuda():
+    with virtual_cuda.virtual_cuda():
         model = nn.Linear(4, 2, device="cuda")
         try:
             model(torch.zeros(3, 4))
@@ -64,9 +63,7 @@ def different_devices() -> str:
 
 def no_grad() -> str:
     """What memory eight layers take with and without a graph, and which mode they are in."""
-    from virtual_cuda import virtual_cuda
-
-    with virtual_cuda():
+    with virtual_cuda.virtual_cuda():
         # Wide layers with little to compute: the question is about what is kept for backward.
         model = nn.Sequential(nn.Linear(4, 256), *(nn.ReLU() for _ in range(7))).to("cuda")
         batch = torch.zeros(512, 4, device="cuda")
@@ -88,9 +85,7 @@ def no_grad() -> str:
 
 def out_of_memory() -> str:
     """Whether a batch fits: one that is too large, again with an empty cache, and half of it."""
-    from virtual_cuda import virtual_cuda
-
-    with virtual_cuda(memory=32 * MIB):
+    with virtual_cuda.virtual_cuda(memory=32 * MIB):
         first = _outcome_of_allocating(48)
         torch.cuda.empty_cache()
         emptied = _outcome_of_allocating(48)
@@ -110,9 +105,7 @@ def _outcome_of_allocating(mebibytes: int) -> str:
 
 def another_process() -> str:
     """What this process knows of the GPU's memory, and what it can give back."""
-    from virtual_cuda import virtual_cuda
-
-    with virtual_cuda():
+    with virtual_cuda.virtual_cuda():
         kept = torch.empty(MIB, device="cuda")
         torch.cuda.empty_cache()
         mine = torch.cuda.memory_allocated() / MIB
@@ -174,10 +167,7 @@ def _text_of(answer: Any) -> str | None:
 
 @answers.probe(machine="reference")
 def tried_out(value: Any) -> dict[str, str]:
-    """What really happens, in a sentence for each question.
-
-    It does not depend on the student's answers.
-    """
+    """What really happens, in a sentence for each question, whatever the answers."""
     return dict(run_experiments())
 
 
@@ -207,7 +197,7 @@ def _judge_answer(question: str, seen: Seen, wanted: Seen) -> None:
         return
     at = (f'["{question}"]', "")
     if letter not in tuple(LETTERS):
-        shown = answer.removeprefix(KIND) if answer.startswith(KIND) else repr(answer)
+        shown = answer[len(KIND) :] if answer.startswith(KIND) else repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
         raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
     happened = f'"{letter}" is not the answer to "{question}"'
@@ -238,37 +228,31 @@ def _answer_missing(question: str, found: Letters) -> Todo:
     return Todo(message)
 
 
-class QuestionClaim(NamedTuple):
-    """The check of one question."""
-
-    question: str
-    name: str
-    claim: str
+@answers.check(points=0.4, needs=("is_a_dict",))
+def knows_the_portable_line(seen: Seen, wanted: Seen) -> None:
+    """The line that makes a script run with and without a GPU."""
+    _judge_answer("portable", seen, wanted)
 
 
-CLAIMS: Final = (
-    QuestionClaim(
-        "portable",
-        "knows_the_portable_line",
-        "The line that makes a script run with and without a GPU.",
-    ),
-    QuestionClaim(
-        "different_devices",
-        "knows_what_two_devices_do",
-        "What happens if model and data are on different devices.",
-    ),
-    QuestionClaim("no_grad", "knows_what_no_grad_is_for", "The two benefits of `no_grad`."),
-    QuestionClaim(
-        "out_of_memory",
-        "knows_what_to_do_when_memory_is_full",
-        "The first thing to try if memory runs out.",
-    ),
-    QuestionClaim(
-        "another_process",
-        "knows_whose_memory_it_is",
-        "What another process in `nvidia-smi` means for you.",
-    ),
-)
-for _question, _name, _claim in CLAIMS:
-    _judge = functools.partial(_judge_answer, _question)
-    declare_check(answers, _name, _claim, _judge, points=0.4, needs=("is_a_dict",))
+@answers.check(points=0.4, needs=("is_a_dict",))
+def knows_what_two_devices_do(seen: Seen, wanted: Seen) -> None:
+    """What happens if model and data are on different devices."""
+    _judge_answer("different_devices", seen, wanted)
+
+
+@answers.check(points=0.4, needs=("is_a_dict",))
+def knows_what_no_grad_is_for(seen: Seen, wanted: Seen) -> None:
+    """The two benefits of `no_grad`."""
+    _judge_answer("no_grad", seen, wanted)
+
+
+@answers.check(points=0.4, needs=("is_a_dict",))
+def knows_what_to_do_when_memory_is_full(seen: Seen, wanted: Seen) -> None:
+    """The first thing to try if memory runs out."""
+    _judge_answer("out_of_memory", seen, wanted)
+
+
+@answers.check(points=0.4, needs=("is_a_dict",))
+def knows_whose_memory_it_is(seen: Seen, wanted: Seen) -> None:
+    """What another process in `nvidia-smi` means for you."""
+    _judge_answer("another_process", seen, wanted)

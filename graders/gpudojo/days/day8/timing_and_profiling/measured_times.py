@@ -4,38 +4,118 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from gpudojo.days.day8.timing_and_profiling.timed_work import HostClock, issue_time
+from gpudojo.days.day8.returned_numbers import float_or_none
+from gpudojo.days.day8.timing_and_profiling.timed_work import Workshop, issue_time, open_workshop
 from gpudojo.grading.call import Call, StudentRaised
 from gpudojo.model.evidence import Case
 from gpudojo.model.exercise import Failed
 
-At = tuple[str, ...]  # patterns for the line to show
 CLOCKS: Final = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 # Where a clock is stopped
 LAST: Final = (*(f"last {name}" for name in CLOCKS), *CLOCKS)
 MILLISECOND: Final = 1e-3
+MOST_CALLS: Final = 50  # whose durations are kept
 
 
-T = TypeVar("T", bound=Case)
+class MeasuredTime(Case, frozen=True):
+    """The seconds per call that student code found, beside what the calls took."""
 
-
-class Bounded(Case, frozen=True):
-    """A time that was returned, beside the right one and the limits within which it is accepted."""
-
-    value: float | None
-    took: list[float]
-    right: float
-    least: float
-    most: float
+    value: float | None  # None for something that is no number
+    right: float  # the mean of the calls that count
+    took: list[float]  # by all calls, the warm-up included
+    calls: int
+    modelled: bool  # whether time was: otherwise it is this machine's
 
     @property
     def fits(self) -> bool:
-        return self.value is not None and bool(self.took) and self.least <= self.value <= self.most
+        if self.value is None or not self.calls:
+            return False
+        if self.modelled:
+            return self.right * 0.98 <= self.value <= self.right * 1.02
+        # That the host overslept, and a busy machine's odd millisecond, are not the student's.
+        return self.right * 0.9 <= self.value <= self.right * 1.5 + 2 * MILLISECOND
+
+
+def measured_time(value: Any, took: Sequence[float], right: float, modelled: bool) -> MeasuredTime:
+    """Describe a `value` that student code returned for calls that `took` so long."""
+    return MeasuredTime(float_or_none(value), right, list(took[:MOST_CALLS]), len(took), modelled)
+
+
+class UselessWait(Case, frozen=True):
+    """A wait for something that had nothing to do."""
+
+    stream: bool  # whether for another stream, and not for another GPU
+    line: int | None
+
+
+class TimedCall(Case, frozen=True):
+    """One call of a function that times work."""
+
+    kind: str  # of what it returned
+    times: dict[str, MeasuredTime]  # by device; "" where there is only one
+    repeats: int
+    clocks: list[str]  # that it read: Python's by their names, and "event"
+    wait: UselessWait | None
+
+    @property
+    def time(self) -> MeasuredTime:
+        """The time of a function that times one device."""
+        return self.times[""]
+
+    @property
+    def fits(self) -> bool:
+        return all(time.fits for time in self.times.values())
+
+    @property
+    def reads_wall_clock(self) -> bool:
+        """True if it read a clock that goes on while nothing is computed."""
+        return any(not name.startswith(("process_time", "thread_time")) for name in self.clocks)
+
+
+class TimedAnswer(NamedTuple):
+    """What a student's function returned, and the times in it by device."""
+
+    value: Any
+    times: dict[str, MeasuredTime]
+
+
+def describe_timing(call: Call, repeats: int, ask: Callable[[Workshop], TimedAnswer]) -> TimedCall:
+    """Describe a call of the student's function, which `ask` makes with work of a workshop.
+
+    Time is modelled. A wrong answer of code that has read no clock of the model is asked for again
+    in real time: it may have read another one, such as that of `datetime`, or one that it kept in a
+    default argument. Raises StudentRaised in modelled time only.
+    """
+    found = _describe_by_clock(call, repeats, ask, modelled=True)
+    if found.fits or found.reads_wall_clock:
+        return found
+    try:
+        really = _describe_by_clock(call, repeats, ask, modelled=False)
+    except StudentRaised:
+        return found
+    return really if really.fits or not found.clocks else found
+
+
+def _describe_by_clock(
+    call: Call, repeats: int, ask: Callable[[Workshop], TimedAnswer], modelled: bool
+) -> TimedCall:
+    """Describe a call in modelled time, or in real time. Raises StudentRaised."""
+    with open_workshop(call, modelled) as workshop:
+        answer = ask(workshop)
+        clocks = set(workshop.clock.clocks_read)
+        if workshop.clock.recorded_events:
+            clocks.add("event")
+    wait = call.ledger.useless_wait()
+    return TimedCall(
+        kind=type(answer.value).__name__,
+        times=answer.times,
+        repeats=repeats,
+        clocks=sorted(clocks),
+        wait=None if wait is None else UselessWait(wait.device_works, call.line_of(wait)),
+    )
 
 
 def draw_durations(call: Call, name: str, *milliseconds: float) -> list[float]:
@@ -48,72 +128,6 @@ def draw_durations(call: Call, name: str, *milliseconds: float) -> list[float]:
     return [value * generator.uniform(0.9, 1.1) * MILLISECOND for value in milliseconds]
 
 
-class Bounds(NamedTuple):
-    """What work took per call, and the least and the most that may be returned for it."""
-
-    right: float
-    least: float
-    most: float
-
-
-def bounds_for(right: float, modelled: bool) -> Bounds:
-    """The bounds for work that took `right` seconds per call."""
-    if modelled:
-        return Bounds(right, right * 0.98, right * 1.02)
-    # That the host overslept, and a busy machine's odd millisecond, are not the student's fault.
-    return Bounds(right, right * 0.9, right * 1.5 + 2 * MILLISECOND)
-
-
-def names_of_clocks(clock: HostClock) -> list[str]:
-    """The clocks that student code has read: Python's by their names, and "event"."""
-    names = set(clock.clocks_read)
-    if clock.recorded_events:
-        names.add("event")
-    return sorted(names)
-
-
-def reads_wall_clock(clocks: Iterable[str]) -> bool:
-    """True if one of these clocks goes on while nothing is computed."""
-    return any(not name.startswith(("process_time", "thread_time")) for name in clocks)
-
-
-def look_by_both_clocks(look: Callable[[bool], T], is_enough: Callable[[T], bool]) -> T:
-    """What `look(True)` sees by the modelled clock, and perhaps what is seen in real time.
-
-    The second is in `really`. It is looked at unless the first `is_enough`: for a wrong answer of
-    code that has read no clock which the model moves on, but another one, such as that of
-    `datetime`, or one that it kept in a default argument. Raises StudentRaised by the modelled
-    clock only.
-    """
-    found = look(True)
-    if is_enough(found):
-        return found
-    try:
-        return msgspec.structs.replace(found, really=look(False))
-    except StudentRaised:
-        return found
-
-
-class WaitElsewhere(NamedTuple):
-    """Where a call waited for something that had nothing to do.
-
-    That is a GPU ("gpu") or a stream ("stream"); "" and None if it did not.
-    """
-
-    elsewhere: str
-    line: int | None
-
-
-def useless_wait_in(call: Call) -> WaitElsewhere:
-    """Where the latest call of the student's function waited in vain, from the ledger."""
-    wait = call.ledger.useless_wait()
-    if wait is None:
-        return WaitElsewhere("", None)
-    elsewhere = "stream" if wait.device_works else "gpu"
-    in_file = wait.site is not None and wait.site.file == str(call.path)
-    return WaitElsewhere(elsewhere, wait.site.line if in_file and wait.site is not None else None)
-
-
 def is_near(value: float, right: float) -> bool:
     return math.isclose(value, right, rel_tol=0.05)
 
@@ -124,18 +138,10 @@ def time_in_words(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
 
 
-def note_on_issuing(value: float) -> str:
-    """A note on a time in which work was issued, but not done; empty for other times."""
-    if issue_time() / 2 < value < issue_time() * 2:
-        return ": that is the time to issue the work, and not the time to run it"
-    return ""
-
-
-def note_on_unit(value: float, right: float, repeats: int) -> str:
-    """A note on an answer that is right except for its unit or its division.
-
-    Empty for other answers. `value` and `right` are seconds per call of `repeats` calls.
-    """
+def note_on_value(time: MeasuredTime, repeats: int) -> str:
+    """What is wrong with an answer that is right but for its unit or its division; else empty."""
+    value = time.value or 0.0
+    right = time.right
     if is_near(value, right * repeats):
         return ": that is the time of all calls together, not of one"
     if value and value == round(value, 3) and abs(value - right) <= 0.05:
@@ -144,18 +150,56 @@ def note_on_unit(value: float, right: float, repeats: int) -> str:
         return ": that is in milliseconds"
     if is_near(value, right * 1e9):
         return ": that is in nanoseconds"
+    if time.calls > repeats and is_near(value, right * repeats / time.calls):
+        return ": divided by all calls, including the warm-up"
     return ""
 
 
-def failure_of_waiting_elsewhere(times: str, elsewhere: str, line: int | None) -> Failed:
-    """The failure of a wait for a stream or a GPU that had no work.
+def wrong_time(found: TimedCall, time: MeasuredTime, device: str) -> Failed:
+    """The failure of a wrong time on a device, with its cause where that can be told."""
+    value = time.value or 0.0
+    right = time.right
+    needed = f"{device} needed {time_in_words(right)} per call"
+    happened = f"{needed}, and the answer is {time_in_words(value)}"
+    note = note_on_value(time, found.repeats)
+    if note:
+        expected = "the seconds of one timed call; an event's elapsed_time() is in milliseconds"
+        return Failed(f"{happened}{note}", expected, at=("elapsed_time(",))
+    total = math.fsum(time.took)
+    with_warm_up = is_near(value, total / found.repeats) or is_near(value, total / time.calls)
+    if with_warm_up and (device == "cpu" or time.calls <= found.repeats):
+        expected = "the calls after the warm-up, timed as in `time_on_device`"
+        at = ("warmup=", *CLOCKS)
+        return Failed(happened, expected, None, "timed-the-warm-up", at)
+    # On the CPU there is nothing to wait for.
+    if device == "cpu" or (value > right and not with_warm_up):
+        return Failed(happened, "its work, timed on that device as in `time_on_device`")
+    if found.wait is not None:
+        return _waited_elsewhere(happened, found.wait)
+    return _clock_read_too_early(happened, value, right)
 
-    `times` begins its sentence; `elsewhere` is "stream" or "gpu".
-    """
-    if elsewhere == "stream":
-        happened = f"{times}: it waited for a stream that had no work"
+
+def _waited_elsewhere(happened: str, wait: UselessWait) -> Failed:
+    """The failure of a wait for a stream or a GPU that had no work."""
+    if wait.stream:
+        happened = f"{happened}: it waited for a stream that had no work"
         expected = "a wait for all work of the device"
-        return Failed(happened, expected, line, "timed-without-synchronising")
-    happened = f"{times}: it waited for another GPU"
+        return Failed(happened, expected, wait.line, "timed-without-synchronising")
+    happened = f"{happened}: it waited for another GPU"
     expected = "a wait for the device that was passed in"
-    return Failed(happened, expected, line, "current-gpu-used")
+    return Failed(happened, expected, wait.line, "current-gpu-used")
+
+
+def _clock_read_too_early(happened: str, value: float, right: float) -> Failed:
+    """The failure of a clock that was started or stopped without waiting for the device."""
+    expected = "a wait for `device` (CUDA or MPS) before the clock is started"
+    expected = f"{expected}, and one before it stops"
+    key = "timed-without-synchronising"
+    if value > right:
+        happened = f"{happened}: the clock was started before the warm-up was done"
+        return Failed(happened, expected, None, key, CLOCKS)
+    if issue_time() / 2 < value < issue_time() * 2:
+        happened = f"{happened}: that is the time to issue the work, and not the time to run it"
+    else:
+        happened = f"{happened}: the clock was stopped before the work was done"
+    return Failed(happened, expected, None, key, LAST)

@@ -14,36 +14,15 @@ from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_artic
 # ---- scenarios ---------------------------------------------------------------------------------
 
 
-class GpuRow(Case, frozen=True):
-    """One item of the list: its type, and each value with its type.
-
-    The types are there because 3 and "3" print alike.
-    """
-
-    kind: str
-    values: dict[str, tuple[str, str | None]]
-
-    def __str__(self) -> str:
-        """The item for people, with the type of each value."""
-        if self.kind != "dict":
-            return with_article(self.kind)
-        items = []
-        for key, (kind, text) in self.values.items():
-            value = f"{text} ({kind})"
-            if kind == "str":
-                value = f"{text!r} (str)"
-            elif not text:
-                value = "None"
-            items.append(f"{key}: {value}")
-        return "{" + ", ".join(items) + "}"
-
-
 class Read(Case, frozen=True):
-    """What one text gave."""
+    """What one text gave.
+
+    Of each item there is its type, or each value of a dict in words: 3 is "3 (int)".
+    """
 
     text: str
     kind: str
-    gpus: list[GpuRow]
+    gpus: list[str | dict[str, str]]
 
 
 def _call_read_nvidia_smi(call: Call, text: str) -> Read:
@@ -58,19 +37,18 @@ def _call_read_nvidia_smi(call: Call, text: str) -> Read:
     return Read(text, type(answer).__name__, rows)
 
 
-def _describe_gpu(gpu: Any) -> GpuRow:
+def _describe_gpu(gpu: Any) -> str | dict[str, str]:
     """One item of the list that the student's function returned."""
     if not isinstance(gpu, dict):
-        return GpuRow(type(gpu).__name__, {})
-    values = {str(key): _describe_value(value) for key, value in dict.items(gpu)}
-    return GpuRow("dict", values)
+        return with_article(type(gpu).__name__)
+    return {str(key): _value_in_words(value) for key, value in dict.items(gpu)}
 
 
-def _describe_value(value: Any) -> tuple[str, str | None]:
-    """The type of a value and its text, which None has not."""
+def _value_in_words(value: Any) -> str:
+    """A value and its type, because 3 and "3" print alike."""
     if value is None:
-        return "NoneType", None
-    return type(value).__name__, str(value)
+        return "None"
+    return f"{value!r} ({type(value).__name__})"
 
 
 MODELS: Final = (
@@ -122,7 +100,6 @@ def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
     """Raises Failed unless the texts of these names gave the reference's dicts."""
     for name in names:
         right = wanted[texts][name]
-        # An error, no list, or a list of another length
         raised = seen[texts].errors.get(name)
         if raised is not None:
             raise raised_instead(raised, "it")
@@ -136,39 +113,29 @@ def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise Failed(happened, str(len(right.gpus)), at=("first return",))
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                failed = Failed(f"{right.text!r} gave {gpu}", str(wished))
-                failed.at = _where_to_look(gpu, wished, right)
-                if gpu in _usual_gpus(seen):
-                    failed.about = "reads_every_gpu"  # where it is as wrong
-                seen.about(texts.name, name)
-                raise failed
+                raise _wrong_gpu(gpu, wished, right)
 
 
-def _usual_gpus(seen: Seen) -> list[GpuRow]:
-    """What the usual texts gave."""
-    gpus: list[GpuRow] = []
-    for name in USUAL:
-        if name in seen[texts]:
-            gpus += seen[texts][name].gpus
-    return gpus
+def _wrong_gpu(gpu: str | dict[str, str], wished: str | dict[str, str], right: Read) -> Failed:
+    """The failure of a wrong dict, at the line that may have made it."""
+    happened = f"{right.text!r} gave {_gpu_in_words(gpu)}"
+    expected = _gpu_in_words(wished)
+    if gpu in right.gpus:  # that of another line
+        return Failed(happened, expected, at=("sorted(", "sort("))
+    if isinstance(gpu, str) or isinstance(wished, str):
+        return Failed(happened, expected)
+    wrong = {key for key, value in wished.items() if gpu.get(key) != value}
+    if wrong == {"name"}:
+        return Failed(happened, expected, at=("last split(",))
+    if not wrong <= {"used_mib", "total_mib"} or "(str)" in gpu.get("used_mib", ""):
+        return Failed(happened, expected)
+    return Failed(happened, expected, at=('== "[N/A]"', "int("))
 
 
-def _where_to_look(gpu: GpuRow, wished: GpuRow, right: Read) -> tuple[str, ...]:
-    """Patterns for the line that made a wrong dict."""
-    if gpu in right.gpus:  # that of another line: they may have been sorted
-        return ("sorted(", "sort(")
-    # The types of the wrong values, by key
-    wrong = {}
-    for key, value in wished.values.items():
-        found = gpu.values.get(key, ("", None))
-        if found != value:
-            wrong[key] = found[0]
-    wrong_keys = set(wrong)
-    if wrong_keys <= {"used_mib", "total_mib"} and set(wrong.values()) <= {"int", "NoneType"}:
-        return ('== "[N/A]"', "int(")
-    if wrong_keys == {"name"}:
-        return ("last split(",)
-    return ()
+def _gpu_in_words(gpu: str | dict[str, str]) -> str:
+    if isinstance(gpu, str):
+        return gpu
+    return "{" + ", ".join(f"{key}: {value}" for key, value in gpu.items()) + "}"
 
 
 @read_nvidia_smi.check(points=0.25)

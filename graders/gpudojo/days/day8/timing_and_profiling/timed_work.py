@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gpudojo.grading.call import Call, torch
@@ -55,54 +56,20 @@ def issue_time() -> float:
     return seconds
 
 
-class HostWork:
-    """Work of the host, for student code to call.
+class TimedWork:
+    """Work for student code to call.
 
     The n-th call takes the n-th duration, all later ones the last. `took` is what they took.
     """
 
-    def __init__(self, durations: Sequence[float], clock: HostClock) -> None:
+    def __init__(self, durations: Sequence[float], work: Callable[[float], float]) -> None:
         self.durations = durations
-        self.clock = clock
+        self.work = work  # gets the seconds to take, and returns those it took
         self.took: list[float] = []
 
     def __call__(self) -> None:
-        began = self.clock.now()
-        self.clock.sleep(self._next_duration())
-        self.took.append(self.clock.now() - began)
-
-    def _next_duration(self) -> float:
         place = min(len(self.took), len(self.durations) - 1)
-        return self.durations[place]
-
-
-class CudaWork(HostWork):
-    """Work of a virtual GPU, on its current stream. A call returns before the work is done."""
-
-    def __init__(self, durations: Sequence[float], clock: HostClock, device: Any) -> None:
-        super().__init__(durations, clock)
-        self.device = device
-
-    def __call__(self) -> None:
-        from virtual_cuda.hooks import CYCLES_PER_SECOND
-
-        seconds = self._next_duration()
-        with torch.cuda.device(self.device):
-            torch.cuda._sleep(round(seconds * CYCLES_PER_SECOND))
-        self.took.append(seconds)
-
-
-class AppleWork(HostWork):
-    """Work of a Mac's GPU. A call returns before the work is done."""
-
-    def __init__(self, durations: Sequence[float], gpu: AppleGpu) -> None:
-        super().__init__(durations, gpu.clock)
-        self.gpu = gpu
-
-    def __call__(self) -> None:
-        seconds = self._next_duration()
-        self.gpu.launch(seconds)
-        self.took.append(seconds)
+        self.took.append(self.work(self.durations[place]))
 
 
 class AppleGpu:
@@ -112,14 +79,15 @@ class AppleGpu:
         self.clock = clock
         self.free_at = 0.0  # when all of its work is done
 
-    def launch(self, seconds: float) -> None:
-        """Give it work.
+    def launch(self, seconds: float) -> float:
+        """Give it work of so many seconds, and return them.
 
         The host needs a moment for that, by the modelled clock.
         """
         if not isinstance(self.clock, RealClock):
             self.clock.sleep(issue_time())
         self.free_at = max(self.clock.now(), self.free_at) + seconds
+        return seconds
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
         """Wait until all work is done."""
@@ -191,18 +159,33 @@ class AppleEvent:
 class Workshop:
     """Where the work for one call of a student's function is made, by one clock."""
 
-    def __init__(self, clock: HostClock) -> None:
+    def __init__(self, clock: HostClock, modelled: bool) -> None:
         self.clock = clock
+        self.modelled = modelled
         self.apple_gpu = AppleGpu(clock)
 
-    def make(self, durations: Sequence[float], device: Any) -> HostWork:
+    def make(self, durations: Sequence[float], device: Any) -> TimedWork:
         """Work for a device, by its type: "cpu", "cuda" or "mps"."""
         kind = torch.device(device).type
         if kind == "cuda":
-            return CudaWork(durations, self.clock, device)
+            return TimedWork(durations, partial(_work_on_cuda, device))
         if kind == "mps":
-            return AppleWork(durations, self.apple_gpu)
-        return HostWork(durations, self.clock)
+            return TimedWork(durations, self.apple_gpu.launch)
+        return TimedWork(durations, self._work_on_host)
+
+    def _work_on_host(self, seconds: float) -> float:
+        began = self.clock.now()
+        self.clock.sleep(seconds)
+        return self.clock.now() - began
+
+
+def _work_on_cuda(device: Any, seconds: float) -> float:
+    """Give a virtual GPU work, on its current stream. Returns before the work is done."""
+    from virtual_cuda.hooks import CYCLES_PER_SECOND
+
+    with torch.cuda.device(device):
+        torch.cuda._sleep(round(seconds * CYCLES_PER_SECOND))
+    return seconds
 
 
 @contextlib.contextmanager
@@ -216,7 +199,7 @@ def open_workshop(call: Call, modelled: bool) -> Iterator[Workshop]:
 
     with contextlib.ExitStack() as undo:
         clock: HostClock = undo.enter_context(modelled_time()) if modelled else RealClock()
-        workshop = Workshop(clock)
+        workshop = Workshop(clock, modelled)
         if torch.backends.mps.is_available() and not torch.cuda.is_available():
             patch(workshop.apple_gpu.patches(), undo)
         names = getattr(call.function, "__globals__", {})

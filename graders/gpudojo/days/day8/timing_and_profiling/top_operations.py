@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import random
-import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -15,13 +13,8 @@ from gpudojo.grading.checks import runs
 from gpudojo.model.evidence import Case
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
-# Microseconds per call, in the simulation: the first takes longest in total, the second longest
-# per call, and the third is called first and most often.
-TAKING: Final = (700.0, 2000.0, 10.0)
 ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
 OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
-MOST: Final = 8  # attempts
-UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
 
 # ---- scenarios ---------------------------------------------------------------------------------
 
@@ -32,25 +25,38 @@ class OperatorCalls(NamedTuple):
     name: str
     times: int
     size: int
+    taking: float = 0.0  # microseconds per call, as the profiler reports it
 
 
-def _make_work(device: Any, *operators: OperatorCalls) -> Callable[[], None]:
-    """A function for the student to profile.
+def _draw_operators(seed: str) -> list[OperatorCalls]:
+    """Three operators, and others that hardly count.
 
-    It calls each of OTHERS once, and then these operators, the last one first.
+    The first takes longest in total, the second longest per call, and the third is called most
+    often. The sizes are chosen so that this is so in real time, too: a solution may read the
+    profiler's records in its own way.
     """
-    others = [OperatorCalls(name, 1, 2) for name in OTHERS]
+    most, longest, often = random.Random(seed).sample(ALIKE, 3)
+    return [
+        OperatorCalls(most, 9, 240_000, taking=700),
+        OperatorCalls(longest, 1, 340_000, taking=2000),
+        OperatorCalls(often, 20, 2, taking=10),
+        *(OperatorCalls(name, 1, 2) for name in OTHERS),
+    ]
+
+
+def _make_work(device: Any, operators: list[OperatorCalls]) -> Callable[[], None]:
+    """A function for the student to profile, which calls these operators, the last one first."""
     steps = []
-    for name, times, size in (*operators, *others):
-        numbers = torch.ones(size).to(device)
-        out = torch.empty(size, device=device)
+    for operator in operators:
+        numbers = torch.ones(operator.size).to(device)
+        out = torch.empty(operator.size, device=device)
         # Looked up here: a profiler that records stacks would see it.
-        steps.append((getattr(torch, name), times, numbers, out))
+        steps.append((getattr(torch, operator.name), operator.times, numbers, out))
 
     def work() -> None:
-        for operator, times, numbers, out in reversed(steps):
+        for function, times, numbers, out in reversed(steps):
             for _ in range(times):
-                operator(numbers, out=out)
+                function(numbers, out=out)
 
     return work
 
@@ -64,19 +70,14 @@ class Names(Case, frozen=True):
 
 
 class Ranked(Case, frozen=True):
-    """The answers for one device.
+    """The answers for one device: with a `count`, with a large one, and without."""
 
-    There is one with a `count`, one with a large one, one without, and one in real time if the
-    first was unexpected.
-    """
-
-    operators: list[str]
+    operators: list[str]  # the three of `_draw_operators`
     some: Names
     every: Names | None
     default: Names | None
-    really: list[str] | None
     # Where there were no names: whether `fn` ran while the profiler was recording.
-    recorded: bool = True
+    recorded: bool
 
 
 def _call_top_operations(call: Call, work: Any, **options: int) -> Names:
@@ -95,35 +96,18 @@ def _rank_operators(call: Call, device: Any, count: int, default: bool = False) 
 
     It is asked for `count` names; with `default` also for very many, and without a count.
     """
-    most, longest, often = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
-    right = [f"aten::{name}" for name in (most, longest, often)]
+    operators = _draw_operators(f"{call.seed} {device}")
+    work = _make_work(device, operators)
     every = None
     without_count = None
-    with operators_taking(dict(zip(right, TAKING, strict=True))):
-        work = _make_work(
-            device,
-            OperatorCalls(most, 9, 2),
-            OperatorCalls(longest, 1, 2),
-            OperatorCalls(often, 20, 2),
-        )
+    with operators_taking({f"aten::{each.name}": each.taking for each in operators}):
         some = _call_top_operations(call, work, count=count)
         if default:
             every = _call_top_operations(call, work, count=50)
             without_count = _call_top_operations(call, work)
         recorded = bool(some.names) or _is_run_under_profiler(call, work, count)
-    really = None
-    if some.names[:3] != right[: len(some.names)]:
-        # It may read the profiler's records in its own way. In real time each takes several times
-        # the next one.
-        work = _make_work(
-            device,
-            OperatorCalls(most, 64, 32_768),
-            OperatorCalls(longest, 1, 327_680),
-            OperatorCalls(often, 60, 2),
-        )
-        work()
-        really = _names_of_calmest_attempt(call, work, count)
-    return Ranked(right, some, every, without_count, really, recorded)
+    names = [each.name for each in operators[:3]]
+    return Ranked(names, some, every, without_count, recorded)
 
 
 def _is_run_under_profiler(call: Call, work: Any, count: int) -> bool:
@@ -139,24 +123,6 @@ def _is_run_under_profiler(call: Call, work: Any, count: int) -> bool:
 
     call(fn, count=count)
     return any(recording)
-
-
-def _names_of_calmest_attempt(call: Call, work: Any, count: int) -> list[str]:
-    """The names of the attempt that lost least time to other processes. Raises StudentRaised."""
-    best: list[str] = []
-    least = math.inf
-    for _ in range(MOST):
-        began = time.perf_counter()
-        own = time.thread_time()
-        names = _call_top_operations(call, work, count=count).names
-        own = time.thread_time() - own
-        lost = time.perf_counter() - began - own
-        if lost < least:
-            least = lost
-            best = names
-        if lost < UNNOTICED:
-            break
-    return best
 
 
 @top_operations.probe(machine="laptop")
@@ -223,18 +189,12 @@ def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
     """The operator that took most time in total comes first."""
     for probe, place in ((on_the_cpu, "the CPU"), (on_the_gpu, "the GPU")):
         right = wanted[probe].some.names
-        found = seen[probe]
-        orders = (found.some.names, found.really)
-        if right in orders:
+        names = seen[probe].some.names
+        if names == right:
             continue
-        operators = [name.removeprefix("aten::") for name in wanted[probe].operators]
-        most, longest, often = operators
+        most, longest, often = wanted[probe].operators
         work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
-        names = ", ".join(found.some.names)
-        right_names = ", ".join(right)
-        happened = f"{work} gave {names}"
-        expected = f"{right_names}: by the time of all calls together"
-        if right[::-1] in orders:
-            at = ("reversed(", "[::-1]", "reverse(")
-            raise Failed(f"{happened}: in reverse order", expected, at=at)
-        raise Failed(happened, expected)
+        happened = f"{work} gave {', '.join(names)}"
+        expected = f"{', '.join(right)}: by the time of all calls together"
+        at = ("reversed(", "[::-1]", "reverse(") if names == right[::-1] else ()
+        raise Failed(happened, expected, at=at)
