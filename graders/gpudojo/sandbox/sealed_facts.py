@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,6 +11,7 @@ import msgspec
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import (
     DEEPEST,
+    MOST_FACTS,
     SEALED,
     CallStatus,
     Evidence,
@@ -45,11 +48,13 @@ class SealedFacts:
 
         Raises BadEvidence where facts that were sent are missing in what their probe returned, or
         have more than one place: then something has changed it after they were sent. Of a probe
-        that has begun again, those of the last time count.
+        that has begun again, those of the last time count. Raises it also for more lists and
+        mappings than evidence may have: to look at millions of them would take too long.
         """
+        count_down = itertools.count(MOST_FACTS, -1).__next__
         for probe, observation in evidence.observations.items():
             numbers: list[int] = []
-            _replace_places(observation.facts, self._facts, numbers, 0)
+            _replace_places(observation.facts, self._facts, numbers, 0, count_down)
             if observation.status is CallStatus.RETURNED:
                 self._require_all_used(probe, numbers)
 
@@ -66,15 +71,24 @@ class SealedFacts:
             raise BadEvidence(f"facts of `{probe}` were changed after they had been sent")
 
 
-def _replace_places(facts: Any, sealed: dict[int, _Fact], numbers: list[int], depth: int) -> None:
+def _replace_places(
+    facts: Any,
+    sealed: dict[int, _Fact],
+    numbers: list[int],
+    depth: int,
+    count_down: Callable[[], int],
+) -> None:
     """Replace every place in a list or mapping by its facts, and add its number to `numbers`.
 
-    Raises BadEvidence for a place without facts.
+    `count_down` tells how many more lists and mappings there may be. Raises BadEvidence for a place
+    without facts, and for too many lists and mappings.
     """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")
+    if count_down() < 0:
+        raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
     items = facts.items() if type(facts) is dict else enumerate(facts)
-    for key, value in list(items):
+    for key, value in items:  # no key is added or removed
         kind = type(value)
         if kind is msgspec.msgpack.Ext and value.code == SEALED:
             number = int.from_bytes(value.data, "little")
@@ -87,4 +101,4 @@ def _replace_places(facts: Any, sealed: dict[int, _Fact], numbers: list[int], de
             value = facts[key]
             kind = type(value)
         if kind is dict or kind is list:
-            _replace_places(value, sealed, numbers, depth + 1)
+            _replace_places(value, sealed, numbers, depth + 1, count_down)
