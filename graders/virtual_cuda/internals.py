@@ -28,7 +28,9 @@ INDISPENSABLE: Final = (
     "torch._C.DispatchKeySet",
     "torch._C._disabled_torch_function_impl",  # operators reach `__torch_dispatch__` only
     "torch.Tensor._make_wrapper_subclass",  # a tensor with no memory of its own
+    "torch.UntypedStorage._cdata",  # tells which tensors share their memory
     "torch.ops.aten.t_.default._schema",  # operators say what their arguments are
+    "torch.ops.aten.t_.default._op_dk",  # runs an operator by the kernel of one dispatch key
 )
 _REFUSE: Final = object()
 

@@ -1,8 +1,8 @@
 """Replaces attributes of torch for a while, and restores them afterwards.
 
 A patch is declared as a tuple: a module or class, the name of an attribute, and its new value.
-`around` makes one whose function gets the original as its first argument. `patch` applies patches,
-and has an ExitStack undo them.
+`around` makes one whose function gets the original as its first argument, `if_present` one of a
+name that not every release of torch has. `patch` applies patches, and has an ExitStack undo them.
 
 Modules of `torch_api` register functions that make the patches of the virtual device, with
 `torch_patches`. They are made for the first device that opens. Later devices use the same ones:
@@ -229,6 +229,16 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
     call.__name__ = call.__qualname__ = name
     return owner, name, call
+
+
+def if_present(owner: Any, name: str, value: Any) -> Patch:
+    """The patch that replaces what is there now.
+
+    Where nothing is there, as in a release of torch without the name, `patch` will leave it out.
+    """
+    if isinstance(owner, Lacking) or not hasattr(owner, name):
+        return owner, name, LEFT_OUT
+    return owner, name, value
 
 
 def patches_in_force() -> list[Replaced]:

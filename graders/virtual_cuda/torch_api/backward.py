@@ -66,11 +66,18 @@ def _run_backward(gradients_at: int, original: Any, *args: Any, **kwargs: Any) -
         return original(*args, **kwargs)
 
 
-def _device_of_input(node: Any, slot: int) -> torch.device:
-    """The device of what a node of a graph has made, by the name that students know."""
+def _device_of_input(node: Any, slot: int) -> torch.device | None:
+    """The device of what a node of a graph has made, by the name that students know.
+
+    None where this torch does not tell.
+    """
     variable = getattr(node, "variable", None)
-    described = node._input_metadata[slot] if variable is None else variable
-    device: torch.device = described.device
+    if variable is not None:
+        device: torch.device = variable.device
+    elif hasattr(node, "_input_metadata"):
+        device = node._input_metadata[slot].device
+    else:
+        return None
     if device.type == "lazy":
         return torch.device("cuda", device.index)
     return device
@@ -88,7 +95,7 @@ def _run_custom_backward(original: Any, node: Any, *args: Any) -> Any:
         if next_node is None:
             continue
         device = _device_of_input(next_node, slot)
-        if not _is_elsewhere(gradient, device):
+        if device is None or not _is_elsewhere(gradient, device):
             continue
         if device.type == "cuda" or gradient.device.type == "cuda":
             raise RuntimeError(

@@ -52,8 +52,11 @@ class _BackwardPass:
     def follow(self, node: Any) -> None:
         """Use the streams that were current when a node was made.
 
-        Each waits for the one that was current before it.
+        Each waits for the one that was current before it. Does nothing if this torch does not
+        number its nodes.
         """
+        if not hasattr(node, "_sequence_nr"):
+            return
         wanted = self._streams_at(node._sequence_nr())
         for index in {*wanted, *thread_streams.streams}:
             before = thread_streams.streams.get(index) or default_stream_of(index)

@@ -82,6 +82,8 @@ def _check_schemas() -> None:
 def _check_autocast_and_modules() -> None:
     """Check that autocast for "cuda" has a dtype without a GPU, and that modules move as a tree."""
     assert torch.get_autocast_dtype("cuda") in (torch.float16, torch.bfloat16)
+    module = torch.nn.Module()
+    assert module._parameters == module._buffers == module._modules == {}
     apply = find_internal("torch.nn.Module._apply", otherwise=None)
     assert apply is None or "recurse" in inspect.signature(apply).parameters
 
@@ -114,6 +116,39 @@ def check_torch() -> None:
 
 
 # ---- what differs between releases ---------------------------------------------------------------
+
+# From torch 2.14 on there are other names of the class that uses NCCL.
+OTHER_NAMES_OF_NCCL: Final = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+
+
+def allows_tf32() -> bool:
+    """True if products of float32 may use tensor cores (TF32).
+
+    From torch 2.9 on that is `fp32_precision`, and the name of before may raise once it was used.
+    """
+    settings: Any = torch.backends.cuda.matmul
+    if hasattr(settings, "fp32_precision"):
+        return bool(settings.fp32_precision == "tf32")
+    return bool(settings.allow_tf32)
+
+
+def class_of_work_with_callback() -> Any:
+    """The class of a collective operation's work that calls Python when it is waited for.
+
+    None before torch 2.10, which brought it.
+    """
+    return find_internal("torch._C._distributed_c10d.PythonCallbackWork", otherwise=None)
+
+
+def name_of_capture_check() -> str:
+    """The method with which an optimizer asks, before each step, if a CUDA graph is captured.
+
+    torch 2.11 has another name for it. From 2.12 on the old one is there again, too, and warns.
+    """
+    new_name = "_accelerator_graph_capture_health_check"
+    if hasattr(torch.optim.Optimizer, new_name):
+        return new_name
+    return "_cuda_graph_capture_health_check"
 
 
 def sparse_tensors_to_validate() -> list[Any]:

@@ -20,7 +20,7 @@ from virtual_cuda.device.state import CUDA, LAZY
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.libraries import from_library
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, if_present, torch_patches
 from virtual_cuda.recorder import tensors_in
 from virtual_cuda.torch_api.imports import patches_on_import
 
@@ -40,9 +40,17 @@ class _EagerCompiler:
         self._has_warned = False
 
     def patches(self, dynamo: ModuleType) -> Iterator[Patch]:
-        """The patches of `torch._dynamo`."""
-        frames: Any = sys.modules["torch._dynamo.eval_frame"]
-        eager = frames.DynamoStance("force_eager")
+        """The patches of `torch._dynamo`.
+
+        Where this torch lacks what they need, functions are compiled as far as Inductor, which
+        refuses tensors of the device.
+        """
+        yield around(dynamo, "export", functools.partial(_refuse_call, _NO_EXPORT))
+        frames = find_internal("torch._dynamo.eval_frame")
+        make_stance = find_internal("torch._dynamo.eval_frame.DynamoStance", otherwise=None)
+        if make_stance is None:
+            return
+        eager = make_stance("force_eager")
 
         def choose_no_compiler(compiler: Any) -> None:
             """Called before each call of a compiled function, to choose a compiler.
@@ -55,16 +63,12 @@ class _EagerCompiler:
                 self._has_warned = True
                 warnings.warn(EAGER, UserWarning, stacklevel=_calls_up_to_program())
 
-        yield frames, "_stance", eager
-        yield frames, "_callback_from_stance", choose_no_compiler
-        refuse_export = functools.partial(_refuse_call, _NO_EXPORT)
-        yield around(torch._dynamo, "export", refuse_export)
+        yield if_present(frames, "_stance", eager)
+        yield if_present(frames, "_callback_from_stance", choose_no_compiler)
         # The module inside passes through the ledger, as it would without torch.compile.
-        yield (
-            frames.OptimizedModule,
-            "__call__",
-            lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs),
-        )
+        optimized_module = find_internal("torch._dynamo.eval_frame.OptimizedModule")
+        call_module = find_internal("torch.nn.Module._wrapped_call_impl", "torch.compile")
+        yield optimized_module, "__call__", call_module
 
 
 def _calls_up_to_program() -> int:
@@ -117,7 +121,7 @@ def _fake_tensor_patches(module: Any) -> Iterator[Patch]:
     A fake tensor tells C++ the name "lazy" of the device, for which C++ has a guard, and Python
     "cuda".
     """
-    handlers = module._DISPATCH_META_HANDLERS
+    handlers = getattr(module, "_DISPATCH_META_HANDLERS", {})  # none where this torch lacks it
     make_fake = module.FakeTensor.__new__
     device_question = torch.ops.prim.device.default
 
@@ -132,7 +136,8 @@ def _fake_tensor_patches(module: Any) -> Iterator[Patch]:
             device = CUDA[device.index or 0]
         return make_fake(cls, mode, inner, device, *args, **kwargs)
 
-    yield module, "_DISPATCH_META_HANDLERS", {**handlers, device_question: device_for_cpp}
+    if device_question in handlers:
+        yield module, "_DISPATCH_META_HANDLERS", {**handlers, device_question: device_for_cpp}
     yield module.FakeTensor, "__new__", staticmethod(new_fake)
     yield around(module.FakeTensorMode, "may_turn_const", _may_turn_constant)
 

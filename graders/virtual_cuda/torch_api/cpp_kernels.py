@@ -18,6 +18,7 @@ from virtual_cuda.device.layout import SMALL
 from virtual_cuda.device.state import CPU, VirtualDevice, now, open_device_of
 from virtual_cuda.device.tensor import wrap
 from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import autocast, layers, recurrent
 from virtual_cuda.ops.dispatch import allocate, record_operation, run_any, thread_state
 from virtual_cuda.ops.registry import declared_operators
@@ -103,6 +104,10 @@ def _refuse_if_too_large(device: VirtualDevice, nbytes: int) -> None:
 # ---- registering them ----------------------------------------------------------------------------
 
 _libraries: Final[list[torch.library.Library]] = []  # empty unless the kernels are registered
+# Where this torch lacks it, a library's kernels go when nothing refers to the library any more.
+_destroy_library: Final = find_internal(
+    "torch.library.Library._destroy", otherwise=lambda library: None
+)
 
 
 def register_kernels() -> None:
@@ -161,5 +166,5 @@ def withdraw_kernels() -> None:
     Where there is no GPU ours may stay: nothing reaches them.
     """
     for library in _libraries:
-        library._destroy()
+        _destroy_library(library)
     _libraries.clear()

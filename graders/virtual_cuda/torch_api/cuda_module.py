@@ -15,7 +15,7 @@ from virtual_cuda.device.memory import Allocator
 from virtual_cuda.device.state import VirtualGpu, index_of
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, if_present, torch_patches
 from virtual_cuda.torch_api.device_properties import (
     CudaDeviceProperties,
     capability_of,
@@ -400,15 +400,12 @@ class Devices:
             yield torch._C, name, function
         for name, function in cuda.items():
             yield torch.cuda, name, function
-            if hasattr(torch.cuda.memory, name):
-                yield torch.cuda.memory, name, function
+            yield if_present(torch.cuda.memory, name, function)
         for name, function in self._accelerator_functions().items():
-            if hasattr(torch.accelerator, name):
-                yield torch.accelerator, name, function
+            yield if_present(torch.accelerator, name, function)
         in_cpp = self._start_cuda_by(self._accelerator_functions_in_cpp())
         for name, function in in_cpp.items():
-            if hasattr(torch._C, name):
-                yield torch._C, name, function
+            yield if_present(torch._C, name, function)
 
 
 def _is_acceptable_for_cudnn(tensor: Any) -> bool:

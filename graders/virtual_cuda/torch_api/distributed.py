@@ -27,12 +27,31 @@ from virtual_cuda.ledger.rows import CollectiveRow, EndRow
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import Unwrapped, closed_device_error
 from virtual_cuda.ops.library_operators import NAMESPACES
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, if_present, torch_patches
 from virtual_cuda.recorder import site, tensors_in
+from virtual_cuda.torch_api.compatibility import OTHER_NAMES_OF_NCCL, class_of_work_with_callback
 from virtual_cuda.trees import map_only
 
 dist: Final[Any] = torch.distributed
-internals: Final = find_internal("torch._C._distributed_c10d", "torch.distributed")
+_FEATURE: Final = "torch.distributed"  # is refused where this torch lacks what is needed for it
+_register_group: Final = find_internal(
+    "torch._C._distributed_c10d._register_process_group", _FEATURE
+)
+_unregister_group: Final = find_internal(
+    "torch._C._distributed_c10d._unregister_process_group", _FEATURE
+)
+_work_from_future: Final = find_internal(
+    "torch._C._distributed_c10d._create_work_from_future", _FEATURE
+)
+_get_backend: Final = find_internal(
+    "torch._C._distributed_c10d.ProcessGroup._get_backend", _FEATURE
+)
+_set_default_backend: Final = find_internal(
+    "torch._C._distributed_c10d.ProcessGroup._set_default_backend", _FEATURE
+)
+_register_backend: Final = find_internal(
+    "torch._C._distributed_c10d.ProcessGroup._register_backend", _FEATURE
+)
 _group_named: Final = find_internal(
     "torch.distributed.distributed_c10d._resolve_process_group", "functional collectives"
 )
@@ -94,19 +113,19 @@ def _host_group_of(group: Any) -> Any:
     The backend that the group has for CUDA serves it. It is made and registered at the first call,
     and again when the backend has changed.
     """
-    backend = group._get_backend(torch.device("cuda"))
+    backend = _get_backend(group, torch.device("cuda"))
     known = _host_groups.get(group.group_name)
     if known is not None and known.backend is backend:
         return known.group
     host_group = dist.ProcessGroup(group.get_group_store(), group.rank(), group.size())
-    host_group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    host_group._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, backend)
+    _set_default_backend(host_group, dist.ProcessGroup.BackendType.GLOO)
+    _register_backend(host_group, _CPU, dist.ProcessGroup.BackendType.GLOO, backend)
     # The backend knows its group's name, so the host group has no other: only the registry of
     # names has.
     name = group.group_name + _HOST_SUFFIX
     if known is not None:
-        internals._unregister_process_group(name)
-    internals._register_process_group(name, host_group)
+        _unregister_group(name)
+    _register_group(name, host_group)
     _host_groups[group.group_name] = _HostGroup(backend, host_group)
     return host_group
 
@@ -115,7 +134,7 @@ def _forget_host_groups(names: Iterable[str]) -> None:
     """Unregister the host groups of the groups with these names."""
     for name in names:
         if _host_groups.pop(name, None) is not None:
-            internals._unregister_process_group(name + _HOST_SUFFIX)
+            _unregister_group(name + _HOST_SUFFIX)
     if not _host_groups:
         _kept.clear()
 
@@ -300,16 +319,17 @@ def _record_end_of(work: Any, collective: _Collective, results: Any) -> Any:
         future = work.get_future()
     except RuntimeError:
         return _record_end_of_message(work, collective)
-    return internals._create_work_from_future(future.then(record_end))
+    return _work_from_future(future.then(record_end))
 
 
 def _record_end_of_message(work: Any, collective: _Collective) -> Any:
     """A work that also records the end of a message from one rank to another.
 
-    torch gives no future for these. Without `PythonCallbackWork`, which older releases lack, how
-    long it takes is not known.
+    torch gives no future for these. Where it has no class for such a work, how long the message
+    takes is not known.
     """
-    if not hasattr(internals, "PythonCallbackWork"):
+    work_class = class_of_work_with_callback()
+    if work_class is None:
         if collective.change_result is not None:
             work.wait()
         collective.end()
@@ -320,7 +340,7 @@ def _record_end_of_message(work: Any, collective: _Collective) -> Any:
         collective.end(is_complete)
         return is_complete
 
-    return internals.PythonCallbackWork(wait_and_record_end)
+    return work_class(wait_and_record_end)
 
 
 def _run_functional_collective(func: Any, args: Any, kwargs: Any) -> Any:
@@ -374,7 +394,6 @@ _REDUCING: Final = (
     "reduce_scatter_tensor_coalesced",
     "_reduce_scatter_base",
 )
-_OTHER_NAMES_OF_NCCL: Final = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 
 
 @contextlib.contextmanager
@@ -397,9 +416,8 @@ def _distributed_patches(opening: Opening) -> Iterator[Patch]:
     for module in (dist, c10d):
         yield module, "is_nccl_available", lambda: True
         yield module, "ProcessGroupNCCL", _backend_class()
-        for name in _OTHER_NAMES_OF_NCCL:
-            if hasattr(module, name):
-                yield module, name, _backend_class()
+        for name in OTHER_NAMES_OF_NCCL:
+            yield if_present(module, name, _backend_class())
         yield around(module, "destroy_process_group", _destroy_group)
     yield c10d, "_NCCL_AVAILABLE", True
     # A barrier asks it for its device.

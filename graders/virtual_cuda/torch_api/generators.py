@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.state import CUDA, VirtualGpu, index_of
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, if_present, torch_patches
 from virtual_cuda.torch_api.streams import capture
 
 _HostGenerator = torch.Generator
@@ -25,9 +25,15 @@ _REMEMBERED: Final = 64  # states by offset
 _known: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
 
+def _address_of(generator: Any) -> int:
+    """The address of C++'s generator; where this torch does not tell, the Python object's."""
+    address: int = getattr(generator, "_cdata", id(generator))
+    return address
+
+
 def is_device_generator(generator: Any) -> bool:
     """True for a generator of the device, also as another Python object of C++."""
-    return isinstance(generator, Generator) or generator._cdata in _known
+    return isinstance(generator, Generator) or _address_of(generator) in _known
 
 
 def generator_of(generator: Any) -> Generator:
@@ -37,7 +43,7 @@ def generator_of(generator: Any) -> Generator:
     """
     if isinstance(generator, Generator):
         return generator
-    found: Generator = _known[generator._cdata]
+    found: Generator = _known[_address_of(generator)]
     return found
 
 
@@ -63,7 +69,7 @@ class Generator(_HostGenerator):
         # States that CUDA graphs restore: by the state in the capture, the one in a replay.
         self._replayed_states: dict[bytes, torch.Tensor] = {}
         _HostGenerator.manual_seed(self, _OTHER)
-        _known[self._cdata] = self  # type: ignore[attr-defined]
+        _known[_address_of(self)] = self
 
     @property
     def core(self) -> Generator:
@@ -328,8 +334,7 @@ class DefaultGenerators:
         }
         for name, value in functions.items():
             yield torch.cuda, name, value
-            if hasattr(torch.cuda.random, name):
-                yield torch.cuda.random, name, value
+            yield if_present(torch.cuda.random, name, value)
         for module in (torch, torch.random):
             yield around(module, "manual_seed", self.seed_host_and_all)
         # For devices that are not there torch would keep each seed, with a formatted stack: most of

@@ -22,6 +22,7 @@ from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import tensors_in
+from virtual_cuda.torch_api.compatibility import name_of_capture_check
 from virtual_cuda.torch_api.generators import Generator, generator_of
 from virtual_cuda.torch_api.memory import pool_numbers
 from virtual_cuda.torch_api.random_operators import is_random, repeatable_call
@@ -402,18 +403,11 @@ def _check_capture_where_it_matters(original: Any, optimizer: Any) -> None:
         original(optimizer)
 
 
-# The name has changed; in some versions the other one is there, too, and warns.
-_CHECKS: Final = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
-
-
 @torch_patches()
 def _graph_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of CUDA graphs and of the question whether one is being captured."""
     opening.on_close.append(_abandon_capture)
-    for name in _CHECKS:
-        if name in vars(torch.optim.Optimizer):
-            yield around(torch.optim.Optimizer, name, _check_capture_where_it_matters)
-            break
+    yield around(torch.optim.Optimizer, name_of_capture_check(), _check_capture_where_it_matters)
     for module in (torch.cuda, torch.cuda.graphs):
         yield module, "CUDAGraph", CUDAGraph
         yield module, "is_current_stream_capturing", lambda: capture.graph is not None

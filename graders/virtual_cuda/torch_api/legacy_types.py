@@ -12,7 +12,7 @@ from virtual_cuda.device.cuda_errors import DTYPE_NAMES
 from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops.elementwise import IN_CPP
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, if_present, torch_patches
 
 _DTYPES: Final = {
     "FloatTensor": torch.float32,
@@ -201,8 +201,8 @@ Tensor.new = _construct_like  # type: ignore[method-assign,assignment]
 def _make_types(module: Any, attributes: dict[str, Any]) -> Iterator[Patch]:
     """Patches that put our types in the place of those that a module has."""
     for name, dtype in _DTYPES.items():
-        if hasattr(module, name):
-            yield module, name, _LegacyType(name, (), {"dtype": dtype, **attributes})
+        legacy_type = _LegacyType(name, (), {"dtype": dtype, **attributes})
+        yield if_present(module, name, legacy_type)
 
 
 _STRIDED: Final = {

@@ -177,7 +177,7 @@ def _apply_to_parameter(module: Any, key: str, parameter: Any, function: Any) ->
         module._parameters[key] = nn.Parameter(moved, parameter.requires_grad)
         module._parameters[key].grad = moved_gradient
     elif _consists_of_others(parameter, moved):
-        _swap_parameter(f"{module._get_name()}.{key}", parameter, moved, moved_gradient)
+        _swap_parameter(f"{type(module).__name__}.{key}", parameter, moved, moved_gradient)
     elif isinstance(moved, Tensor) is isinstance(parameter, Tensor):
         parameter.data = moved
         if moved_gradient is not None:

@@ -158,11 +158,10 @@ def _availability_patches(
         (torch.backends.mps, "is_available", mps),
         (torch.backends.mps, "is_built", mps_built),
         (torch.mps, "device_count", int(mps)),
+        (torch.mps, "is_available", mps),
         (torch.accelerator, "is_available", mps),
         (torch.accelerator, "device_count", int(mps)),
     ]
-    if hasattr(torch.mps, "is_available"):
-        answers.append((torch.mps, "is_available", mps))
     for owner, name, answer in answers:
         yield owner, name, lambda *args, answer=answer, **kwargs: answer
     if not cuda_built:

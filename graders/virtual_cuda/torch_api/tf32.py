@@ -13,10 +13,11 @@ import torch
 
 from virtual_cuda.device.state import VirtualGpu
 from virtual_cuda.ledger.rows import StreamRow
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.torch_api.compatibility import allows_tf32
 from virtual_cuda.torch_api.streams import note_in_ledger
 
-# The functions of C++ that set it; some releases of torch have not all of them.
+# The functions of C++ that set it; those that a release lacks are left out.
 _SETTERS: Final = (
     "_set_cublas_allow_tf32",
     "_set_float32_matmul_precision",
@@ -24,26 +25,14 @@ _SETTERS: Final = (
 )
 
 
-def allows_tf32() -> bool:
-    """True if products of float32 may use tensor cores.
-
-    torch's old name for this may raise once the new one was used.
-    """
-    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
-
-
-def _note_changes_by(setter: Any) -> Any:
-    """A function that calls `setter`, and notes in the ledger if TF32 has been turned on or off."""
-
-    def set_and_note(*args: Any) -> Any:
-        before = allows_tf32()
-        result = setter(*args)
-        after = allows_tf32()
-        if after is not before:
-            note_in_ledger("tf32", argument=int(after))
-        return result
-
-    return set_and_note
+def _set_and_note(setter: Any, *args: Any) -> Any:
+    """Call a setter of torch, and note in the ledger if that has turned TF32 on or off."""
+    before = allows_tf32()
+    result = setter(*args)
+    after = allows_tf32()
+    if after is not before:
+        note_in_ledger("tf32", argument=int(after))
+    return result
 
 
 def _note_if_allowed_before(gpu: VirtualGpu) -> None:
@@ -59,5 +48,4 @@ def _tf32_patches(opening: Opening) -> Iterator[Patch]:
     opening.on_next_device.append(_note_if_allowed_before)
     _note_if_allowed_before(opening.gpu)
     for name in _SETTERS:
-        if hasattr(torch._C, name):
-            yield torch._C, name, _note_changes_by(getattr(torch._C, name))
+        yield around(torch._C, name, _set_and_note)
