@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from virtual_cuda.clock.gpu_models import Gpu, cpu_to_compare_with
@@ -24,6 +25,8 @@ from virtual_cuda.ledger.texts import count_phrase, duration
 # The share of the time from which copies, or a GPU that waits, are what limits a program.
 MUCH: Final = 0.4
 CLOSE: Final = 1.2  # times as fast is as good as the same
+# Times as much data that are tried to find out when the GPU is faster, in ascending order.
+_FACTORS: Final = tuple(2.0**power for power in range(-10, 15))
 
 
 def format_seconds(seconds: float) -> str:
@@ -50,22 +53,42 @@ def what_limits(times: Times) -> str:
 
 def _why_it_waits(times: Times) -> str:
     """The reason why the GPU waits, and the beginning of the advice."""
-    on_device = times.on_device
-    copies = sum(interval.kind == "copy" for interval in on_device)
-    kernels = sum(interval.kernels for interval in on_device)
-    kernel_count = count_phrase(kernels, "kernel")
-    if kernels >= copies:
-        issue = format_seconds(times.issued / kernels)
-        kernel_seconds = sum(interval.seconds for interval in on_device if interval.kernels)
-        run = format_seconds(kernel_seconds / kernels)
+    work = _work_on_device(times)
+    kernel_count = count_phrase(work.kernels, "kernel")
+    if work.kernels >= work.copies:
+        issue = format_seconds(times.issued / work.kernels)
+        run = format_seconds(work.kernel_seconds / work.kernels)
         what = f"the CPU takes {issue} for each of {kernel_count}, which run {run}"
         return f"{what}. Fewer and larger operations, or a larger batch,"
-    work = count_phrase(copies, "copy", "copies")
-    if kernels:
-        work += f" and {kernel_count}"
+    what = count_phrase(work.copies, "copy", "copies")
+    if work.kernels:
+        what += f" and {kernel_count}"
     issued = format_seconds(times.issued)
-    busy = format_seconds(sum(interval.seconds for interval in on_device))
-    return f"the CPU takes {issued} for {work}, the GPU {busy}. Fewer and larger copies"
+    busy = format_seconds(work.seconds)
+    return f"the CPU takes {issued} for {what}, the GPU {busy}. Fewer and larger copies"
+
+
+@dataclass
+class _WorkOnDevice:
+    """What the streams of all devices did, and how long that took them."""
+
+    copies: int = 0
+    kernels: int = 0
+    seconds: float = 0.0  # of both
+    kernel_seconds: float = 0.0
+
+
+def _work_on_device(times: Times) -> _WorkOnDevice:
+    """The number of copies and kernels of all streams, and their seconds."""
+    work = _WorkOnDevice()
+    for interval in times.on_device:
+        work.seconds += interval.seconds
+        if interval.kind == "copy":
+            work.copies += 1
+        if interval.kernels:
+            work.kernels += interval.kernels
+            work.kernel_seconds += interval.seconds
+    return work
 
 
 class CopyShares(NamedTuple):
@@ -150,15 +173,19 @@ def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
     took = f"{times.gpu} {gpu_time}, CPU {cpu_time} ({cpu.title}), both modelled"
     if not times.end or not other.seconds:
         return [f"{took}."]
-    # Which of the two is faster; where it is not the GPU, also why.
+    verdict = _which_is_faster(rows, times, other)
+    return [f"{took}: {verdict}.", _from_when_on(rows, times, gpu, other)]
+
+
+def _which_is_faster(rows: Sequence[Row], times: Times, other: OnCpu) -> str:
+    """Which of GPU and CPU is faster; where it is not the GPU, also why."""
     ratio = other.seconds / times.end
     if ratio >= CLOSE:
-        verdict = f"the GPU is {ratio:.1f} times as fast"
-    elif ratio > 1 / CLOSE:
-        verdict = f"{_why_not_faster(rows, times)}: the CPU is as fast"
-    else:
-        verdict = f"{_why_not_faster(rows, times)}: the CPU is {1 / ratio:.1f} times as fast"
-    return [f"{took}: {verdict}.", _from_when_on(rows, times, gpu, other)]
+        return f"the GPU is {ratio:.1f} times as fast"
+    reason = _why_not_faster(rows, times)
+    if ratio > 1 / CLOSE:
+        return f"{reason}: the CPU is as fast"
+    return f"{reason}: the CPU is {1 / ratio:.1f} times as fast"
 
 
 def _why_not_faster(rows: Sequence[Row], times: Times) -> str:
@@ -172,30 +199,38 @@ def _why_not_faster(rows: Sequence[Row], times: Times) -> str:
 
 def _from_when_on(rows: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> str:
     """A sentence that says from how much data on the GPU is faster, with these operations."""
+    factor = _least_factor_for_gpu(rows, times, gpu, other)
+    if factor is None:
+        return "More data would not change that."
+    if factor == _FACTORS[0]:
+        return "Less data would not change that."
+    batch = batch_of(rows)
+    wanted = f"about {factor:g} times the data"
+    if batch:
+        larger_batch = max(round(batch * factor), 1)
+        wanted = f"batches of about {larger_batch:,}"
+    return f"With the same operations, the GPU is faster from {wanted} on."
+
+
+def _least_factor_for_gpu(
+    rows: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu
+) -> float | None:
+    """The least of `_FACTORS` of the data with which the GPU is faster; None if it never is.
+
+    The host issues as much as before; the rest grows or shrinks with the data.
+    """
     issuing = 0.0
     for interval in times.intervals:
         if interval.lane == HOST and interval.kind == "issue":
             issuing += interval.seconds
-    busy = sum(interval.seconds for interval in times.on_device)
+    busy = _work_on_device(times).seconds
     growing = max(busy - _least_seconds(rows, gpu), 0.0)
-    factors = [2.0**power for power in range(-10, 15)]
-    start = None
-    for factor in factors:
-        # The host issues as much as before; the rest grows or shrinks with the data.
+    for factor in _FACTORS:
         gpu_seconds = max(issuing, busy + (factor - 1) * growing)
-        if gpu_seconds < other.fixed + factor * other.work:
-            start = factor
-            break
-    if start is None:
-        return "More data would not change that."
-    if start == factors[0]:
-        return "Less data would not change that."
-    batch = batch_of(rows)
-    wanted = f"about {start:g} times the data"
-    if batch:
-        larger_batch = max(round(batch * start), 1)
-        wanted = f"batches of about {larger_batch:,}"
-    return f"With the same operations, the GPU is faster from {wanted} on."
+        cpu_seconds = other.fixed + factor * other.work
+        if gpu_seconds < cpu_seconds:
+            return factor
+    return None
 
 
 def _least_seconds(rows: Sequence[Row], gpu: Gpu) -> float:

@@ -68,11 +68,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def chip(self, tf32: bool = False) -> Chip:
         """The figures for the rules of kernels; `tf32` is torch's setting for matrix products."""
         has_bfloat16 = self.capability[0] >= 8
-        return Chip(self.sms, self.flops, self.bandwidth, tf32, has_bfloat16)
+        return Chip(
+            sms=self.sms,
+            flops=self.flops,
+            bandwidth=self.bandwidth,
+            tf32=tf32,
+            bfloat16=has_bfloat16,
+        )
 
     def kernel_seconds(self, kernel: Kernel) -> float:
         """The modelled time of a kernel."""
         figures = self._figures_of(kernel)
+        # The time of the memory, and that of the arithmetic.
         moved = self.bytes_from_memory(kernel.bytes)
         moving = figures.bytes_factor * moved / self.bandwidth
         rate = self.flops_per_second(kernel.unit)
@@ -111,18 +118,25 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         `again` says that the copy goes into memory that was in use before.
         """
         way = way_of_copy(direction, pinned, again)
-        points = self.copies[way]
-        # The two points that the size lies between, and how far from the first, by their ratio.
-        sizes = [point.size for point in points]
-        index = bisect(sizes, size)
-        index = min(max(index, 1), len(points) - 1)
-        low = points[index - 1]
-        high = points[index]
+        low, high = _points_around(size, self.copies[way])
+        # How far the size is from the first point, by their ratio.
         times_low = max(size, low.size) / low.size
         share = math.log(times_low) / math.log(high.size / low.size)
-        host = _between(low.host, high.host, share)
-        device = _between(low.device, high.device, share)
-        return CopySeconds(host, device)
+        return CopySeconds(
+            host=_between(low.host, high.host, share),
+            device=_between(low.device, high.device, share),
+        )
+
+
+def _points_around(size: int, points: list[CopyPoint]) -> tuple[CopyPoint, CopyPoint]:
+    """The two neighbouring points that a size lies between.
+
+    Below the first point it is the first two, and above the last the last two.
+    """
+    sizes = [point.size for point in points]
+    index = bisect(sizes, size)
+    index = min(max(index, 1), len(points) - 1)
+    return points[index - 1], points[index]
 
 
 def _between(low: float, high: float, share: float) -> float:
@@ -191,13 +205,16 @@ def _complete_figures(figures: dict[str, Any], known: dict[str, Gpu]) -> dict[st
     bus = published.pop("bus")
     kernels = {}
     for kind, kernel in base.kernels.items():
-        kernels[kind] = kernel._replace(least=kernel.least * slower)
+        least = kernel.least * slower
+        kernels[kind] = kernel._replace(least=least)
     copies = {}
     for way, points in base.copies.items():
         copies[way] = [_copy_by_bus(point, bus) for point in points]
+    # What is published goes before what is scaled, and that before what is taken over.
     complete: dict[str, Any] = msgspec.to_builtins(base)
-    complete |= {"kernels": kernels, "copies": copies}
-    complete |= published
+    complete["kernels"] = kernels
+    complete["copies"] = copies
+    complete.update(published)
     complete["host"] = base.host | published.get("host", {})
     return complete
 

@@ -40,7 +40,6 @@ _LIBRARIES: Final = {
         "_scaled_dot_product_efficient_attention_backward",
     ),
 }  # fmt: skip
-_LIBRARY_OF: Final = {name: library for library, names in _LIBRARIES.items() for name in names}
 _ALLOCATING: Final = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
 )  # fmt: skip
@@ -116,17 +115,19 @@ class HostCosts:
         else:
             yield "operator", 1
         # What comes on top: a library, and each kernel but the first.
-        library = _LIBRARY_OF.get(call.name)
+        library = _library_behind(call.name)
         if library is not None and not _is_norm_of_a_matrix(library, call):
             yield library, 1
         if kernels > 1:
             yield _LAUNCHES.get(call.name, "launch"), kernels - 1
 
     def _is_inside(self, kind: type[Row]) -> bool:
+        """True if a pass or step of this kind has begun and not ended."""
         return any(isinstance(row, kind) for row in self._open.values())
 
 
 def _of_stream(row: StreamRow) -> Iterator[Cost]:
+    """The costs of what a program does with a stream or an event."""
     if row.what == "record":
         yield "event", 1
     elif row.what == "list":
@@ -135,10 +136,17 @@ def _of_stream(row: StreamRow) -> Iterator[Cost]:
         yield "stream", 1
 
 
+def _library_behind(operator: str) -> str | None:
+    """The library, or the checks, that make an operator cost the host more; None for most."""
+    for library, names in _LIBRARIES.items():
+        if operator in names:
+            return library
+    return None
+
+
 def _is_norm_of_a_matrix(library: str, call: KernelCall) -> bool:
     """True for a batch norm without pixels, which cuDNN is not asked for."""
-    dimensions = len(call.inputs[0]) if call.inputs else 0
-    return library == "cuDNN norm" and dimensions <= 2
+    return library == "cuDNN norm" and len(call.first_shape) <= 2
 
 
 def kernel_call_of(row: OperationRow) -> KernelCall:
@@ -168,10 +176,15 @@ def bare_name(operator: str) -> str:
 
 def is_transfer(rows: Sequence[Row], number: int) -> bool:
     """True if the operator of this row is the copy that the next row tells of."""
-    return number + 1 < len(rows) and isinstance(rows[number + 1], TransferRow)
+    following = number + 1
+    if following >= len(rows):
+        return False
+    return isinstance(rows[following], TransferRow)
 
 
 def is_copy_into_old_tensor(rows: Sequence[Row], number: int) -> bool:
     """True if the copy of this row goes into a tensor that was there before."""
-    before = rows[number - 1] if number > 0 else None
+    if number == 0:
+        return False
+    before = rows[number - 1]
     return isinstance(before, OperationRow) and before.name.startswith("aten.copy_")

@@ -63,6 +63,10 @@ class Chip(NamedTuple):
     tf32: bool = False  # for products; convolutions may always use it where there is such a unit
     bfloat16: bool = True  # whether tensor cores know it
 
+    def flops_per_second(self, unit: str) -> float:
+        """The rate of a unit; that of "float32" where the GPU has no such unit."""
+        return self.flops.get(unit, self.flops["float32"])
+
 
 class KernelCall(NamedTuple):
     """One operator of the ledger, with its dtype and shapes."""

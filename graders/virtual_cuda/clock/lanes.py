@@ -18,6 +18,7 @@ from virtual_cuda.clock.host_costs import (
 )
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
+from virtual_cuda.clock.stream_queues import Engine, StreamKey, StreamQueues
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.line_table import ModelledSeconds
 from virtual_cuda.ledger.rows import (
@@ -105,15 +106,13 @@ class Times(NamedTuple):
 
     def by_row(self) -> dict[int, ModelledSeconds]:
         """Seconds of the host and of the devices for each row that took any."""
-        found: dict[int, ModelledSeconds] = {}
+        host: defaultdict[int, float] = defaultdict(float)
+        device: defaultdict[int, float] = defaultdict(float)
         for interval in self.intervals:
-            spent = found.get(interval.row, ModelledSeconds())
-            if interval.lane == HOST:
-                spent = spent._replace(host=spent.host + interval.seconds)
-            else:
-                spent = spent._replace(device=spent.device + interval.seconds)
-            found[interval.row] = spent
-        return found
+            spent = host if interval.lane == HOST else device
+            spent[interval.row] += interval.seconds
+        rows = {*host, *device}
+        return {row: ModelledSeconds(host[row], device[row]) for row in rows}
 
     def by_record(self, ledger: Ledger) -> dict[int, ModelledSeconds]:
         """Seconds of the host and of the devices for each record of the ledger, by its index."""
@@ -137,14 +136,35 @@ def times_of_rows(rows: Sequence[Row], gpu: Gpu, first: int = 0, until: int | No
     """The modelled times of the rows `first` to `until` of a whole ledger."""
     clock = Clock(rows, gpu, first)
     clock.advance(until)
-    return Times(gpu.name, clock.intervals, clock.now, clock.idle_at(), clock.steps)
+    return Times(
+        gpu=gpu.name,
+        intervals=clock.intervals,
+        issued=clock.now,
+        end=clock.idle_at(),
+        steps=clock.steps,
+    )
 
 
-class StreamKey(NamedTuple):
-    """A stream of a device: its number as torch gives it; 0 is the default stream."""
+class _StreamWork(NamedTuple):
+    """Work for a stream: one kernel, or a copy, which has none."""
 
-    device: str
-    number: int
+    row: int
+    name: str
+    seconds: float
+    issued: float  # when the host had issued it
+    kernels: int = 0
+
+
+def _name_on_host(row: Row) -> str:
+    """What the host does for a row, as an interval names it; "" where it has no name."""
+    match row:
+        case OperationRow():
+            return str(row.name)
+        case ForwardRow():
+            return str(row.module)
+        case SyncRow():
+            return str(row.what)
+    return ""
 
 
 class Clock:
@@ -159,28 +179,31 @@ class Clock:
         self.now = 0.0  # of the host
         self.idle = 0.0  # seconds in which the host's processor had nothing to do
         self.intervals: list[Interval] = []
-        self.events: dict[int, float] = {}  # row of an event's record → when the stream reached it
+        # When a stream reached an event, by the row in which the event was recorded.
+        self.events: dict[int, float] = {}
+        # How long each step of an optimizer took on the device.
         self.steps: list[float] = []
         self._rows = rows
-        self._next = first
+        self._next = first  # the number of the row to read next
         self._chip = gpu.chip()
         self._kernels: dict[KernelCall, list[Kernel]] = {}
         self._host = HostCosts()
-        # When a stream, and when the engine of a device for copies or large kernels, is done.
-        self._stream_free: defaultdict[StreamKey, float] = defaultdict(float)
-        self._engine_free: defaultdict[tuple[str, str], float] = defaultdict(float)
-        self._current: dict[str, int] = {}  # device → the number of its current stream
-        self._shown_numbers: dict[StreamKey, int] = {}  # in the order of first use
-        self._last = StreamKey("cuda:0", 0)  # the stream that was given something to do last
+        self._queues = StreamQueues()
         # What the next explicit wait waits for, where that is not everything.
         self._awaited: float | None = None
-        self._reserved: dict[str, int] = {}  # device → bytes; for more, CUDA must be asked
-        self._intervals_before_step: dict[int, int] = {}  # by the row of a step
+        # By device: bytes that the allocator has. For more, CUDA must be asked.
+        self._reserved: dict[str, int] = {}
+        # By the row of a step: how many intervals there were when it began.
+        self._intervals_before_step: dict[int, int] = {}
         for row in rows[:first]:
-            if isinstance(row, OperationRow):
-                self._reserve_memory(row)
-            elif isinstance(row, StreamRow) and row.what == "tf32":
-                self._allow_tf32(bool(row.other))
+            self._follow_earlier_row(row)
+
+    def _follow_earlier_row(self, row: Row) -> None:
+        """Note what a row before the first one says of cached memory and of TF32."""
+        if isinstance(row, OperationRow):
+            self._reserve_memory(row)
+        elif isinstance(row, StreamRow) and row.what == "tf32":
+            self._allow_tf32(bool(row.other))
 
     def advance(self, until: int | None = None) -> float:
         """Read the rows written since, or those before `until`; returns the time of the host."""
@@ -215,11 +238,11 @@ class Clock:
         """True if a stream is done with what was issued. Reads the new rows first."""
         self.advance()
         key = StreamKey(device, stream)
-        return self._stream_free[key] <= self.now
+        return self._queues.free_at(key) <= self.now
 
     def idle_at(self) -> float:
         """The time at which the host and all streams are done with what was issued."""
-        return max([self.now, *self._stream_free.values()])
+        return max(self.now, self._queues.device_free_at(""))
 
     def _read_row(self, number: int, row: Row) -> None:
         """Move the host and the streams on by one row."""
@@ -259,36 +282,39 @@ class Clock:
 
     def _add_host_interval(self, number: int, row: Row, start: float) -> None:
         """Add what the host did for a row, from `start` until now, to the intervals."""
-        name = ""
-        if isinstance(row, OperationRow):
-            name = str(row.name)
-        elif isinstance(row, ForwardRow):
-            name = str(row.module)
-        elif isinstance(row, SyncRow):
-            name = str(row.what)
-        is_wait = isinstance(row, SyncRow)
+        interval = Interval(
+            row=number,
+            lane=HOST,
+            name=_name_on_host(row),
+            start=start,
+            end=self.now,
+            kind="wait" if self._has_waited_for(row) else "issue",
+        )
+        self.intervals.append(interval)
+
+    def _has_waited_for(self, row: Row) -> bool:
+        """True if the host has waited for the device in this row, the last one it has read."""
         if isinstance(row, TransferRow):
-            is_wait = self.now >= self._stream_free[self._last]
-        kind: Literal["wait", "issue"] = "wait" if is_wait else "issue"
-        self.intervals.append(Interval(number, HOST, name, start, self.now, 0, kind))
+            last_used = self._queues.last_used
+            return self.now >= self._queues.free_at(last_used)
+        return isinstance(row, SyncRow)
 
-    def _put_into_stream(
-        self, number: int, stream: StreamKey, name: str, seconds: float, kernels: int, issued: float
-    ) -> None:
-        """Put work into a stream, which was issued at this time; a copy has no kernels."""
-        self._last = stream
-        start = max(self._stream_free[stream], issued + self.gpu.latency)
-        end = start + seconds
-        self._stream_free[stream] = end + self.gpu.gap
-        shown_number = 0
-        if stream.number != 0:
-            shown_number = self._shown_numbers.setdefault(stream, len(self._shown_numbers) + 1)
-        lane = f"{stream.device} stream {shown_number}"
-        kind: Literal["kernel", "copy"] = "kernel" if kernels else "copy"
-        self.intervals.append(Interval(number, lane, name, start, end, kernels, kind))
-
-    def _current_stream(self, device: str) -> StreamKey:
-        return StreamKey(device, self._current.get(device, 0))
+    def _put_into_stream(self, stream: StreamKey, work: _StreamWork) -> None:
+        """Put work into a stream, behind what the stream was given before."""
+        arrival = work.issued + self.gpu.latency
+        start = max(self._queues.free_at(stream), arrival)
+        end = start + work.seconds
+        self._queues.set_free_at(stream, end + self.gpu.gap)
+        interval = Interval(
+            row=work.row,
+            lane=self._queues.lane_of(stream),
+            name=work.name,
+            start=start,
+            end=end,
+            kernels=work.kernels,
+            kind="kernel" if work.kernels else "copy",
+        )
+        self.intervals.append(interval)
 
     def _reserve_memory(self, row: OperationRow) -> bool:
         """True if this operation needs more memory than is cached.
@@ -311,20 +337,23 @@ class Clock:
         """
         if self._reserve_memory(row):
             self.now += self.gpu.host["cudaMalloc"]
-        stream = self._current_stream(row.device)
-        engine = (row.device, "kernels")
+        stream = self._queues.current_stream(row.device)
+        all_of_device = Engine(row.device, "kernels")
         issuing = self.now - before
         # Kernels are launched one by one while the host is at it.
         for number_of_kernel, kernel in enumerate(kernels, 1):
             issued = before + issuing * number_of_kernel / len(kernels)
             seconds = self.gpu.kernel_seconds(kernel)
+            kernel_count = 0 if kernel.kind == COPY else 1
+            work = _StreamWork(number, row.name, seconds, issued, kernel_count)
             fills_gpu = seconds > _FILLING * self.gpu.least_seconds(kernel)
-            if fills_gpu:  # two of these take turns, whatever their streams
-                self._hold_stream(stream, self._engine_free[engine])
-            is_kernel = int(kernel.kind != COPY)
-            self._put_into_stream(number, stream, row.name, seconds, is_kernel, issued)
-            if fills_gpu:
-                self._engine_free[engine] = self._stream_free[stream]
+            if not fills_gpu:
+                self._put_into_stream(stream, work)
+                continue
+            # Two of these take turns, whatever their streams.
+            self._queues.hold_for_engine(stream, all_of_device)
+            self._put_into_stream(stream, work)
+            self._queues.occupy_engine(stream, all_of_device)
 
     def _run_transfer(self, number: int, row: TransferRow) -> None:
         """Put a copy into the current stream of its device.
@@ -332,19 +361,22 @@ class Clock:
         The host waits for the end of the copy if the copy keeps it.
         """
         device = row.target if row.direction == "to_device" else row.source
-        stream = self._current_stream(device)
-        engine = (device, row.direction)
+        stream = self._queues.current_stream(device)
+        engine = Engine(device, row.direction)
         into_used = is_copy_into_old_tensor(self._rows, number)
         seconds = self.gpu.copy_seconds(row.direction, row.bytes, row.pinned, into_used)
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or
         # out of it.
-        staged = self.now + max(seconds.host - seconds.device, 0.0)
-        self._hold_stream(stream, max(self._engine_free[engine], staged))
+        staging = max(seconds.host - seconds.device, 0.0)
+        self._queues.hold_for_engine(stream, engine)
+        self._queues.hold(stream, self.now + staging)
         way = way_of_copy(row.direction, row.pinned)
-        self._put_into_stream(number, stream, way, seconds.device, 0, self.now)
-        self._engine_free[engine] = self._stream_free[stream]
+        work = _StreamWork(number, way, seconds.device, issued=self.now)
+        self._put_into_stream(stream, work)
+        self._queues.occupy_engine(stream, engine)
         if seconds.host:
-            self._idle_until(self._stream_free[stream])
+            end = self._queues.free_at(stream)
+            self._idle_until(end)
 
     def _wait_for_device(self, row: SyncRow) -> None:
         """Let the host wait for a device.
@@ -353,24 +385,16 @@ class Clock:
         is for the stream that was given work last.
         """
         if not row.explicit:
-            done = self._stream_free[self._last]
+            done = self._queues.free_at(self._queues.last_used)
             self._idle_until(done + self.gpu.host["wait"])
             return
         if self._awaited is not None:
             done = self._awaited
         else:
             device = row.device if row.what == "synchronize" else ""
-            done = self._device_free_at(device)
+            done = self._queues.device_free_at(device)
         self._awaited = None
         self._idle_until(done + self.gpu.host["synchronize"])
-
-    def _device_free_at(self, device: str) -> float:
-        """The time at which all streams of a device are done, or of all devices for ""."""
-        done = 0.0
-        for stream, free in self._stream_free.items():
-            if device in ("", stream.device):
-                done = max(done, free)
-        return done
 
     def _idle_until(self, moment: float) -> None:
         """Let the host wait until this moment, with nothing for its processor to do."""
@@ -383,28 +407,26 @@ class Clock:
         stream = StreamKey(row.device, row.stream)
         match row.what:
             case "use":
-                self._current[row.device] = row.stream
+                self._queues.make_current(stream)
             case "tf32":
                 self._allow_tf32(bool(row.other))
             case "record":
-                self._hold_stream(stream, self.now)
-                self.events[number] = self._stream_free[stream]
+                self._queues.hold(stream, self.now)
+                self.events[number] = self._queues.free_at(stream)
             case "wait":
-                self._hold_stream(stream, self.events.get(row.other, 0.0))
+                event = self.events.get(row.other, 0.0)
+                self._queues.hold(stream, event)
             case "wait_stream":
                 other = StreamKey(row.device, row.other)
-                self._hold_stream(stream, self._stream_free[other])
+                self._queues.hold(stream, self._queues.free_at(other))
             case "sleep":
                 seconds = row.other / CYCLES_PER_SECOND
-                self._put_into_stream(number, stream, "sleep", seconds, 1, self.now)
+                work = _StreamWork(number, "sleep", seconds, issued=self.now, kernels=1)
+                self._put_into_stream(stream, work)
             case "synchronize_event":
                 self._awaited = self.events.get(row.other, 0.0)
             case "synchronize":
-                self._awaited = self._stream_free[stream]
-
-    def _hold_stream(self, stream: StreamKey, moment: float) -> None:
-        """Let a stream begin nothing new before this moment."""
-        self._stream_free[stream] = max(self._stream_free[stream], moment)
+                self._awaited = self._queues.free_at(stream)
 
     def _allow_tf32(self, allowed: bool) -> None:
         """Follow torch's setting for matrix products, from here on."""

@@ -52,18 +52,20 @@ class _LaneParts:
 
     def add_interval(self, interval: Interval) -> None:
         """Add an interval to the parts of the time that it touches."""
+        kind = interval.kind
         start = interval.start * self.parts_per_second
         end = interval.end * self.parts_per_second
         first = int(start)
         last = min(int(end), PARTS - 1)
-        kind = interval.kind
         if first > last:  # nothing, at the very end
             return
         if first == last:
             self._add_share(first, kind, end - start)
             return
-        self._add_share(first, kind, first + 1 - start)
-        self._add_share(last, kind, end - last)
+        share_of_first = first + 1 - start
+        share_of_last = end - last
+        self._add_share(first, kind, share_of_first)
+        self._add_share(last, kind, share_of_last)
         # No lane does two things at a time: the parts between are filled.
         for part in range(first + 1, last):
             self.done[part] = (kind, 100)
@@ -90,16 +92,17 @@ def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
     """
     records = ledger.records_by_row()
     tracks = {HOST: 1}
-    events: list[TraceEvent] = []
+    names = {1: f"{HOST}, modelled on {times.gpu}"}
+    slices: list[TraceEvent] = []
     for interval in times.intervals:
-        next_track = len(tracks) + 1
-        track = tracks.setdefault(interval.lane, next_track)
+        lane = interval.lane
+        if lane not in tracks:
+            number = len(tracks) + 1
+            tracks[lane] = number
+            names[number] = f"{lane}, modelled on {times.gpu}"
         record = records.get(interval.row)
-        events.append(_trace_event(interval, record, track))
-    names = {}
-    for lane, track in tracks.items():
-        names[track] = f"{lane}, modelled on {times.gpu}"
-    return {"traceEvents": [*named_tracks(names), *events]}
+        slices.append(_trace_event(interval, record, tracks[lane]))
+    return {"traceEvents": [*named_tracks(names), *slices]}
 
 
 def _trace_event(interval: Interval, record: Record | None, track: int) -> TraceEvent:

@@ -73,7 +73,8 @@ def _direct_convolution(out: Shape, weight: Shape, chip: Chip) -> Kernel:
     """The kernel of a picture with one channel."""
     pixels = math.prod(out) / weight[0]
     seconds_a_pixel = 64e-12 + 0.34e-12 * math.prod(weight)
-    return kernel_of_seconds("direct convolution", pixels * seconds_a_pixel, chip)
+    seconds = pixels * seconds_a_pixel
+    return kernel_of_seconds("direct convolution", seconds, chip)
 
 
 def _convolution_as_product(
@@ -87,11 +88,13 @@ def _convolution_as_product(
     elements_out = math.prod(out)
     is_transposed = len(out) > 1 and out[1] != weight[0]
     pixels = elements_in if is_transposed else elements_out
-    flops = 2.0 * pixels * math.prod(weight[1:])
-    moved = (elements_out + elements_in) * item_size_of(dtype)
-    kind = "half convolution" if dtype in HALF else "convolution"
-    unit = product_unit(dtype, chip, tf32=True)
-    return Kernel(kind, moved, flops, unit)
+    flops_of_a_window = 2.0 * math.prod(weight[1:])
+    return Kernel(
+        kind="half convolution" if dtype in HALF else "convolution",
+        bytes=(elements_out + elements_in) * item_size_of(dtype),
+        flops=pixels * flops_of_a_window,
+        unit=product_unit(dtype, chip, tf32=True),
+    )
 
 
 @kernel_rule("convolution_backward", "cudnn_convolution_backward")

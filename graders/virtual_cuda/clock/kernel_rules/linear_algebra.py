@@ -34,7 +34,7 @@ _FACTORISATIONS: Final = {
     "cholesky_solve": _ByColumn(1e-6, 50),
     "linalg_ldl_factor_ex": _ByColumn(1.4e-6, 30),
 }
-# FLOPs of one multiprocessor: one column after the other is its work.
+# FLOPs of one multiprocessor in a second.
 _H200_FLOPS_OF_ONE: Final = 51e12 / 132
 _SHARED_MEMORY: Final = 1 << 14  # elements of a Fourier transform that fit into it
 
@@ -42,19 +42,23 @@ _SHARED_MEMORY: Final = 1 << 14  # elements of a Fourier transform that fit into
 @kernel_rule(*_FACTORISATIONS)
 def _factorisation_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """Kernels that go column by column; matrices of a batch are handled beside each other."""
-    shape = call.first_shape if len(call.first_shape) > 1 else (1, 1)
-    columns = min(shape[-2:])
-    batch = math.prod(shape[:-2])
     factorisation = _FACTORISATIONS[call.name]
-    flops_a_second = chip.flops["float32"]
+    shape = call.first_shape
+    columns = 1
+    if len(shape) > 1:
+        columns = min(shape[-2:])
     # As many matrices at a time as there are multiprocessors.
+    batch = math.prod(shape[:-2])
     waves = max(batch / chip.sms, 1)
+    # One column after the other is the work of one multiprocessor.
+    flops_a_second = chip.flops["float32"]
     slower = _H200_FLOPS_OF_ONE / max(flops_a_second, 1) * chip.sms
     seconds = factorisation.seconds * columns * waves * slower
+    # Several launches share it evenly.
     launches = max(round(columns / factorisation.columns), 3)
-    kernel = Kernel("factorisation", 0.0, seconds / launches * flops_a_second)
+    flops = seconds / launches * flops_a_second
     for _ in range(launches):
-        yield kernel
+        yield Kernel("factorisation", flops=flops)
 
 
 @kernel_rule("_fft_r2c", "_fft_c2c", "_fft_c2r")

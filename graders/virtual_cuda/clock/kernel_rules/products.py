@@ -34,6 +34,11 @@ class MatrixSizes(NamedTuple):
     batch: int = 1
 
     @property
+    def has_vector(self) -> bool:
+        """True if a matrix has one row or one column, so that nothing is used twice."""
+        return min(self.m, self.n) == 1
+
+    @property
     def result_elements(self) -> int:
         """Elements of the results of all products."""
         return self.batch * self.m * self.n
@@ -52,6 +57,11 @@ class _Tile(NamedTuple):
     rows: int
     columns: int
     efficiency: float
+
+    @property
+    def elements(self) -> int:
+        """Elements of the result in a tile."""
+        return self.rows * self.columns
 
 
 _TENSOR_CORE_TILES: Final = (
@@ -82,28 +92,39 @@ def product_unit(dtype: str, chip: Chip, tf32: bool) -> str:
 
 
 def product_kernels(sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool = False) -> list[Kernel]:
-    """The kernels of matrix products; the first one multiplies.
+    """The kernels of matrix products: one multiplies, and another one may add up parts.
+
+    The depth of a product in single precision may be split into parts. `tf32` says whether tensor
+    cores may be used for float32.
+    """
+    multiplication = multiplication_kernel(sizes, dtype, chip, tf32)
+    unit = product_unit(dtype, chip, tf32)
+    if sizes.has_vector or unit != "float32":
+        return [multiplication]
+    tiling = _fastest_tiling(sizes, unit, chip)
+    if tiling.splits == 1 and not _is_small(sizes, chip):
+        return [multiplication]
+    parts_size = sizes.result_elements * item_size_of(dtype) * tiling.splits
+    addition = Kernel("split product", parts_size)
+    return [multiplication, addition]
+
+
+def multiplication_kernel(sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool = False) -> Kernel:
+    """The kernel of matrix products that multiplies.
 
     Tiles of the result are made in waves over the multiprocessors. Where the result has one row or
     one column, the other matrix is only read.
     """
-    item_size = item_size_of(dtype)
-    moved = sizes.elements * item_size
-    if min(sizes.m, sizes.n) == 1:
-        return [Kernel("vector product", moved)]
+    moved = sizes.elements * item_size_of(dtype)
+    if sizes.has_vector:
+        return Kernel("vector product", moved)
     unit = product_unit(dtype, chip, tf32)
     tiling = _fastest_tiling(sizes, unit, chip)
     # The memory may be slower than the arithmetic.
-    rate = chip.flops.get(unit, chip.flops["float32"])
-    flops_meanwhile = moved * rate / chip.bandwidth
+    flops_meanwhile = moved * chip.flops_per_second(unit) / chip.bandwidth
     flops = max(tiling.flops, flops_meanwhile)
     kind = "half product" if unit == "float16" else "product"
-    multiplication = Kernel(kind, 0.0, flops, unit)
-    is_split = tiling.splits > 1 or _is_small(sizes, chip)
-    if unit != "float32" or not is_split:
-        return [multiplication]
-    addition = Kernel("split product", sizes.result_elements * item_size * tiling.splits)
-    return [multiplication, addition]
+    return Kernel(kind, flops=flops, unit=unit)
 
 
 def _is_small(sizes: MatrixSizes, chip: Chip) -> bool:
@@ -136,7 +157,7 @@ def _tiling_by(tile: _Tile, sizes: MatrixSizes, chip: Chip) -> _Tiling:
     splits = _splits_of_depth(tiles, sizes.k, chip)
     depth = ceil_div(sizes.k, splits)
     waves = ceil_div(tiles * splits, chip.sms)
-    flops_of_a_tile = tile.rows * tile.columns * depth * 2
+    flops_of_a_tile = 2 * tile.elements * depth
     flops = waves * chip.sms * flops_of_a_tile / tile.efficiency
     if waves < 3:  # too few tiles to hide that they wait for memory
         flops *= 1.2
@@ -158,7 +179,9 @@ def _splits_of_depth(tiles: int, depth: int, chip: Chip) -> int:
 )
 def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
     """The product of the last two inputs; with a bias to add, the depth is not split."""
-    sizes = _sizes_of_product(call.inputs[-2], call.inputs[-1])
+    left = call.inputs[-2]
+    right = call.inputs[-1]
+    sizes = _sizes_of_product(left, right)
     if call.name == "dot":
         yield Kernel("reduction", 2 * sizes.k * call.item_size)
         yield Kernel("reduction", 0)
@@ -169,10 +192,12 @@ def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
     is_tiny = sizes.m < 64 and sizes.n // 8 < 64
     if is_plain or is_tiny:
         yield from kernels
-    elif sizes.k * _DEEP < sizes.m * sizes.n:
-        yield kernels[0]
-    else:
+        return
+    is_deep = sizes.k * _DEEP >= sizes.result_elements
+    if is_deep:
         yield from _linear_layer_kernels(sizes, call.item_size, chip)
+    else:
+        yield multiplication_kernel(sizes, call.dtype, chip, chip.tf32)
 
 
 def _sizes_of_product(left: Shape, right: Shape) -> MatrixSizes:
@@ -190,30 +215,36 @@ def _sizes_of_product(left: Shape, right: Shape) -> MatrixSizes:
 def _linear_layer_kernels(sizes: MatrixSizes, item_size: int, chip: Chip) -> Kernels:
     """A deep product with a bias: the depth is not split."""
     flops = chip.sms * 32 * 64 * sizes.k * 2.0
-    product = Kernel("linear product", 0.0, flops)
+    product = Kernel("linear product", flops=flops)
     if sizes.m < 64:
         yield product
         return
     # The result is cleared before, and the bias added behind.
     yield Kernel("pointwise")
     yield product
-    result_size = sizes.m * sizes.n * item_size
+    result_size = sizes.result_elements * item_size
     yield Kernel("pointwise", 2 * result_size)
 
 
 @kernel_rule("_cdist_forward", "_euclidean_dist")
 def _distance_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """By a product: squares, sums and ones beside each side, then a root."""
-    left = call.inputs[0]
-    right = call.inputs[1]
-    for shape in (left, right):
-        size = math.prod(shape) * call.item_size
+    for index in (0, 1):
+        size = call.input_bytes(index)
         yield Kernel("pointwise", 2 * size)
         yield Kernel("reduction", size)
         yield Kernel("pointwise", 0)
         yield Kernel("pointwise", 2 * size)
     yield Kernel("pointwise", 2 * call.input_bytes(0))
-    sizes = MatrixSizes(left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]))
-    yield product_kernels(sizes, call.dtype, chip, chip.tf32)[0]
+    # The product of both, with the two columns beside them.
+    left = call.inputs[0]
+    right = call.inputs[1]
+    sizes = MatrixSizes(
+        m=left[-2],
+        n=right[-2],
+        k=left[-1] + 2,
+        batch=math.prod(left[:-2]),
+    )
+    yield multiplication_kernel(sizes, call.dtype, chip, chip.tf32)
     for _ in range(2):
         yield Kernel("pointwise", 2 * call.out_bytes)

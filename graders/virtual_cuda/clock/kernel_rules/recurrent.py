@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from virtual_cuda.clock.kernel_rules.products import MatrixSizes, product_kernels
+from virtual_cuda.clock.kernel_rules.products import (
+    MatrixSizes,
+    multiplication_kernel,
+    product_kernels,
+)
 from virtual_cuda.clock.kernels import (
     Chip,
     Kernel,
@@ -49,6 +53,11 @@ class _Layer(NamedTuple):
         rows, columns = self.input_weight
         return MatrixSizes(self.steps * self.batch, rows, columns)
 
+    @property
+    def gate_bytes(self) -> int:
+        """Bytes of all gates of one step."""
+        return self.batch * self.gates * self.item_size
+
 
 @kernel_rule("_cudnn_rnn")
 def _network_kernels(call: KernelCall, chip: Chip) -> Kernels:
@@ -77,14 +86,20 @@ def _layers_of(call: KernelCall, backward: bool) -> list[_Layer]:
     Each has a weight for its input and one for its state, one after the other.
     """
     data = call.inputs[0]
-    steps = data[0] if len(data) == 3 else 1
-    batch = data[1] if len(data) == 3 else data[0]
+    has_steps = len(data) == 3
     weights = [shape for shape in call.inputs[1:] if len(shape) == 2]
     layers = []
     for input_weight, state_weight in zip(weights[::2], weights[1::2], strict=False):
         gates, hidden = state_weight
         layer = _Layer(
-            steps, batch, input_weight, gates, hidden, call.dtype, call.item_size, backward
+            steps=data[0] if has_steps else 1,
+            batch=data[1] if has_steps else data[0],
+            input_weight=input_weight,
+            gates=gates,
+            hidden=hidden,
+            dtype=call.dtype,
+            item_size=call.item_size,
+            backward=backward,
         )
         layers.append(layer)
     return layers
@@ -92,15 +107,18 @@ def _layers_of(call: KernelCall, backward: bool) -> list[_Layer]:
 
 def _persistent_layer(layer: _Layer, chip: Chip) -> Kernels:
     """A product over all steps, and one kernel that keeps the weights and makes all steps."""
-    size = layer.steps * layer.batch * layer.gates * layer.item_size
+    size = layer.steps * layer.gate_bytes
     is_gru = layer.gates == 3 * layer.hidden
     if is_gru:  # adds its biases apart
         yield Kernel("pointwise", size)
-    multiplication = product_kernels(layer.input_sizes, layer.dtype, chip)[0]
-    for _ in range(3 if layer.backward else 1):
-        yield multiplication
+    # The product with the inputs of all steps; backward also those for its two gradients.
+    products = 3 if layer.backward else 1
+    for _ in range(products):
+        yield multiplication_kernel(layer.input_sizes, layer.dtype, chip)
+    # All steps.
     seconds_a_step = 0.25e-6 + 35e-12 * layer.gates * layer.hidden
-    yield kernel_of_seconds("persistent steps", layer.steps * seconds_a_step, chip)
+    seconds = layer.steps * seconds_a_step
+    yield kernel_of_seconds("persistent steps", seconds, chip)
     if layer.backward:
         yield Kernel("gates", size)
         yield Kernel("gates", size)
@@ -109,15 +127,18 @@ def _persistent_layer(layer: _Layer, chip: Chip) -> Kernels:
 
 def _stepwise_layer(layer: _Layer, chip: Chip) -> Kernels:
     """A product over all steps; for each step a product with the state, and the gates."""
-    for _ in range(2 if layer.backward else 1):
+    products = 2 if layer.backward else 1
+    for _ in range(products):
         yield from product_kernels(layer.input_sizes, layer.dtype, chip)
+    # What each step does.
     sizes = MatrixSizes(layer.batch, layer.gates, layer.hidden)
-    step_product = product_kernels(sizes, layer.dtype, chip)[0]._replace(kind="step product")
+    product = multiplication_kernel(sizes, layer.dtype, chip)
+    step_product = product._replace(kind="step product")
     for _ in range(layer.steps):
         yield step_product
-    gates = Kernel("gates", layer.batch * layer.gates * layer.item_size * 2)
     for _ in range(layer.steps):
-        yield gates
+        yield Kernel("gates", 2 * layer.gate_bytes)
+    # The gradient of the weight for the state, over all steps.
     if layer.backward:
         sizes = MatrixSizes(layer.gates, layer.hidden, layer.steps * layer.batch)
         yield from product_kernels(sizes, layer.dtype, chip)

@@ -46,22 +46,34 @@ def reduction_kernels(call: KernelCall, chip: Chip) -> Kernels:
     elements = call.first_elements
     if call.dtype == "bool" and call.name == "sum":  # as integers first
         yield Kernel("pointwise", elements * 9)
-    # What has to be done.
-    results = max(call.out_elements, 1)
-    length = max(elements // results, 1)
-    item_size = 4 if call.name in _OTHER_RESULT else call.item_size
-    reduction = _Reduction(call.name, results, length, elements * item_size + call.bytes)
+    reduction = _reduction_of_call(call)
     # How it is done depends on the dimensions that the result has.
-    shape = call.first_shape
     kept = _without_trailing_ones(call.out or ())
-    keeps_first_dimensions = shape[: len(kept)] == kept
-    keeps_channels = len(kept) == 1 < len(shape) - 1 and shape[1:2] == kept
+    keeps_first_dimensions = call.first_shape[: len(kept)] == kept
     if call.dim is None and keeps_first_dimensions:
         yield _reduction_of_neighbours(reduction, kept)
-    elif keeps_channels:
+    elif _keeps_channels(call.first_shape, kept):
         yield Kernel("channel reduction", reduction.bytes)
     else:
         yield _reduction_of_columns(reduction, chip)
+
+
+def _reduction_of_call(call: KernelCall) -> _Reduction:
+    """What a call has to add up, and how many bytes that reads and writes."""
+    elements = call.first_elements
+    results = max(call.out_elements, 1)
+    item_size = 4 if call.name in _OTHER_RESULT else call.item_size
+    return _Reduction(
+        name=call.name,
+        results=results,
+        length=max(elements // results, 1),
+        bytes=elements * item_size + call.bytes,
+    )
+
+
+def _keeps_channels(shape: Shape, kept: Shape) -> bool:
+    """True if of three dimensions or more only the second one is left."""
+    return len(shape) > 2 and shape[1:2] == kept
 
 
 def _without_trailing_ones(shape: Shape) -> Shape:
@@ -99,8 +111,8 @@ def _reduction_of_columns(reduction: _Reduction, chip: Chip) -> Kernel:
 
     A thread adds up one element after the other; several blocks share a long column.
     """
-    lanes = max(min(reduction.results // 4, _WARP), 1)
-    threads = max(_COLUMN_THREADS // lanes, 1)
+    lanes = min(reduction.results // 4, _WARP)
+    threads = max(_COLUMN_THREADS // max(lanes, 1), 1)
     steps: float = reduction.length / threads
     if steps >= _MANY_STEPS or reduction.length > _ONE_BLOCK:
         steps = _SHARED_STEPS
