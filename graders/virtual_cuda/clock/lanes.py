@@ -18,7 +18,7 @@ from virtual_cuda.clock.host_costs import (
 )
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
-from virtual_cuda.clock.stream_queues import Engine, StreamKey, StreamQueues
+from virtual_cuda.clock.stream_queues import Engine, StreamQueues
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.line_table import ModelledSeconds
 from virtual_cuda.ledger.rows import (
@@ -31,6 +31,7 @@ from virtual_cuda.ledger.rows import (
     SyncRow,
     TransferRow,
 )
+from virtual_cuda.ledger.stream_waits import StreamKey
 
 HOST: Final = "host"
 CYCLES_PER_SECOND: Final = 1.98e9  # cycles per second, for `torch.cuda._sleep`

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-
-class StreamKey(NamedTuple):
-    """A stream of a device: its number as torch gives it; 0 is the default stream."""
-
-    device: str
-    number: int
+from virtual_cuda.ledger.stream_waits import StreamKey
 
 
 class Engine(NamedTuple):

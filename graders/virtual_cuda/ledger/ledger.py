@@ -294,8 +294,10 @@ class _RowReader:
         self.records: list[Record] = []
         self._opened_at = opened_at
         self._rows_read = 0
-        self._rows_without_record: list[int] = []  # ascending
-        self._open_spans: dict[int, int] = {}  # row of a span without an EndRow → its record
+        # The numbers of the rows that have none, ascending.
+        self._rows_without_record: list[int] = []
+        # By the row of a span that has not ended: the index of its record.
+        self._open_spans: dict[int, int] = {}
         # Rows of the forward and backward passes that now run, outermost first.
         self._enclosing: list[int] = []
         self._sites = _Sites()
@@ -335,13 +337,7 @@ class _RowReader:
     def _close_span(self, row: EndRow) -> None:
         """Give the record of the span that ends here its end and its length."""
         self._rows_without_record.append(self._rows_read)
-        if row.opened in self._enclosing:
-            place = self._enclosing.index(row.opened)
-            if place == 0:
-                # A pass inside this outermost one may have raised: its EndRow will not come.
-                self._enclosing.clear()
-            else:
-                del self._enclosing[place]
+        self._leave_pass(row.opened)
         position = self._open_spans.pop(row.opened, None)
         if position is None:
             return
@@ -350,6 +346,19 @@ class _RowReader:
         seconds = row.at - self._opened_at - span.at
         end = len(self.records)
         self.records[position] = msgspec.structs.replace(span, end=end, seconds=seconds)
+
+    def _leave_pass(self, opened: int) -> None:
+        """Note that the pass which began with this row encloses nothing from now on.
+
+        Does nothing for other rows.
+        """
+        if opened not in self._enclosing:
+            return
+        if opened == self._enclosing[0]:
+            # A pass inside this outermost one may have raised: its EndRow will not come.
+            self._enclosing.clear()
+        else:
+            self._enclosing.remove(opened)
 
     def _record_of(self, row: Row) -> Record:
         """The record of a row that is neither an EndRow nor a StreamRow.
@@ -393,11 +402,24 @@ class _RowReader:
                     target=str(row.target),
                 )
             case SyncRow():
-                return records.Sync(index, at, site, str(row.what), bool(row.explicit))
+                return records.Sync(
+                    index,
+                    at,
+                    site,
+                    what=str(row.what),
+                    explicit=bool(row.explicit),
+                )
             case ScalerRow():
-                return records.ScalerCall(index, at, site, row.call)
+                return records.ScalerCall(index, at, site, call=row.call)
             case AllocationRow():
-                return records.Allocation(index, at, site, str(row.device), row.bytes, row.live)
+                return records.Allocation(
+                    index,
+                    at,
+                    site,
+                    device=str(row.device),
+                    bytes=row.bytes,
+                    live=row.live,
+                )
             case _:
                 raise ValueError(f"row {self._rows_read} is of no known kind: {row!r}")
 
@@ -426,10 +448,17 @@ class _RowReader:
                 self._enclosing.append(self._rows_read)
                 return records.Backward(index, at, site)
             case StepRow():
-                return records.OptimizerStep(index, at, site, _class_name(row.optimizer))
+                optimizer = _class_name(row.optimizer)
+                return records.OptimizerStep(index, at, site, optimizer=optimizer)
             case CollectiveRow():
                 return records.Collective(
-                    index, at, site, str(row.name), str(row.device), row.bytes, row.ranks
+                    index,
+                    at,
+                    site,
+                    name=str(row.name),
+                    device=str(row.device),
+                    bytes=row.bytes,
+                    ranks=row.ranks,
                 )
 
 

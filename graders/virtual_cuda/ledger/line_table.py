@@ -130,16 +130,16 @@ NARROW: Final = 24  # with less, the figures are below the code
 
 def file_rows(records: Records, spent: Spent | None = None) -> dict[str, list[LineRow]]:
     """The lines that did something on a device, in order, by file."""
-    found: dict[str, list[LineRow]] = {}
-    records_of_lines = _records_by_line(records)
-    for file, number in sorted(records_of_lines):
-        cells = totals(records_of_lines[file, number], spent)
+    found: defaultdict[str, list[LineRow]] = defaultdict(list)
+    by_line = sorted(_records_by_line(records).items())
+    for (file, number), of_line in by_line:
+        cells = totals(of_line, spent)
         if not any(cells):
             continue
         code = linecache.getline(file, number).strip()
         row = LineRow(number, printable(code), cells)
-        found.setdefault(file, []).append(row)
-    return found
+        found[file].append(row)
+    return dict(found)
 
 
 def draw_table(
@@ -175,19 +175,20 @@ class _Table:
             rows += rows_of_file
         last_number = max([row.number for row in rows], default=0)
         self.number_width = 2 + len(str(last_number))
+        # The longest code, or the name of a file beside it.
+        longest_code = _longest([row.code for row in rows])
+        longest_file = _longest(files)
+        self.longest = max(longest_code, longest_file - self.number_width - 2)
         # The columns with a figure are shown.
         self.column_widths: list[int] = []
         self.shown: list[int] = []
         for column, heading in enumerate(headings):
             cells = [row.cells[column] for row in rows]
             cells.append(sums[column])
-            self.column_widths.append(_longest([heading, *cells]))
+            width = _longest([heading, *cells])
+            self.column_widths.append(width)
             if any(cells):
                 self.shown.append(column)
-        # The longest code, or the name of a file beside it.
-        longest_code = _longest([row.code for row in rows])
-        longest_file = _longest(files)
-        self.longest = max(longest_code, longest_file - self.number_width - 2)
 
     def draw(self) -> list[str]:
         """The lines of the table.
@@ -261,11 +262,14 @@ class _Table:
             if is_shown and cells[column]:
                 figure = f"{heading} {cells[column]}"
                 figures.append(figure.replace(" ", "\xa0"))
-        indent = self.number_width + 4
-        room = max(self.width - indent, 20)
-        text = ", ".join(figures)
-        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
-        return [" " * indent + line.replace("\xa0", " ") for line in lines]
+        indent = " " * (self.number_width + 4)
+        lines = textwrap.wrap(
+            ", ".join(figures),
+            width=max(self.width - len(indent), 20),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return [indent + line.replace("\xa0", " ") for line in lines]
 
 
 def _longest(texts: Iterable[str]) -> int:

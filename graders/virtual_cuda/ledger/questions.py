@@ -7,7 +7,7 @@ or a call of a scaler that no ledger has.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, TypeVar, get_args
@@ -162,13 +162,14 @@ def repeated_transfers(records: Records, at_least: int = 2) -> tuple[Transfers, 
 
     Copies are equal if line, direction and size are the same.
     """
-    groups: dict[object, list[Transfer]] = {}
+    equal_copies: defaultdict[object, list[Transfer]] = defaultdict(list)
     for copy in transfers(records):
         line = _line_of(copy)
         if line is not None:
             key = (line, copy.direction, copy.bytes)
-            groups.setdefault(key, []).append(copy)
-    return tuple(tuple(group) for group in groups.values() if len(group) >= at_least)
+            equal_copies[key].append(copy)
+    groups = equal_copies.values()
+    return tuple(tuple(group) for group in groups if len(group) >= at_least)
 
 
 def bytes_to_device(records: Records) -> int:
@@ -299,12 +300,16 @@ def grown_operations(smaller: Records, larger: Records) -> dict[str, tuple[int, 
 
     Such an operation stands in a loop over elements.
     """
-    return _grown_counts(operation_counts(smaller), operation_counts(larger))
+    smaller_counts = operation_counts(smaller)
+    larger_counts = operation_counts(larger)
+    return _grown_counts(smaller_counts, larger_counts)
 
 
 def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int, int]]:
     """The lines that caused more operations on the larger input, with both counts."""
-    return _grown_counts(per_line(operations(smaller)), per_line(operations(larger)))
+    smaller_counts = per_line(operations(smaller))
+    larger_counts = per_line(operations(larger))
+    return _grown_counts(smaller_counts, larger_counts)
 
 
 # Exchanges with other ranks
@@ -516,11 +521,14 @@ def training_order(records: Records) -> tuple[str, ...]:
 def backwards_per_step(records: Records) -> tuple[int, ...]:
     """The number of backward passes before each optimizer step, those of its closure included."""
     starts = [backward.index for backward in backward_passes(records)]
-    begun_by_step = [0]
+    counts = []
+    counted = 0
     for step in optimizer_steps(records):
         end = step.index if step.end is None else step.end
-        begun_by_step.append(bisect_left(starts, end))
-    return tuple(now - earlier for earlier, now in pairwise(begun_by_step))
+        begun_by_then = bisect_left(starts, end)
+        counts.append(begun_by_then - counted)
+        counted = begun_by_then
+    return tuple(counts)
 
 
 def steps_without_backward(records: Records) -> Steps:

@@ -12,6 +12,13 @@ from virtual_cuda.ledger.records import Site
 from virtual_cuda.ledger.rows import OperationRow, Row, SiteRow, StreamRow, SyncRow
 
 
+class StreamKey(NamedTuple):
+    """A stream of a device: its number as torch gives it; 0 is the default stream."""
+
+    device: str
+    number: int
+
+
 class UselessWait(NamedTuple):
     """A wait for a device or a stream that was given no work, or an event recorded there."""
 
@@ -27,29 +34,31 @@ def first_useless_wait(
     Recording an event in a stream without work counts as such a wait.
     """
     busy_streams = streams_with_work(rows)
-    busy_devices = {device for device, _ in busy_streams}
+    busy_devices = {stream.device for stream in busy_streams}
     for row in rows:
         if isinstance(row, SyncRow) and row.what == "synchronize":
             if row.device and row.device not in busy_devices:
                 return UselessWait(site_of(row), device_works=False)
         elif isinstance(row, StreamRow) and row.what in ("record", "synchronize"):
-            stream = (row.device, row.stream)
+            stream = StreamKey(row.device, row.stream)
             if stream not in busy_streams:
                 device_works = row.device in busy_devices
                 return UselessWait(site_of(row), device_works)
     return None
 
 
-def streams_with_work(rows: Sequence[Row]) -> set[tuple[str, int]]:
-    """The streams that were given an operator or a sleep, as pairs of device and number."""
-    busy: set[tuple[str, int]] = set()
-    current: dict[str, int] = {}  # device → the number of its current stream; 0 is the default one
+def streams_with_work(rows: Sequence[Row]) -> set[StreamKey]:
+    """The streams that were given an operator or a sleep."""
+    busy: set[StreamKey] = set()
+    current_numbers: dict[str, int] = {}  # of the current stream, by device
     for row in rows:
         if isinstance(row, OperationRow):
-            busy.add((row.device, current.get(row.device, 0)))
-        elif isinstance(row, StreamRow):
-            if row.what == "use":
-                current[row.device] = row.stream
-            elif row.what == "sleep":
-                busy.add((row.device, row.stream))
+            number = current_numbers.get(row.device, 0)
+            busy.add(StreamKey(row.device, number))
+        elif not isinstance(row, StreamRow):
+            continue
+        elif row.what == "use":
+            current_numbers[row.device] = row.stream
+        elif row.what == "sleep":
+            busy.add(StreamKey(row.device, row.stream))
     return busy

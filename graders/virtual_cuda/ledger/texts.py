@@ -11,11 +11,17 @@ from typing import Any, Final
 
 def short_size(count: int) -> str:
     """A number of bytes with three digits: "512 B", "1.5 KiB"."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    place = min(max(count.bit_length() - 1, 0) // 10, len(units) - 1)
-    value = count / 1024**place
-    digits = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-    return f"{digits} {units[place]}"
+    value: float = count
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{_three_digits(value)} {unit}"
+        value /= 1024
+    return f"{_three_digits(value)} TiB"
+
+
+def _three_digits(value: float) -> str:
+    """A figure with three digits, or with all that stand before its point."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def duration(nanoseconds: int) -> str:
@@ -75,7 +81,8 @@ def _similar_signs(error: UnicodeError) -> tuple[str, int]:
     """The signs that a codec writes instead of those it does not have, and where it goes on."""
     assert isinstance(error, UnicodeEncodeError)
     missing = error.object[error.start : error.end]
-    return "".join(SIMILAR.get(sign, "?") for sign in missing), error.end
+    similar = "".join(SIMILAR.get(sign, "?") for sign in missing)
+    return similar, error.end
 
 
 def with_similar_signs(text: str, encoding: str) -> str:

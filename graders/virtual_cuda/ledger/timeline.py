@@ -195,17 +195,32 @@ def check_timeline(timeline: Timeline) -> Timeline:
     """The timeline, if it is well-formed beyond its types; raises BadTimeline if not."""
     try:
         data = encode_timeline(timeline)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadTimeline(f"not a timeline: {str(error)[:LONGEST]}") from None
+    except _NOT_A_TIMELINE as error:
+        raise _bad_timeline(error) from None
     return decode_timeline(data)
+
+
+# What msgspec raises for data of another form.
+_NOT_A_TIMELINE: Final = (
+    msgspec.MsgspecError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
+
+
+def _bad_timeline(error: Exception) -> BadTimeline:
+    reason = str(error)[:LONGEST]
+    return BadTimeline(f"not a timeline: {reason}")
 
 
 def decode_timeline(data: bytes) -> Timeline:
     """The timeline in these bytes; raises BadTimeline where it is not well-formed."""
     try:
         whole = _decoder.decode(data)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadTimeline(f"not a timeline: {str(error)[:LONGEST]}") from None
+    except _NOT_A_TIMELINE as error:
+        raise _bad_timeline(error) from None
     size = memoryview(data).nbytes
     if size > LARGEST:
         raise BadTimeline(f"a timeline of {size} bytes is more than {LARGEST}")
@@ -288,8 +303,13 @@ def _describe_record(record: Record) -> _Described:
         case Operation():
             name = record.name.removeprefix("aten.")
             name, _, _ = name.partition(".")
-            autocast = record.autocast is not None
-            return _Described("op", name, record.bytes, record.builds_graph, autocast)
+            return _Described(
+                kind="op",
+                name=name,
+                bytes=record.bytes,
+                grad=record.builds_graph,
+                autocast=record.autocast is not None,
+            )
         case Transfer():
             kind = _KINDS_OF_COPIES.get(record.direction, "between devices")
             name = f"{record.source} to {record.target}"
@@ -333,28 +353,46 @@ def _thin_out(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
         for event in events:
             if RANKS[event.kind] == rank and event.at not in chosen:
                 group.append(event.at)
-        count = len(group)
-        if count <= room:
-            chosen.update(group)
-            continue
-        for place in range(room):
-            chosen.add(group[place * count // room])
+        chosen.update(_choose_evenly(group, room))
     return [event for event in events if event.at in chosen]
+
+
+def _choose_evenly(places: list[int], room: int) -> list[int]:
+    """All places, or `room` of them at equal distances where there are more."""
+    count = len(places)
+    if count <= room:
+        return places
+    return [places[number * count // room] for number in range(room)]
 
 
 def _texts_of_busy_lines(events: Events, source: Sequence[str]) -> dict[int, str]:
     """The text of the lines that did most, in their order; at most MOST_LINES."""
-    busy: Counter[int] = Counter()
-    waited: Counter[int] = Counter()  # events that are worth most
-    for event in events:
-        if event.line is not None and event.line <= len(source):
-            busy[event.line] += 1
-            waited[event.line] += RANKS[event.kind] == 0
-    by_work = sorted(busy, key=lambda line: (-waited[line], -busy[line], line))
+    busy_lines = _busy_lines(events, len(source))
     texts = {}
-    for line in sorted(by_work[:MOST_LINES]):
-        texts[line] = _short_text(source[line - 1].rstrip())
+    for line in sorted(busy_lines[:MOST_LINES]):
+        text = source[line - 1].rstrip()
+        texts[line] = _short_text(text)
     return texts
+
+
+def _busy_lines(events: Events, last_line: int) -> list[int]:
+    """The lines up to `last_line` that caused events, those that did most first.
+
+    Waits and copies count before other events.
+    """
+    waits_and_copies: Counter[int] = Counter()
+    everything: Counter[int] = Counter()
+    for event in events:
+        if event.line is None or event.line > last_line:
+            continue
+        everything[event.line] += 1
+        if RANKS[event.kind] == 0:
+            waits_and_copies[event.line] += 1
+    # Sorted by what counts least first: each sort leaves equals in the order of the one before.
+    lines = sorted(everything)
+    lines.sort(key=everything.__getitem__, reverse=True)
+    lines.sort(key=waits_and_copies.__getitem__, reverse=True)
+    return lines
 
 
 def _short_text(text: str) -> str:

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from virtual_cuda.ledger.texts import count_phrase, cut, duration, printable, short_size
 from virtual_cuda.ledger.timeline import (
-    EventKind,
     Lane,
     LaneKind,
     Scaled,
@@ -305,18 +304,28 @@ def _with_sizes(pieces: list[Fragment], columns: Columns) -> list[Fragment]:
     labelled = list(pieces)
     for place, column in enumerate(columns, 1):
         arrow, _ = labelled[place]
-        kind = ARROWS.get(arrow)
-        copied = 0 if kind is None else column.bytes(kind)
+        if arrow not in ARROWS:
+            continue
+        copied = column.bytes(ARROWS[arrow])
         if not copied:
             continue
         size = short_size(copied)
         first = place + 1
-        end = first + len(size)
-        after = labelled[first : end + 1]  # and one more, so that two sizes do not touch
-        is_free = all(text == " " for text, _ in after)
-        if is_free and len(after) >= len(size):
+        if _has_room_for(size, labelled[first:]):
+            end = first + len(size)
             labelled[first:end] = [(digit, "copy") for digit in size]
     return labelled
+
+
+def _has_room_for(text: str, pieces: list[Fragment]) -> bool:
+    """True if a text fits into spaces at the beginning of these pieces.
+
+    One more piece has to be free, so that two sizes do not touch; at the end of a line none is.
+    """
+    if len(pieces) < len(text):
+        return False
+    room = pieces[: len(text) + 1]
+    return all(sign == " " for sign, _ in room)
 
 
 def _join_neighbours(pieces: Iterable[Fragment]) -> Iterator[Fragment]:
@@ -332,15 +341,14 @@ def _describe_copies(timeline: Timeline) -> Iterator[str]:
     parts = []
     if timeline.peak_bytes:
         parts.append(f"peak {short_size(timeline.peak_bytes)}")
-    copied: dict[EventKind, tuple[str, int]] = {
-        "to device": ("↓", timeline.to_device),
-        "to host": ("↑", timeline.to_host),
-    }
-    for kind, (arrow, size) in copied.items():
-        count = timeline.counts.get(kind, 0)
-        if count:
-            copies = count_phrase(count, "copy", "copies")
-            parts.append(f"{arrow} {copies}, {short_size(size)}")
+    to_device = timeline.counts.get("to device", 0)
+    if to_device:
+        copies = count_phrase(to_device, "copy", "copies")
+        parts.append(f"↓ {copies}, {short_size(timeline.to_device)}")
+    to_host = timeline.counts.get("to host", 0)
+    if to_host:
+        copies = count_phrase(to_host, "copy", "copies")
+        parts.append(f"↑ {copies}, {short_size(timeline.to_host)}")
     if parts:
         yield INDENT + "   ".join(parts)
 
@@ -348,12 +356,13 @@ def _describe_copies(timeline: Timeline) -> Iterator[str]:
 def _describe_waits(timeline: Timeline) -> Iterator[str]:
     """A line for each of the lines that made the host wait most often."""
     worst = sorted(timeline.waits)
-    worst.sort(key=lambda line: -timeline.waits[line])
+    worst.sort(key=timeline.waits.__getitem__, reverse=True)
     for line in worst[:LINES]:
-        code = printable(timeline.lines.get(line, "").strip())
-        text = f"{INDENT}{timeline.waits[line]:,} × │ line {line}"
+        count = timeline.waits[line]
+        text = f"{INDENT}{count:,} × │ line {line}"
+        code = timeline.lines.get(line, "").strip()
         if code:
-            text += f": {code}"
+            text += f": {printable(code)}"
         yield text
     if len(worst) > LINES:
         more = count_phrase(len(worst) - LINES, "line")
@@ -370,10 +379,13 @@ def compare_with_reference(yours: Timeline, theirs: Timeline) -> str:
         "peak": (yours.peak_bytes, theirs.peak_bytes),
     }
     for what, (your_size, their_size) in sizes.items():
-        if your_size != their_size:
-            reference = short_size(their_size)
-            parts.append(f"{what} {short_size(your_size)} (reference: {reference})")
-    return f"Your code: {', '.join(parts)}"
+        if your_size == their_size:
+            continue
+        size = short_size(your_size)
+        reference = short_size(their_size)
+        parts.append(f"{what} {size} (reference: {reference})")
+    comparison = ", ".join(parts)
+    return f"Your code: {comparison}"
 
 
 def timeline_legend(width: int) -> list[str]:
@@ -419,10 +431,7 @@ def draw_to_scale(scaled: Scaled, width: int) -> list[DrawnLine]:
     heading = f"modelled on {gpu}, to scale: {end}, GPU idle {scaled.idle} % of the time"
     lines = [_plain_line(cut(heading, width))]
     for lane in scaled.lanes:
-        name = re.sub(r"^cuda:(\d+) stream ", r"GPU \1 s", printable(lane.name))
-        name = name.removesuffix(" s0")
-        label = _label(cut(name, LABEL - 1))
-        pieces = [label, *_fill_lane(lane, room)]
+        pieces = [_label_of_lane(lane), *_fill_lane(lane, room)]
         lines.append(tuple(_join_neighbours(pieces)))
     axis = "0" + end.rjust(room - 1)
     limit = printable(scaled.limit)
@@ -435,6 +444,13 @@ def draw_to_scale(scaled: Scaled, width: int) -> list[DrawnLine]:
     return lines
 
 
+def _label_of_lane(lane: Lane) -> Fragment:
+    """A short name before a lane to scale: "GPU 0 s1" is the first stream that is no default."""
+    name = re.sub(r"^cuda:(\d+) stream ", r"GPU \1 s", printable(lane.name))
+    name = name.removesuffix(" s0")
+    return _label(cut(name, LABEL - 1))
+
+
 def _fill_lane(lane: Lane, room: int) -> Iterator[Fragment]:
     """A sign and its meaning for each of `room` columns; nothing for a lane without parts."""
     count = len(lane.parts)
@@ -444,14 +460,17 @@ def _fill_lane(lane: Lane, room: int) -> Iterator[Fragment]:
         first = column * count // room
         until = (column + 1) * count // room
         until = max(until, first + 1)
-        parts = lane.parts[first:until]
-        total = sum(percent for _, percent in parts)
-        if not total:
-            yield LANE, ""
-            continue
-        share = total / len(parts)
-        kind, _ = max(parts, key=itemgetter(1))
-        signs = FILLED[kind]
-        shade = int(share * len(signs) / 100)
-        shade = min(shade, len(signs) - 1)
-        yield signs[shade], SHADES[kind]
+        yield _filling_of_parts(lane.parts[first:until])
+
+
+def _filling_of_parts(parts: Sequence[tuple[LaneKind, int]]) -> Fragment:
+    """The sign for what a lane did most in these parts of the time, by how much it did."""
+    percentages = [percentage for _, percentage in parts]
+    if not any(percentages):
+        return LANE, ""
+    kind, _ = max(parts, key=itemgetter(1))
+    signs = FILLED[kind]
+    average = sum(percentages) / len(parts)
+    shade = int(average * len(signs) / 100)
+    shade = min(shade, len(signs) - 1)
+    return signs[shade], SHADES[kind]

@@ -75,9 +75,7 @@ def trace_of(records: Records) -> Trace:
     events = named_tracks(names)
     events += _span_events(records)
     events += _short_events(records, device_tracks)
-    for record in records:
-        if isinstance(record, ScalerCall):
-            events.append(_event(record, "i", _microseconds(record.at), HOST, s="t"))
+    events += [_scaler_event(record) for record in records if isinstance(record, ScalerCall)]
     for record in records:
         if isinstance(record, Operation | Allocation):
             events.append(_memory_event(record))
@@ -96,11 +94,25 @@ def _tracks_of_devices(records: Records) -> dict[str, int]:
 def named_tracks(tracks: Mapping[int, str]) -> list[TraceEvent]:
     """The events that name tracks and put them in order."""
     events: list[TraceEvent] = []
-    for tid, name in tracks.items():
-        where: TraceEvent = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
-        events.append({"name": "thread_name", "args": {"name": name}, **where})
-        events.append({"name": "thread_sort_index", "args": {"sort_index": tid}, **where})
+    for track, name in tracks.items():
+        of_track: TraceEvent = {"ph": "M", "pid": PROCESS, "tid": track, "ts": 0}
+        naming = {"name": "thread_name", "args": {"name": name}}
+        ordering = {"name": "thread_sort_index", "args": {"sort_index": track}}
+        events.append({**naming, **of_track})
+        events.append({**ordering, **of_track})
     return events
+
+
+def _scaler_event(call: ScalerCall) -> TraceEvent:
+    """A call of a gradient scaler: a moment on the track of the host, without a length."""
+    start = _microseconds(call.at)
+    return _event(call, "i", start, HOST, s="t")
+
+
+def _slice_event(record: Record, track: int, start: float, end: float) -> TraceEvent:
+    """A slice of a track, from `start` to `end` in microseconds."""
+    length = round(end - start, 3)
+    return _event(record, "X", start, track, dur=length)
 
 
 def _memory_event(record: Operation | Allocation) -> TraceEvent:
@@ -138,7 +150,7 @@ def _span_events(records: Records) -> list[TraceEvent]:
             # A span of another thread may outlive the one it is drawn inside.
             end = min(end, enclosing[-1])
         enclosing.append(end)
-        events.append(_event(span, "X", start, HOST, dur=round(end - start, 3)))
+        events.append(_slice_event(span, HOST, start, end))
     return events
 
 
@@ -155,14 +167,20 @@ def _short_events(records: Records, device_tracks: dict[str, int]) -> list[Trace
         # Slices that overlap without nesting are drawn wrongly, and two rows can be closer than the
         # shortest slice.
         start = max(began, free_from.get(track, began))
-        end = start
-        following = bisect_right(moments, began)
-        if following < len(moments):
-            end = moments[following]
-        duration = min(max(end - start, SHORTEST), LONGEST)
-        free_from[track] = start + duration
-        events.append(_event(record, "X", start, track, dur=round(duration, 3)))
+        end = _moment_after(began, moments)
+        end = max(end, start + SHORTEST)
+        end = min(end, start + LONGEST)
+        free_from[track] = end
+        events.append(_slice_event(record, track, start, end))
     return events
+
+
+def _moment_after(moment: float, moments: list[float]) -> float:
+    """The next of the moments, which are in order; the same moment if there is none."""
+    following = bisect_right(moments, moment)
+    if following == len(moments):
+        return moment
+    return moments[following]
 
 
 def _track_of(record: Record, device_tracks: dict[str, int]) -> int | None:
