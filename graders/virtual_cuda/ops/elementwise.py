@@ -171,15 +171,7 @@ def _record_copies_to_host(values: Any, indices: Any) -> None:
     numbers = [index for index in tensors_in(indices) if index.dtype not in _MASKS]
     for tensor in (values, *numbers):
         if on_device(tensor):
-            source = label_of(tensor)
-            placement.record_copy(
-                "to_host",
-                tensor,
-                pinned=False,
-                non_blocking=False,
-                source=source,
-                target=placement.HOST,
-            )
+            placement.record_copy(tensor, label_of(tensor), placement.HOST)
 
 
 def _judge_masked_fill(call: OperatorCall) -> Any:

@@ -87,9 +87,7 @@ class NestedTensor(Tensor):
         if dtype is not None and dtype is not self.dtype:
             inner = inner.to(dtype)
         if open_device is None:
-            record_copy(
-                "to_host", self._virtual_inner.values(), False, False, own_device.label, HOST
-            )
+            record_copy(self._virtual_inner.values(), own_device.label, HOST)
             return inner.clone()
         if inner is self._virtual_inner and open_device is own_device:
             return self
@@ -218,6 +216,11 @@ def nested_to_device(
         moved = tensor.clone()
     else:
         moved = tensor.to(dtype)
-    pinned = has_pinned_memory(tensor)
-    record_copy("to_device", moved.values(), pinned, non_blocking, HOST, device.label)
+    record_copy(
+        moved.values(),
+        HOST,
+        device.label,
+        pinned=has_pinned_memory(tensor),
+        non_blocking=non_blocking,
+    )
     return _wrap_nested_tensor(moved, device, {})

@@ -70,32 +70,49 @@ def _warn_of_wait(mode: int) -> None:
 
 
 def record_copy(
-    direction: Direction,
     tensor: torch.Tensor,
-    pinned: bool,
-    non_blocking: bool,
     source: str,
     target: str,
+    *,
+    pinned: bool = False,
+    non_blocking: bool = False,
     wait: str = "copy",
     where: Any = None,
 ) -> None:
     """Record one copy between host and device, or between devices.
 
-    The host waits for every copy that it did not ask to be asynchronous; `record_waits` records
-    that wait, which may raise. Empty tensors are not recorded.
+    `source` and `target` are HOST or the labels of devices. The host waits for every copy that it
+    did not ask to be asynchronous; `record_waits` records that wait, which may raise. Empty tensors
+    are not recorded.
     """
     gpu = now.gpu
-    nbytes = tensor.nbytes
-    if gpu is None or nbytes == 0:
+    if gpu is None or tensor.nbytes == 0:
         return  # nothing is copied, so nobody waits
     # The copy itself, then the wait for it.
     code, offset = where or site()
-    at = perf_counter()
-    is_async = bool(non_blocking)
-    row = TransferRow(at, code, offset, direction, nbytes, pinned, is_async, source, target)
+    row = TransferRow(
+        at=perf_counter(),
+        code=code,
+        offset=offset,
+        direction=_direction_of_copy(source, target),
+        bytes=tensor.nbytes,
+        pinned=pinned,
+        non_blocking=bool(non_blocking),
+        source=source,
+        target=target,
+    )
     gpu.ledger.rows.append(row)
-    if not non_blocking and direction != "between_devices":
+    if not non_blocking and HOST in (source, target):
         record_waits(wait, where=(code, offset))
+
+
+def _direction_of_copy(source: str, target: str) -> Direction:
+    """The direction of a copy from one label to another."""
+    if source == HOST:
+        return "to_device"
+    if target == HOST:
+        return "to_host"
+    return "between_devices"
 
 
 def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
@@ -343,12 +360,8 @@ def record_crossing(source: Any, target: Any) -> None:
     """Record that CUDA copies `source` to the device of `target`, for which the host waits."""
     if label_of(source) == label_of(target):
         return
-    inner = source
-    direction: Direction = "to_device"
-    if not on_host(source):
-        inner = source._virtual_inner
-        direction = "to_host" if on_host(target) else "between_devices"
-    record_copy(direction, inner, False, False, label_of(source), label_of(target))
+    inner = source if on_host(source) else source._virtual_inner
+    record_copy(inner, label_of(source), label_of(target))
 
 
 def inner_of(value: Any) -> Any:

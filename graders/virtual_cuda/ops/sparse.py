@@ -473,7 +473,7 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
         return wrap_sparse(copy, target)[0]
     non_blocking = bool(kwargs.get("non_blocking"))
     for part in parts_of_sparse(inner):
-        record_copy("to_host", part, False, non_blocking, open_device.label, HOST)
+        record_copy(part, open_device.label, HOST, non_blocking=non_blocking)
     return copy
 
 
@@ -487,7 +487,7 @@ def sparse_to_device(
     record_operation("aten._to_copy.default", device, nbytes)
     pinned = has_pinned_memory(tensor)
     for part in parts_of_sparse(inner):
-        record_copy("to_device", part, pinned, non_blocking, HOST, device.label)
+        record_copy(part, HOST, device.label, pinned=pinned, non_blocking=non_blocking)
     return shell.requires_grad_(tensor.requires_grad)
 
 

@@ -53,7 +53,13 @@ def to_device(
     else:
         inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
     shell = put_on_device(inner, device, "aten._to_copy.default")
-    record_copy("to_device", tensor, has_pinned_memory(tensor), non_blocking, HOST, device.label)
+    record_copy(
+        tensor,
+        HOST,
+        device.label,
+        pinned=has_pinned_memory(tensor),
+        non_blocking=non_blocking,
+    )
     return shell
 
 
@@ -90,7 +96,7 @@ def _copy_to_host(source: Any, non_blocking: bool, options: dict[str, Any]) -> t
     result = _copy_of_values(inner, options)
     work = (inner.dtype, None, inner.shape)
     record_operation("aten._to_copy.default", device, 0, work, where)
-    record_copy("to_host", inner, False, non_blocking, device.label, HOST, where=where)
+    record_copy(inner, device.label, HOST, non_blocking=non_blocking, where=where)
     if non_blocking:  # torch pins the result of such a copy, or it could not overlap
         return pinning.count_pinned_memory(result)
     return result
@@ -112,20 +118,25 @@ def _copy_to_device(
     work = work_of(result, () if is_plain else (inner,))
     record_operation("aten._to_copy.default", target, result.nbytes, work, where)
     if target is not device:
-        labels = device.label, target.label
-        record_copy("between_devices", inner, False, non_blocking, *labels, where=where)
+        record_copy(inner, device.label, target.label, non_blocking=non_blocking, where=where)
     return wrap(result, block)
 
 
 def _copy_of_values(inner: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
     """A copy of an inner tensor, with the dtype and layout that `aten::_to_copy` is asked for."""
-    dtype = options.get("dtype")
-    converts = (dtype is not None and dtype is not inner.dtype) or inner.is_conj() or inner.is_neg()
-    reorders = options.get("memory_format") is not None or not inner.is_contiguous()
-    if not converts and not reorders:
+    if _is_copied_as_it_is(inner, options):
         return inner.clone()
     result: torch.Tensor = elementwise.to_copy_as_cuda(inner, **options)
     return result
+
+
+def _is_copied_as_it_is(inner: torch.Tensor, options: dict[str, Any]) -> bool:
+    """True if a copy with these options of `aten::_to_copy` has the same bytes, in order."""
+    if options.get("dtype") not in (None, inner.dtype):
+        return False
+    if inner.is_conj() or inner.is_neg():
+        return False
+    return options.get("memory_format") is None and inner.is_contiguous()
 
 
 def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
@@ -145,33 +156,42 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
         elementwise.copy_as_cuda(target, source._virtual_inner)
         record_operation("aten.copy_.default", device, 0)
         record_copy(
-            "to_host",
             source._virtual_inner,
-            has_pinned_memory(target),
-            non_blocking,
             device.label,
             HOST,
+            pinned=has_pinned_memory(target),
+            non_blocking=non_blocking,
         )
         return target
     if from_host:
         target._virtual_inner.copy_(source)
         record_operation("aten.copy_.default", device, 0)
         record_copy(
-            "to_device", source, has_pinned_memory(source), non_blocking, HOST, device.label
+            source,
+            HOST,
+            device.label,
+            pinned=has_pinned_memory(source),
+            non_blocking=non_blocking,
         )
         return target
     # Between tensors of devices.
     written = target._virtual_inner
     read = source._virtual_inner
     elementwise.copy_as_cuda(written, read)
-    is_plain = written.dtype is read.dtype and written.is_contiguous() and read.is_contiguous()
-    work = work_of(written, ()) if is_plain else work_of(None, (written, read))
+    work = _work_of_copy(written, read)
     record_operation("aten.copy_.default", device, 0, work)
     source_device = source._virtual_block.device
     if source_device is not device:
-        labels = source_device.label, device.label
-        record_copy("between_devices", read, False, non_blocking, *labels)
+        record_copy(read, source_device.label, device.label, non_blocking=non_blocking)
     return target
+
+
+def _work_of_copy(written: torch.Tensor, read: torch.Tensor) -> Any:
+    """What the modelled clock has to know of a copy on the device."""
+    is_in_order = written.is_contiguous() and read.is_contiguous()
+    if is_in_order and written.dtype is read.dtype:
+        return work_of(written, ())
+    return work_of(None, (written, read))
 
 
 def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
@@ -242,9 +262,11 @@ def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -
     if device is not None:
         if _asks_for_plain_copy(tensor, args, kwargs) and _can_skip_cpp(tensor):
             by_position = len(args) == 3 and args[2]
-            return to_device(tensor, device, kwargs.get("non_blocking", by_position))
+            non_blocking = kwargs.get("non_blocking", by_position)
+            return to_device(tensor, device, non_blocking)
         # Where there is another text, C++ shall refuse what was written.
-        if not any(isinstance(other, str) for other in args[1:]):
+        has_other_text = any(isinstance(other, str) for other in args[1:])
+        if not has_other_text:
             args = (device.lazy, *args[1:])
     # The device as C++ knows it.
     named = find_open_device(kwargs.get("device"))
@@ -253,7 +275,8 @@ def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -
         device = named
     if "tensor" in kwargs:
         args = (kwargs.pop("tensor"), *args)
-    goes_to_device = device is not None or (bool(args) and type(args[0]) in VIRTUAL)
+    is_like_device_tensor = bool(args) and type(args[0]) in VIRTUAL
+    goes_to_device = device is not None or is_like_device_tensor
     if not goes_to_device or type(tensor) in VIRTUAL or tensor.layout is not torch.strided:
         return original(tensor, *args, **kwargs)
     # From the host, by C++, which does not say which strides the copy shall have.

@@ -12,7 +12,6 @@ from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
 from virtual_cuda.device.state import CUDA, Block, VirtualDevice, find_open_device
 from virtual_cuda.device.tensor import Tensor, update_shell, wrap
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ledger.rows import Direction
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import (
     allocate,
@@ -104,9 +103,8 @@ class UntypedStorage(torch.UntypedStorage):
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
         """Fill the storage from a file; records the copy to the device."""
         filled = _set_from_file(self, *args, **kwargs)
-        placement.record_copy(
-            "to_device", as_bytes(self), False, False, "cpu", self._virtual_block.device.label
-        )
+        device = self._virtual_block.device
+        placement.record_copy(as_bytes(self), placement.HOST, device.label)
         return filled
 
 
@@ -219,15 +217,11 @@ def _copy_storage(storage: Any, source: Any, non_blocking: Any = False) -> Any:
     origin = _device_of_storage(untyped)
     if target is origin:
         return storage
-    from_label = placement.HOST if origin is None else origin.label
-    to_label = placement.HOST if target is None else target.label
-    direction: Direction = "between_devices"
-    if target is None:
-        direction = "to_host"
-    elif origin is None:
-        direction = "to_device"
     placement.record_copy(
-        direction, as_bytes(untyped), False, bool(non_blocking), from_label, to_label
+        as_bytes(untyped),
+        placement.HOST if origin is None else origin.label,
+        placement.HOST if target is None else target.label,
+        non_blocking=bool(non_blocking),
     )
     return storage
 

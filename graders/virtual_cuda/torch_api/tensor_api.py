@@ -121,7 +121,7 @@ class _Members:
         device = require_open_device(self)
         # As C++ does it: a copy to the host, read there.
         record_operation("aten._to_copy.default", device, 0)
-        record_copy("to_host", self._virtual_inner, False, False, device.label, HOST, wait="tolist")
+        record_copy(self._virtual_inner, device.label, HOST, wait="tolist")
         return self._virtual_inner.tolist()
 
     def data_ptr(self: Any) -> int:
