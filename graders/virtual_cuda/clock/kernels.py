@@ -159,6 +159,7 @@ class KernelCall(NamedTuple):
         return math.prod(shape[self._dim_in(shape) + 1 :])
 
     def _shape_worked_on(self) -> Shape:
+        """The shape of the first input, or of the result where there is no input."""
         return self.inputs[0] if self.inputs else self.out or ()
 
     def _dim_in(self, shape: Shape) -> int:

@@ -328,6 +328,7 @@ class _RowReader:
         return self._rows_read
 
     def _forget_everything(self) -> None:
+        """Begin again before the first row."""
         self.records.clear()
         self._rows_without_record.clear()
         self._open_spans.clear()

@@ -28,10 +28,12 @@ class _Figure(NamedTuple):
 
 
 def _count_waits(records: Records) -> int:
+    """The number of times that the host waited to read from a device."""
     return len(questions.waits(records))
 
 
 def _count_operations(records: Records) -> int:
+    """The number of operations that ran on devices."""
     return len(questions.operations(records))
 
 
@@ -120,6 +122,7 @@ def totals(records: Records, spent: Spent | None = None) -> Cells:
 
 
 def _time_cell(seconds: float) -> str:
+    """A time in words; "" for none."""
     return duration(round(seconds * 1e9)) if seconds else ""
 
 

@@ -213,6 +213,7 @@ def waits(records: Records) -> Syncs:
 
 
 def _is_copy_to_device(record: Record | None) -> bool:
+    """True for a copy from the host to a device."""
     return isinstance(record, Transfer) and record.direction == "to_device"
 
 
@@ -634,6 +635,7 @@ def gradient_norms(records: Records) -> Operations:
 
 
 def _is_norm(operation: Operation) -> bool:
+    """True for an operation that computes a norm."""
     return not _NORMS.isdisjoint(_names_of(operation))
 
 

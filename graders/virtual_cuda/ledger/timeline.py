@@ -211,6 +211,7 @@ _NOT_A_TIMELINE: Final = (
 
 
 def _bad_timeline(error: Exception) -> BadTimeline:
+    """The error for data of another form, with the beginning of the reason."""
     reason = str(error)[:LONGEST]
     return BadTimeline(f"not a timeline: {reason}")
 

@@ -192,6 +192,7 @@ def draw_timeline(
 
 
 def _plain_line(text: str) -> DrawnLine:
+    """A line of one text without a meaning."""
     return ((text, ""),)
 
 
@@ -234,6 +235,7 @@ def _draw_columns(timeline: Timeline, columns: Columns) -> list[DrawnLine]:
 
 
 def _label(text: str) -> Fragment:
+    """What stands before a lane, in LABEL characters."""
     return f"{text:>{LABEL - 1}} ", ""
 
 

@@ -238,4 +238,5 @@ def details_of(record: Record) -> TraceEvent:
 
 
 def _microseconds(seconds: float) -> float:
+    """Seconds as microseconds, the unit of a trace."""
     return round(seconds * 1e6, 3)

@@ -80,6 +80,7 @@ def _default_device() -> Any:
 
 
 def _is_list(data: Any) -> bool:
+    """True for a list or a tuple, but not for a class of a student."""
     return type(data) is list or type(data) is tuple
 
 
@@ -174,10 +175,12 @@ def _make_on_host(
     if device is not None:
         kwargs["device"] = device
     if type(data) in VIRTUAL:
-        first = data.cpu() if torch.device(device).type == "cpu" else data
+        is_for_host = torch.device(device).type == "cpu"
+        first = data.cpu() if is_for_host else data
         args = (first, *args[1:])
     elif args and not isinstance(data, torch.Tensor):
-        args = (_read_scalars(data), *args[1:])
+        first = _read_scalars(data)
+        args = (first, *args[1:])
     tensor: torch.Tensor = original(*args, **kwargs)
     if _is_list(data) and tensor.numel() >= _LONG:
         _note_long_list(tensor.numel())
@@ -203,9 +206,18 @@ def _copy_tensor(name: str, data: Any, device: VirtualDevice, kwargs: dict[str, 
 def _note_long_list(count: int) -> None:
     """Note for the modelled clock that a tensor was made of a list, number by number."""
     gpu = now.gpu
-    if gpu is not None:
-        label = gpu.devices[gpu.current].label
-        gpu.ledger.rows.append(StreamRow(perf_counter(), None, None, label, 0, "list", count))
+    if gpu is None:
+        return
+    row = StreamRow(
+        at=perf_counter(),
+        code=None,
+        offset=None,
+        device=gpu.devices[gpu.current].label,
+        stream=0,
+        what="list",
+        other=count,
+    )
+    gpu.ledger.rows.append(row)
 
 
 def _make_new_tensor(
@@ -319,16 +331,19 @@ def _factory_patches() -> list[Patch]:
 
     Searched once, because torch has a thousand names.
     """
+    patches: list[Patch] = []
     constructors = {id(function) for function in _device_constructors()}
-    patches: list[Patch] = [(torch, "normal", _replace_factory(torch.normal, "normal"))]
     for name, function in vars(torch).items():
-        if id(function) in constructors and name not in (*_FROM_DATA, "normal"):
-            patches.append((torch, name, _replace_factory(function, name)))
+        is_factory = id(function) in constructors and name not in _FROM_DATA
+        if is_factory or name == "normal":
+            make_tensor = _replace_factory(function, name)
+            patches.append((torch, name, make_tensor))
     for name in _LIKE:
-        patches.append((torch, name, _replace_factory_by_example(getattr(torch, name), name)))
+        make_tensor = _replace_factory_by_example(getattr(torch, name), name)
+        patches.append((torch, name, make_tensor))
     for name in _NEW:
-        method = getattr(torch.Tensor, name)
-        patches.append((torch.Tensor, name, _replace_factory_by_example(method, name)))
+        make_tensor = _replace_factory_by_example(getattr(torch.Tensor, name), name)
+        patches.append((torch.Tensor, name, make_tensor))
     return patches
 
 

@@ -140,6 +140,7 @@ def _forget_host_groups(names: Iterable[str]) -> None:
 
 
 def _forget_all_host_groups() -> None:
+    """Unregister the host groups of all groups."""
     _forget_host_groups([*_host_groups])
 
 
@@ -168,10 +169,12 @@ _after_sum: Final = _AfterSum()
 
 
 def _multiply_by(factor: Any, tensor: torch.Tensor) -> None:
+    """Multiply a tensor in place; the factor may be a device tensor."""
     tensor.mul_(hidden_attribute(factor, "_virtual_inner", factor))
 
 
 def _divide_by(size: int, tensor: torch.Tensor) -> None:
+    """Divide a tensor of sums in place; integers are rounded down."""
     if tensor.is_floating_point() or tensor.is_complex():
         tensor.div_(size)
     else:
@@ -219,10 +222,12 @@ _CUTTING_MEMORY: Final = (
 
 
 def _flattened_if_contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """A view with one dimension; a tensor that is not contiguous as it is."""
     return tensor.view(-1) if tensor.is_contiguous() else tensor
 
 
 def _argument_names(func: Any) -> list[str]:
+    """The names of an operator's arguments, in order."""
     return [argument.name for argument in func._schema.arguments]
 
 
@@ -247,16 +252,29 @@ class _Collective:
         name_in_cpp = func._schema.name.partition("::")[2].removesuffix("_")
         self.name = _NAMES.get(name_in_cpp, name_in_cpp)
 
+    def flatten_tensors(self) -> None:
+        """Give the contiguous tensors that are written and read one dimension."""
+        for index in (0, 1):
+            value = self.inner[index]
+            self.inner[index] = map_only(torch.Tensor, _flattened_if_contiguous, value)
+
     def begin(self, size: int) -> None:
         """Record the collective operation of `size` ranks, with its bytes."""
         nbytes = 0
         if self.name != "barrier":
             nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
         self.row = len(self.device.gpu.ledger.rows)
-        at = perf_counter()
         code, offset = site()
-        label = self.device.label
-        self.device.note(CollectiveRow(at, code, offset, self.name, label, nbytes, size))
+        row = CollectiveRow(
+            at=perf_counter(),
+            code=code,
+            offset=offset,
+            name=self.name,
+            device=self.device.label,
+            bytes=nbytes,
+            ranks=size,
+        )
+        self.device.note(row)
 
     def end(self, complete: bool = True) -> None:
         """Record the end; if it is complete, an average or factor is applied to the result."""
@@ -273,16 +291,15 @@ def _run_collective(func: Any, args: Any, kwargs: Any) -> Any:
     """
     names = _argument_names(func)
     if "process_group" not in names:
-        return func(*(hidden_attribute(value, "_virtual_inner", value) for value in args), **kwargs)
+        inner = [hidden_attribute(value, "_virtual_inner", value) for value in args]
+        return func(*inner, **kwargs)
     # Run it on the inner tensors, in the group that carries these.
     collective = _Collective(func, args)
     position = names.index("process_group")
     group = dist.ProcessGroup.unbox(args[position])
     collective.inner[position] = _host_group_of(group).boxed()
     if collective.name in _CUTTING_MEMORY:
-        for index in (0, 1):
-            value = collective.inner[index]
-            collective.inner[index] = map_only(torch.Tensor, _flattened_if_contiguous, value)
+        collective.flatten_tensors()
     collective.begin(group.size())
     results = func(*collective.inner, **kwargs)
     # Gloo's thread lets go of the tensors when it is done, and must not be the last that knows the
@@ -291,12 +308,14 @@ def _run_collective(func: Any, args: Any, kwargs: Any) -> Any:
     if not func._schema.returns:  # a barrier that has waited
         collective.end()
         return None
-    # Hand out device tensors, and a work that records the end.
-    has_tensors = isinstance(results, tuple) and len(results) > 1
-    work = results[-1] if isinstance(results, tuple) else results
-    work = _record_end_of(dist.Work.unbox(work), collective, args[0]).boxed()
+    # Hand out a work that records the end, and with it the device tensors where there are any.
+    if not isinstance(results, tuple):
+        results = (results,)
+    inner_work = dist.Work.unbox(results[-1])
+    work = _record_end_of(inner_work, collective, args[0]).boxed()
     if collective.name == "barrier":
         placement.record_waits("barrier", explicit=True)
+    has_tensors = len(results) > 1
     return (args[0], work) if has_tensors else work
 
 
@@ -307,6 +326,7 @@ def _record_end_of(work: Any, collective: _Collective, results: Any) -> Any:
     """
 
     def record_end(future: Any) -> Any:
+        """Record the end of the work; raises what went wrong on another rank."""
         try:
             future.value()
         except Exception:  # whatever went wrong on another rank: recorded, and raised again
@@ -336,6 +356,7 @@ def _record_end_of_message(work: Any, collective: _Collective) -> Any:
         return work
 
     def wait_and_record_end(timeout: Any) -> bool:
+        """Wait for the message, record its end, and return whether it is complete."""
         is_complete = bool(work.wait())
         collective.end(is_complete)
         return is_complete

@@ -285,6 +285,7 @@ class DefaultGenerators:
         torch.cuda.default_generators = tuple(self.generators)  # type: ignore[assignment]
 
     def _generator_on(self, device: Any = None) -> Generator:
+        """The default generator of a device, by default of the current one."""
         return self.generators[index_of(self.gpu, device)]
 
     def seed_one(self, seed: int) -> None:

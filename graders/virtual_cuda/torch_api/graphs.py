@@ -59,6 +59,7 @@ def _storages_of(value: Any) -> set[int]:
 
 
 def _device_tensors_in(value: Any) -> list[Any]:
+    """All device tensors in a value, also in lists, tuples and dicts."""
     return [tensor for tensor in tensors_in(value) if isinstance(tensor, Tensor)]
 
 
@@ -200,20 +201,27 @@ class CUDAGraph:
         inner_kwargs = {key: _for_host(value) for key, value in kwargs.items()}
         result = plan(args, kwargs)
         # It has run: write down how to run it again.
-        inside = _inside_of(self)
-        assert inside.device is not None
         outputs = _device_tensors_in(result)
         inner_outputs = [tensor._virtual_inner for tensor in outputs]
         if not func.is_view and (outputs or written):
-            if is_random(func):
-                call = repeatable_call(func, inner_args, inner_kwargs, inside.device)
-            else:
-                call = functools.partial(call_of(func), *inner_args, **inner_kwargs)
-            step = functools.partial(_repeat_step, inside.device, str(func), call, inner_outputs)
-            inside.steps.append(step)
-        self._new_storages |= _storages_of(inner_outputs) - _storages_of([inner_args, inner_kwargs])
-        inside.results += outputs
+            self._add_operator(func, inner_args, inner_kwargs, inner_outputs)
+        storages_before = _storages_of([inner_args, inner_kwargs])
+        self._new_storages |= _storages_of(inner_outputs) - storages_before
+        _inside_of(self).results += outputs
         return result
+
+    def _add_operator(
+        self, func: Any, args: list[Any], kwargs: dict[str, Any], results: list[Any]
+    ) -> None:
+        """Have replays repeat an operator on inner tensors, into the memory of `results`."""
+        inside = _inside_of(self)
+        assert inside.device is not None
+        if is_random(func):
+            call = repeatable_call(func, args, kwargs, inside.device)
+        else:
+            call = functools.partial(call_of(func), *args, **kwargs)
+        step = functools.partial(_repeat_step, inside.device, str(func), call, results)
+        inside.steps.append(step)
 
     def _remember_bytes(self, storage: Any) -> None:
         """Keep a storage's bytes of before the capture, unless the capture has made it."""
@@ -360,6 +368,7 @@ _attributes: Final = vars(CUDAGraph)["__dict__"]  # whatever a subclass makes of
 
 
 def _inside_of(graph: CUDAGraph) -> _Inside:
+    """What a graph keeps of the inside of tensors."""
     inside: _Inside = _attributes.__get__(graph)["_inside"]
     return inside
 

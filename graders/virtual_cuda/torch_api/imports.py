@@ -58,6 +58,7 @@ class _Loader(importlib.abc.Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        """Run the code of a module inside the context, with its own loader in its place."""
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
@@ -189,21 +190,25 @@ class OriginalImports(_Finder):
 
         They are those that the modules would have without the device.
         """
-        # A function may be patched more than once: the first patch knows torch's own.
-        originals: dict[tuple[int, str], Any] = {}
-        for one in _patches_of[self].replaced:
-            originals.setdefault((id(one.owner), one.name), one.before)
-        originals_of_ours: dict[int, Any] = {}
-        for one in _patches_of[self].replaced:
-            if _answers_question(one) and callable(one.put):
-                original = originals[id(one.owner), one.name]
-                originals_of_ours.setdefault(id(one.put), original)
+        originals = _originals_of_answers(_patches_of[self])
         for module in self.imported:
             if module in _ASKED:
                 continue
             for name, value in list(vars(module).items()):
-                if id(value) in originals_of_ours:
-                    setattr(module, name, originals_of_ours[id(value)])
+                if id(value) in originals:
+                    setattr(module, name, originals[id(value)])
+
+
+def _originals_of_answers(patches: AppliedPatches) -> dict[int, Any]:
+    """By the id of a function of ours that answers a question: torch's own function."""
+    first_patches: dict[tuple[int, str], Replaced] = {}
+    originals: dict[int, Any] = {}
+    for one in patches.replaced:
+        # A function may be patched more than once: the first patch knows torch's own.
+        first = first_patches.setdefault(one.target, one)
+        if _answers_question(one) and callable(one.put):
+            originals.setdefault(id(one.put), first.before)
+    return originals
 
 
 class _PatchingFinder(_Finder):
@@ -456,6 +461,7 @@ def _let_cpp_find_stand_in() -> None:
     stand_ins: list[type] = []  # one, if C++ has asked
 
     def make_stand_in(name: str) -> Any:
+        """The class that C++ asks for; raises AttributeError for any other name."""
         if name != "DTensor":
             raise AttributeError(name)
         stand_ins.append(type("DTensor", (), {"__module__": DTENSOR}))
@@ -489,6 +495,7 @@ def _run_first_operation() -> None:
     original = getattr(simple_registry, "find_torch_dispatch_rule", None)
 
     def find_rule(op: Any, cls: Any) -> Any:
+        """No rule for the device's own class; torch's answer for all others."""
         return None if cls in VIRTUAL or original is None else original(op, cls)
 
     with contextlib.ExitStack() as undo:

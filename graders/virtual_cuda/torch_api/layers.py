@@ -162,6 +162,7 @@ def _patch_overridable(owners: Sequence[Any], name: str, function: Any) -> list[
     original = getattr(owners[0], name)
 
     def ask_overrides_or_call(*args: Any, **kwargs: Any) -> Any:
+        """Ask `__torch_function__` of the arguments, or call the function if there is none."""
         values = (*args, *kwargs.values())
         if torch.overrides.has_torch_function(values):
             this = ask_overrides_or_call

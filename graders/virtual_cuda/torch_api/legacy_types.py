@@ -41,6 +41,7 @@ class _LegacyType(type):
     is_sparse: bool
 
     def __instancecheck__(cls, instance: Any) -> bool:
+        """True for a device tensor with the dtype and layout of this type."""
         if not isinstance(instance, Tensor):
             return False
         return instance.dtype is cls.dtype and instance.layout is cls.layout
@@ -69,12 +70,11 @@ def _construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     Raises RuntimeError for another kind of device, and TypeError for another kind of tensor.
     """
     open_device = find_open_device(device)
-    if open_device is None:
-        kind = torch.device(device).type
-        if kind != "cuda":
-            raise RuntimeError(
-                f"legacy constructor expects device type: cuda but device type: {kind} was passed"
-            )
+    kind = "cuda" if open_device is not None else torch.device(device).type
+    if kind != "cuda":
+        raise RuntimeError(
+            f"legacy constructor expects device type: cuda but device type: {kind} was passed"
+        )
     if not args:
         return torch.empty((0,), dtype=dtype, device=device)
     first = args[0]
@@ -103,13 +103,15 @@ def _tensor_options(dtype: torch.dtype, device: str) -> str:
 
 def _construct_sparse(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     """Make a COO tensor as the constructors of old do: of indices and values, or sizes."""
-    if args and isinstance(args[0], torch.Tensor):
-        return torch.sparse_coo_tensor(*args, dtype=dtype, device=device)
-    sizes: Any = args or (0,)
-    if len(args) == 1 and isinstance(args[0], torch.Size):
-        sizes = args[0]
-    make_empty: Any = torch.sparse_coo_tensor
-    return make_empty(tuple(sizes), dtype=dtype, device=device)
+    make_coo: Any = torch.sparse_coo_tensor
+    if not args:
+        return make_coo((0,), dtype=dtype, device=device)
+    first = args[0]
+    if isinstance(first, torch.Tensor):
+        return make_coo(*args, dtype=dtype, device=device)
+    has_size = len(args) == 1 and isinstance(first, torch.Size)
+    sizes = first if has_size else args
+    return make_coo(tuple(sizes), dtype=dtype, device=device)
 
 
 def _name_of_type(dtype: torch.dtype) -> str:

@@ -142,8 +142,11 @@ class MemoryFunctions:
         `wanted` is the id of a pool, whose segments alone are shown, and perhaps whether traces are
         wanted; (0, 0) and None stand for everything. The snapshot is noted in the history.
         """
-        pool = NO_POOL if wanted is None else tuple(wanted[:2])
-        with_traces = wanted is None or len(wanted) < 3 or wanted[2]
+        pool = NO_POOL
+        with_traces = True
+        if wanted is not None:
+            pool = tuple(wanted[:2])
+            with_traces = len(wanted) < 3 or wanted[2]
         segments: list[dict[str, Any]] = []
         traces: list[list[dict[str, Any]]] = []
         for device in self.gpu.devices:

@@ -243,6 +243,7 @@ class _GradAttribute(property):
 
 
 def _is_device_number(value: Any) -> bool:
+    """True for the number of a GPU; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

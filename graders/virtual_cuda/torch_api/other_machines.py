@@ -111,12 +111,14 @@ class _FunctionsMode(TorchFunctionMode):
         if func is torch.device:  # naming a device is not using it
             return func(*args, **kwargs)
         # Only `Tensor.to` takes the name of a device without a keyword.
-        moves = getattr(func, "__name__", "") == "to" and any(map(_names_mps, args))
+        is_to = getattr(func, "__name__", "") == "to"
+        moves = is_to and any(map(_names_mps, args))
         if not moves and not _ask_for_mps(args, kwargs):
             return func(*args, **kwargs)
         has_parameter = any(isinstance(value, torch.nn.Parameter) for value in args)
         if kwargs.get("requires_grad") or has_parameter:
             raise SelectionOnly("mps")
+        # The device itself in the place of its name.
         if moves:
             args = tuple(MPS if _names_mps(value) else value for value in args)
         if "device" in kwargs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from virtual_cuda.torch_api.profiler_marks import (
@@ -54,6 +53,7 @@ class _DeviceWork:
         self.microseconds: float | None = None  # how long it took; None if nothing was launched
 
     def add_time(self, microseconds: float) -> None:
+        """Add to the time that the work took."""
         self.microseconds = (self.microseconds or 0.0) + microseconds
 
 
@@ -124,7 +124,7 @@ class _EventTree:
         modelled = modelled_work_of(mark.name)
         self._is_measured = mark.name.startswith(MARK) and modelled is None
         above = self._innermost_host_event()
-        if above is not None and "::" in above.name and "autograd::" not in above.name:
+        if above is not None and _is_operator(above):
             operator = above
         else:
             operator = mark
@@ -138,6 +138,7 @@ class _EventTree:
             self._work_of_mark.add_time(seconds * 1e6)
 
     def _keep(self, event: Any) -> None:
+        """Keep an event that a program on a GPU has, inside the one that is open."""
         self._parent[id(event)] = self._innermost_host_event()
         self.kept.append(event)
 
@@ -179,23 +180,40 @@ class _EventTree:
         return sorted(gap for gap in gaps if gap.end > gap.start)
 
 
+class _TimeWithoutGaps:
+    """Moments on a time line from which gaps, given in order, were cut out."""
+
+    def __init__(self, gaps: list[_Span]) -> None:
+        self._gaps = gaps
+        self._starts = [gap.start for gap in gaps]
+        # By the number of a gap: the length of all gaps before it.
+        self._cut_before = [0.0]
+        for gap in gaps:
+            length = gap.end - gap.start
+            self._cut_before.append(self._cut_before[-1] + length)
+
+    def moment(self, at: float) -> float:
+        """A moment of the whole time line; inside a gap, the moment at which the gap began."""
+        count = bisect_right(self._starts, at)  # of the gaps that begin before
+        if count:
+            last = self._gaps[count - 1]
+            if at < last.end:
+                return last.start - self._cut_before[count - 1]
+        return at - self._cut_before[count]
+
+
 def _cut_out(gaps: list[_Span], events: list[Any]) -> None:
     """Move the events in time, in place, as if the gaps were not there."""
-    starts = [gap.start for gap in gaps]
-    lengths = [gap.end - gap.start for gap in gaps]
-    cut_before = list(accumulate(lengths, initial=0.0))  # by the number of a gap
-
-    def time_without_gaps(at: float) -> float:
-        count = bisect_right(starts, at)  # of the gaps that begin before
-        if count and at < gaps[count - 1].end:
-            return starts[count - 1] - cut_before[count - 1]
-        return at - cut_before[count]
-
+    time_line = _TimeWithoutGaps(gaps)
     for event in events:
-        start = time_without_gaps(event.time_range.start)
-        end = time_without_gaps(event.time_range.end)
-        event.time_range.start = start
-        event.time_range.end = end
+        times = event.time_range
+        times.start = time_line.moment(times.start)
+        times.end = time_line.moment(times.end)
+
+
+def _is_operator(event: Any) -> bool:
+    """True for an operator of the host, "aten::add", but not for a node of autograd."""
+    return "::" in event.name and "autograd::" not in event.name
 
 
 def events_as_on_gpu(events: list[Any], use_device: str | None, with_host: bool) -> list[Any]:

@@ -86,14 +86,22 @@ class _Trace:
             is_measured = self._add_mark(event)
             open_here.append(_InsideMark(end, is_measured))
         elif open_here:
-            outer = open_here[-1]
-            category = event.get("cat")
-            if self._with_device and outer.is_measured and category == "cpu_op":
-                self.events.append(_as_kernel(event))
-            is_measured = outer.is_measured and category == "python_function"
+            is_measured = self._add_inside_mark(event, open_here[-1])
             open_here.append(_InsideMark(end, is_measured))
         elif not is_ours(event["name"]):
             self.events.append(event)
+
+    def _add_inside_mark(self, event: _Event, outer: _InsideMark) -> bool:
+        """Add an event inside a mark as a kernel, if it is work of the device that is measured.
+
+        Returns whether an operator directly inside the event is such work.
+        """
+        if not outer.is_measured:
+            return False
+        category = event.get("cat")
+        if self._with_device and category == "cpu_op":
+            self.events.append(_as_kernel(event))
+        return category == "python_function"
 
     def _add_mark(self, mark: _Event) -> bool:
         """Add the modelled work of a mark; returns whether its work is measured instead."""
@@ -111,8 +119,13 @@ class _Trace:
 
 def _as_kernel(event: _Event) -> _Event:
     """An operator of the host, as a kernel of the device."""
-    arguments = {"device": 0, "stream": _DEFAULT_STREAM}
-    return {**event, "cat": "kernel", "pid": 0, "tid": _DEFAULT_STREAM, "args": arguments}
+    return {
+        **event,
+        "cat": "kernel",
+        "pid": 0,
+        "tid": _DEFAULT_STREAM,
+        "args": {"device": 0, "stream": _DEFAULT_STREAM},
+    }
 
 
 def _modelled_kernel(interval: Interval, clock_start: float) -> _Event:

@@ -45,6 +45,7 @@ class MarkingHook(KernelHook):
     """Runs operators and whole kernels inside marks: a hook for `operator_hooks`."""
 
     def __call__(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
+        """Run an operator inside a mark."""
         is_idle = func.is_view or func._schema.name.startswith(_IDLE_OPERATORS)
         mark = _RecordFunction(IDLE_MARK) if is_idle else _mark_for_next_row()
         with mark:
@@ -118,7 +119,12 @@ def modelled_work_of(mark: str) -> list[Interval] | None:
     end = first + 1
     while end < len(rows) and isinstance(rows[end], (TransferRow, SyncRow)):
         end += 1
-    start_index = bisect_left(clock.intervals, first, key=lambda interval: interval.row)
-    end_index = bisect_left(clock.intervals, end, key=lambda interval: interval.row)
-    intervals = clock.intervals[start_index:end_index]
+    intervals = _intervals_of_rows(clock.intervals, first, end)
     return [interval for interval in intervals if interval.lane != HOST_LANE]
+
+
+def _intervals_of_rows(intervals: list[Interval], first: int, end: int) -> list[Interval]:
+    """The intervals of the rows from `first` to before `end`; they are in the order of rows."""
+    start_index = bisect_left(intervals, first, key=lambda interval: interval.row)
+    end_index = bisect_left(intervals, end, key=lambda interval: interval.row)
+    return intervals[start_index:end_index]

@@ -93,11 +93,12 @@ def _with_generator(func: Any, args: Any, kwargs: Any, device: VirtualDevice | N
     assert position is not None
     if position < len(args):
         generator = _generator_to_use(args[position], device)
-        args = (*args[:position], generator, *args[position + 1 :])
-    else:
-        generator = _generator_to_use(kwargs.get("generator"), device)
-        kwargs = {**kwargs, "generator": generator}
-    return _RandomCall(args, kwargs, generator)
+        new_args = list(args)
+        new_args[position] = generator
+        return _RandomCall(tuple(new_args), kwargs, generator)
+    generator = _generator_to_use(kwargs.get("generator"), device)
+    new_kwargs = {**kwargs, "generator": generator}
+    return _RandomCall(args, new_kwargs, generator)
 
 
 def _run_random(func: Any, args: Any, kwargs: Any) -> Any:
@@ -178,6 +179,7 @@ def repeatable_call(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -
         return run
 
     def run_and_advance() -> Any:
+        """Run the operator, and move the generator on by what it drew."""
         results = run()
         _advance(generator, results)
         return results

@@ -145,10 +145,9 @@ def _make_coo(
         given = [value for value in (indices, values, size) if value is not None]
         return original(*given, **kwargs)
     # It is for the device.
-    if values is None:  # a size alone
+    if values is None:  # a size alone, which may be the first argument
         size = tuple(indices if size is None else size)
-        dims = len(size)
-        indices = torch.empty((dims, 0), dtype=torch.int64)
+        indices = torch.empty((len(size), 0), dtype=torch.int64)
         values = torch.empty(0)
     indices = torch.as_tensor(indices, device=device.cuda)
     indices = indices.to(torch.int64)
@@ -242,24 +241,24 @@ def _move_sparse_or_nested_tensor(original: Any, tensor: Any, /, *args: Any, **k
 
     Calls the original for all others.
     """
-    is_nested = tensor.is_nested and type(tensor) is torch.Tensor
-    is_sparse = tensor.layout in SPARSE_LAYOUTS and type(tensor) is not SparseTensor
-    if not is_nested and not is_sparse:
+    if tensor.is_nested and type(tensor) is torch.Tensor:
+        move_to_device = nested_to_device
+    elif tensor.layout in SPARSE_LAYOUTS and type(tensor) is not SparseTensor:
+        move_to_device = sparse_to_device
+    else:
         return original(tensor, *args, **kwargs)
-    target = kwargs.get("device", args[0] if args else None)
+    first = args[0] if args else None
+    target = kwargs.get("device", first)
     if isinstance(target, torch.Tensor):
         target = target.device
     device = find_open_device(target)
     if device is None:
         return original(tensor, *args, **kwargs)
-    dtype = kwargs.get("dtype")
-    for argument in args:
-        if dtype is None and isinstance(argument, torch.dtype):
-            dtype = argument
-    non_blocking = bool(kwargs.get("non_blocking", False))
-    if is_nested:
-        return nested_to_device(tensor, device, non_blocking, dtype)
-    return sparse_to_device(tensor, device, non_blocking, dtype)
+    # What else is asked for.
+    dtypes = [argument for argument in args if isinstance(argument, torch.dtype)]
+    dtype = kwargs.get("dtype") or (dtypes[0] if dtypes else None)
+    non_blocking = bool(kwargs.get("non_blocking"))
+    return move_to_device(tensor, device, non_blocking, dtype)
 
 
 def _validate_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -46,12 +46,17 @@ class _ProcessStart:
         _run_process(*args)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """For pickle: a call of `_open_and_call` with what is open here."""
         gpu = now.gpu
         assert gpu is not None
-        model = None if gpu.model is None else gpu.model.name
-        memory = gpu.devices[0].memory.total
-        arguments = (self._open_in_child, len(gpu.devices), memory, model)
-        return functools.partial, (_open_and_call, *arguments)
+        arguments = (
+            _open_and_call,
+            self._open_in_child,
+            len(gpu.devices),
+            gpu.devices[0].memory.total,
+            None if gpu.model is None else gpu.model.name,
+        )
+        return functools.partial, arguments
 
 
 @torch_patches()

@@ -37,11 +37,13 @@ class _Handle:
     """Base of what stands for something of the driver: it cannot be copied or pickled."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raise TypeError, as torch does: events and streams cannot be pickled."""
         name = "torch.Event" if type(self) is AnyEvent else type(self).__name__
         raise TypeError(f"cannot pickle '{name}' object")
 
 
 def _require_stream(stream: Any) -> None:
+    """Raise RuntimeError for anything but a stream or None."""
     if stream is not None and not isinstance(stream, Stream):
         raise RuntimeError("expected stream to be a torch.Stream or torch.cuda.Stream object")
 
@@ -137,10 +139,9 @@ class AnyEvent(_Handle):
             raise cuda_error("invalid resource handle", "InvalidResourceHandle")
         if not (self._is_complete() and end_event._is_complete()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
-        clock = None if now.gpu is None else now.gpu.clock()
-        seconds = end_event._recorded_at - self._recorded_at
-        if clock is not None and self._row in clock.events and end_event._row in clock.events:
-            seconds = clock.events[end_event._row] - clock.events[self._row]
+        seconds = _modelled_seconds_between(self._row, end_event._row)
+        if seconds is None:
+            seconds = end_event._recorded_at - self._recorded_at
         return float(seconds) * 1e3
 
     def ipc_handle(self) -> bytes:
@@ -306,6 +307,7 @@ class Stream(_Handle):
 
     @_busy_until.setter
     def _busy_until(self, at: float) -> None:
+        """Let the stream sleep until this moment, unless it sleeps longer already."""
         if at > self._busy_until:
             _sleep_ends[self.device_index, self.stream_id] = at
 
@@ -480,9 +482,30 @@ def note_in_ledger(what: StreamEvent, stream: Any = None, argument: int = 0) -> 
     stream_id = 0 if stream is None else stream.stream_id
     label = gpu.devices[index].label
     code, offset = site()
-    rows = gpu.ledger.rows
-    rows.append(StreamRow(perf_counter(), code, offset, label, stream_id, what, argument))
-    return len(rows) - 1
+    row = StreamRow(
+        at=perf_counter(),
+        code=code,
+        offset=offset,
+        device=label,
+        stream=stream_id,
+        what=what,
+        other=argument,
+    )
+    gpu.ledger.rows.append(row)
+    return len(gpu.ledger.rows) - 1
+
+
+def _modelled_seconds_between(first: int, second: int) -> float | None:
+    """The modelled time between two events, by the rows in which they were recorded.
+
+    None where times are measured, or where the clock does not know one of them.
+    """
+    clock = None if now.gpu is None else now.gpu.clock()
+    if clock is None:
+        return None
+    if first not in clock.events or second not in clock.events:
+        return None
+    return clock.events[second] - clock.events[first]
 
 
 def _sleep_until(end: float) -> None:

@@ -55,12 +55,14 @@ class _MadeClass(DeviceClass):
     """
 
     def __setattr__(cls, name: str, value: Any) -> None:
+        """Set an attribute of the student's own class, which this one stands for."""
         if cls in VIRTUAL:
             setattr(cls._student_class, name, value)
         else:
             type.__setattr__(cls, name, value)
 
     def __delattr__(cls, name: str) -> None:
+        """Delete an attribute of the student's own class, which this one stands for."""
         if cls in VIRTUAL:
             delattr(cls._student_class, name)
         else:
@@ -78,6 +80,7 @@ def _attribute_method(cls: Any, name: str) -> Any:
         return ours
 
     def ask_student_unless_hidden(self: Any, attribute: str, *value: Any) -> Any:
+        """Call the student's method; ours for attributes that students do not see."""
         method = ours if attribute in HIDDEN_IN_TENSORS else students
         return method(self, attribute, *value)
 

@@ -38,7 +38,15 @@ def _set_and_note(setter: Any, *args: Any) -> Any:
 def _note_if_allowed_before(gpu: VirtualGpu) -> None:
     """Note in a new device's ledger that TF32 was allowed before it opened."""
     if allows_tf32():
-        row = StreamRow(perf_counter(), None, None, "cuda:0", 0, "tf32", 1)
+        row = StreamRow(
+            at=perf_counter(),
+            code=None,
+            offset=None,
+            device="cuda:0",
+            stream=0,
+            what="tf32",
+            other=1,
+        )
         gpu.ledger.rows.append(row)
 
 

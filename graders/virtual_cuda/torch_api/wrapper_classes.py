@@ -42,11 +42,14 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """
     cls = host_class(cls)
     by_position = len(args) > _DEVICE_POSITION
-    device = find_open_device(args[_DEVICE_POSITION] if by_position else kwargs.get("device"))
+    given = args[_DEVICE_POSITION] if by_position else kwargs.get("device")
+    device = find_open_device(given)
     if device is None:
         return original(cls, *args, **kwargs)
     if by_position:
-        args = (*args[:_DEVICE_POSITION], device.lazy, *args[_DEVICE_POSITION + 1 :])
+        new_args = list(args)
+        new_args[_DEVICE_POSITION] = device.lazy
+        args = tuple(new_args)
     else:
         kwargs["device"] = device.lazy
     if "device" not in vars(cls):
@@ -73,6 +76,7 @@ def _translate_dispatch(cls: Any) -> None:
 
     @functools.wraps(function)
     def dispatch_with_names(*args: Any, **kwargs: Any) -> Any:
+        """Call the class's own `__torch_dispatch__` with the names of a GPU."""
         before_types = args[:count_before_types]
         types = args[count_before_types]
         students_types = tuple(each for each in types if each not in VIRTUAL)
@@ -97,6 +101,7 @@ def _rename_devices(arguments: Any) -> Any:
 
 
 def _rename_device(value: Any) -> Any:
+    """A device by the name that programs know; all else as it is."""
     return device_as_programs_see_it(value) if isinstance(value, torch.device) else value
 
 
