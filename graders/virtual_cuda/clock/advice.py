@@ -99,6 +99,7 @@ class CopyShares(NamedTuple):
 
     @property
     def total(self) -> float:
+        """The share of all copies."""
         return self.pageable + self.pinned
 
 
@@ -130,6 +131,7 @@ class OnCpu(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """The whole time."""
         return self.fixed + self.work
 
 

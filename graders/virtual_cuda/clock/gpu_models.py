@@ -187,9 +187,10 @@ def _gpus_and_cpu() -> dict[str, Gpu]:
     text = file.read_text(encoding="utf-8")
     found: dict[str, Gpu] = {}
     for name, figures in json.loads(text).items():
+        figures["name"] = name
         if "like" in figures:
             figures = _complete_figures(figures, found)
-        found[name] = msgspec.convert({**figures, "name": name}, Gpu)
+        found[name] = msgspec.convert(figures, Gpu)
     return found
 
 

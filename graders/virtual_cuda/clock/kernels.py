@@ -179,7 +179,9 @@ RULES: Final[dict[str, Rule]] = {}  # by the name of the operator
 def kernel_rule(*names: str) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule of these operators.
 
-    An operator has one rule only: a second one fails an assertion.
+    An operator has one rule only: a second one fails an assertion. A rule may raise IndexError or
+    ValueError where the ledger has too few shapes: the operator then counts as one pass over its
+    memory.
     """
 
     def register(rule: Rule) -> Rule:

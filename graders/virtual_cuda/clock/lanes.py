@@ -105,23 +105,17 @@ class Times(NamedTuple):
                 busy_until = end
         return 1 - busy / self.end
 
-    def by_row(self) -> dict[int, ModelledSeconds]:
-        """Seconds of the host and of the devices for each row that took any."""
-        host: defaultdict[int, float] = defaultdict(float)
+    def by_record(self, ledger: Ledger) -> dict[int, ModelledSeconds]:
+        """Seconds of the host and of the devices for each record of the ledger, by its index."""
+        host: defaultdict[int, float] = defaultdict(float)  # by row
         device: defaultdict[int, float] = defaultdict(float)
         for interval in self.intervals:
             spent = host if interval.lane == HOST else device
             spent[interval.row] += interval.seconds
-        rows = {*host, *device}
-        return {row: ModelledSeconds(host[row], device[row]) for row in rows}
-
-    def by_record(self, ledger: Ledger) -> dict[int, ModelledSeconds]:
-        """Seconds of the host and of the devices for each record of the ledger, by its index."""
-        seconds = self.by_row()
         found = {}
         for row, record in ledger.records_by_row().items():
-            if row in seconds:
-                found[record.index] = seconds[row]
+            if row in host or row in device:
+                found[record.index] = ModelledSeconds(host[row], device[row])
         return found
 
 
@@ -300,12 +294,21 @@ class Clock:
             return self.now >= self._queues.free_at(last_used)
         return isinstance(row, SyncRow)
 
-    def _put_into_stream(self, stream: StreamKey, work: _StreamWork) -> None:
-        """Put work into a stream, behind what the stream was given before."""
+    def _put_into_stream(
+        self, stream: StreamKey, work: _StreamWork, engine: Engine | None = None
+    ) -> None:
+        """Put work into a stream, behind what the stream was given before.
+
+        If it needs an engine of the device, it also comes behind what that was given.
+        """
+        if engine is not None:
+            self._queues.hold_for_engine(stream, engine)
         arrival = work.issued + self.gpu.latency
         start = max(self._queues.free_at(stream), arrival)
         end = start + work.seconds
         self._queues.set_free_at(stream, end + self.gpu.gap)
+        if engine is not None:
+            self._queues.occupy_engine(stream, engine)
         interval = Interval(
             row=work.row,
             lane=self._queues.lane_of(stream),
@@ -339,7 +342,7 @@ class Clock:
         if self._reserve_memory(row):
             self.now += self.gpu.host["cudaMalloc"]
         stream = self._queues.current_stream(row.device)
-        all_of_device = Engine(row.device, "kernels")
+        whole_device = Engine(row.device, "kernels")
         issuing = self.now - before
         # Kernels are launched one by one while the host is at it.
         for number_of_kernel, kernel in enumerate(kernels, 1):
@@ -347,14 +350,9 @@ class Clock:
             seconds = self.gpu.kernel_seconds(kernel)
             kernel_count = 0 if kernel.kind == COPY else 1
             work = _StreamWork(number, row.name, seconds, issued, kernel_count)
-            fills_gpu = seconds > _FILLING * self.gpu.least_seconds(kernel)
-            if not fills_gpu:
-                self._put_into_stream(stream, work)
-                continue
-            # Two of these take turns, whatever their streams.
-            self._queues.hold_for_engine(stream, all_of_device)
-            self._put_into_stream(stream, work)
-            self._queues.occupy_engine(stream, all_of_device)
+            # Two kernels that fill the device take turns, whatever their streams.
+            fills_device = seconds > _FILLING * self.gpu.least_seconds(kernel)
+            self._put_into_stream(stream, work, whole_device if fills_device else None)
 
     def _run_transfer(self, number: int, row: TransferRow) -> None:
         """Put a copy into the current stream of its device.
@@ -363,21 +361,17 @@ class Clock:
         """
         device = row.target if row.direction == "to_device" else row.source
         stream = self._queues.current_stream(device)
-        engine = Engine(device, row.direction)
         into_used = is_copy_into_old_tensor(self._rows, number)
         seconds = self.gpu.copy_seconds(row.direction, row.bytes, row.pinned, into_used)
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or
         # out of it.
         staging = max(seconds.host - seconds.device, 0.0)
-        self._queues.hold_for_engine(stream, engine)
         self._queues.hold(stream, self.now + staging)
         way = way_of_copy(row.direction, row.pinned)
         work = _StreamWork(number, way, seconds.device, issued=self.now)
-        self._put_into_stream(stream, work)
-        self._queues.occupy_engine(stream, engine)
+        self._put_into_stream(stream, work, Engine(device, row.direction))
         if seconds.host:
-            end = self._queues.free_at(stream)
-            self._idle_until(end)
+            self._idle_until(self._queues.free_at(stream))
 
     def _wait_for_device(self, row: SyncRow) -> None:
         """Let the host wait for a device.

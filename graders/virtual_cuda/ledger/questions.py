@@ -629,7 +629,9 @@ def gradient_norms(records: Records) -> Operations:
     for record in records:
         if isinstance(record, Span):
             inside_until = max(inside_until, record.end or 0)
-        elif isinstance(record, Operation) and record.index >= inside_until and _is_norm(record):
+        elif record.index < inside_until:
+            continue
+        elif isinstance(record, Operation) and _is_norm(record):
             found.append(record)
     return tuple(found)
 

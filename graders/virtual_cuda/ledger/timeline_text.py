@@ -115,13 +115,12 @@ Columns = Sequence[Column]
 def split_into_columns(timeline: Timeline, room: int) -> list[Column]:
     """At most `room` columns. Copies and waits have one each as long as there are enough."""
     drawn = [event for event in timeline.events if mark_of(event) is not None]
-    room = max(room, 1)
-    places = _column_numbers(drawn, room)
-    by_place: dict[int, Column] = {}
-    for event, place in zip(drawn, places, strict=True):
-        column = by_place.setdefault(place, Column([]))
+    numbers = _column_numbers(drawn, max(room, 1))
+    by_number: dict[int, Column] = {}
+    for event, number in zip(drawn, numbers, strict=True):
+        column = by_number.setdefault(number, Column([]))
         column.events.append(event)
-    columns = list(by_place.values())
+    columns = list(by_number.values())
     if columns:
         _note_memory(columns, timeline.events)
     return columns
@@ -467,12 +466,12 @@ def _fill_lane(lane: Lane, room: int) -> Iterator[Fragment]:
 
 def _filling_of_parts(parts: Sequence[tuple[LaneKind, int]]) -> Fragment:
     """The sign for what a lane did most in these parts of the time, by how much it did."""
-    percentages = [percentage for _, percentage in parts]
-    if not any(percentages):
+    kind, most = max(parts, key=itemgetter(1))
+    if not most:
         return LANE, ""
-    kind, _ = max(parts, key=itemgetter(1))
     signs = FILLED[kind]
-    average = sum(percentages) / len(parts)
+    total = sum(percentage for _, percentage in parts)
+    average = total / len(parts)
     shade = int(average * len(signs) / 100)
     shade = min(shade, len(signs) - 1)
     return signs[shade], SHADES[kind]

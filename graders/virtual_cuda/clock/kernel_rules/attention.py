@@ -65,7 +65,7 @@ def _encoder_layer_kernels(call: KernelCall, chip: Chip) -> Kernels:
     size = call.input_bytes(0)
     length = call.inputs[0][-2]
     # The weights of all products, in the order in which they are used.
-    weights = [shape for shape in call.inputs[1:] if len(shape) == 2]
+    weights: list[Shape] = [shape for shape in call.inputs[1:] if len(shape) == 2]
     # Attention, with the product for query, key and value before it.
     yield from _kernels_of_products(call, weights[:1], chip)
     yield Kernel("pointwise", 6 * size)
