@@ -49,8 +49,8 @@ def _functions_in(holder: Any, depth: int = 0) -> Iterator[_ImportedFunction]:
     items: Iterable[tuple[Any, Any]]
     items = holder.items() if type(holder) is dict else enumerate(holder)
     for key, value in items:
-        if type(value) is dict or type(value) is list:
-            if depth < DEEPEST and key != "__builtins__":
-                yield from _functions_in(value, depth + 1)
+        is_holder = type(value) is dict or type(value) is list
+        if is_holder and depth < DEEPEST and key != "__builtins__":
+            yield from _functions_in(value, depth + 1)
         elif callable(value):  # not None, which a file has of its own
             yield _ImportedFunction(holder, key, value)

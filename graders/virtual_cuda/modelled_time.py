@@ -78,13 +78,18 @@ class ModelledTime:
         return whole * 10**9 + round((seconds - whole) * 1e9)
 
     def _reading_of(self, name: str) -> float:
+        """What a clock says after the little time that reading it takes.
+
+        The first reading is close to what the real clock says.
+        """
         self._clock.spend(READING)
         seconds = self._clock.now
         if name.startswith(_PROCESSOR_CLOCKS):
             seconds -= self._clock.idle
         exact = round(seconds * _FRACTION) / _FRACTION
         if name not in self._starts:
-            self._starts[name] = float(math.ceil(_REAL_CLOCKS[name]() - exact))
+            start = math.ceil(_REAL_CLOCKS[name]() - exact)
+            self._starts[name] = float(start)
         return self._starts[name] + exact
 
     @property

@@ -72,11 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     # A marker that did nothing without the argument would let the test pass on the CPU, unnoticed.
-    if (
-        isinstance(item, pytest.Function)
-        and item.get_closest_marker(FIXTURE)
-        and FIXTURE not in item.fixturenames
-    ):
+    if not isinstance(item, pytest.Function) or not item.get_closest_marker(FIXTURE):
+        return
+    if FIXTURE not in item.fixturenames:
         item.fixturenames.insert(0, FIXTURE)
 
 
@@ -109,13 +107,13 @@ def _device_options(test: pytest.Item) -> dict[str, Any]:
     marker = test.get_closest_marker(FIXTURE)
     if marker is None:
         return {}
-    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in OPTIONS)]
+    unknown = [repr(argument) for argument in marker.args]
+    unknown += [name for name in marker.kwargs if name not in OPTIONS]
     if unknown:
         known = ", ".join(f"{name}=..." for name in OPTIONS)
-        pytest.fail(
-            f"@pytest.mark.{FIXTURE} takes {known}; it was given {', '.join(unknown)}",
-            pytrace=False,
-        )
+        given = ", ".join(unknown)
+        message = f"@pytest.mark.{FIXTURE} takes {known}; it was given {given}"
+        pytest.fail(message, pytrace=False)
     return dict(marker.kwargs)
 
 
@@ -177,12 +175,11 @@ class AllTests:
         report = yield
         # Plain attributes reach xdist's controller, too.
         report.virtual_cuda_used = bool(self.gpu.ledger.rows)  # type: ignore[attr-defined]
-        if report.failed and call.excinfo is not None:
-            error = call.excinfo
-            inside = str(error.traceback[-1].path).startswith(PACKAGE)
-            if inside and any(kind.__name__ in UNSUPPORTED for kind in error.type.__mro__):
-                said = f"{error.type.__name__}: {error.value}".partition("\n")[0]
-                report.virtual_cuda_limit = said  # type: ignore[attr-defined]
+        error = call.excinfo
+        if report.failed and error is not None and _is_limit_of_device(error):
+            message = f"{error.type.__name__}: {error.value}"
+            first_line = message.partition("\n")[0]
+            report.virtual_cuda_limit = first_line  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -190,18 +187,22 @@ class AllTests:
             reason = report.longrepr[2].removeprefix("Skipped: ")
             if ABOUT_A_GPU.search(reason):
                 self._skips[reason] += 1
-        if getattr(report, "virtual_cuda_used", False) and (report.when == "call" or report.failed):
+        is_outcome = report.when == "call" or report.failed
+        if is_outcome and getattr(report, "virtual_cuda_used", False):
             self._used[report.outcome] += 1
-        if limit := getattr(report, "virtual_cuda_limit", ""):
+        limit = getattr(report, "virtual_cuda_limit", "")
+        if limit:
             self._limits[report.nodeid] = limit
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         write = terminalreporter.write_line
         terminalreporter.section("virtual CUDA")
-        counts = ", ".join(
-            f"{count} {outcome}" for outcome, count in sorted(self._used.items(), reverse=True)
-        )
-        write(f"{self._used.total()} tests used the device{counts and ': ' + counts}.")
+        outcomes = sorted(self._used.items(), reverse=True)
+        used = f"{self._used.total()} tests used the device"
+        if outcomes:
+            counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes)
+            used += f": {counts}"
+        write(f"{used}.")
         if self._limits:
             why = "the virtual device cannot do something, which a GPU may"
             write(f"{len(self._limits)} failed because {why}:")
@@ -211,3 +212,10 @@ class AllTests:
             write(f"{self._skips.total()} were skipped for reasons that name a GPU:")
             for reason, count in self._skips.most_common(10):
                 write(f"  {count} x {reason}")
+
+
+def _is_limit_of_device(error: pytest.ExceptionInfo[BaseException]) -> bool:
+    """True if this package has raised an error for what the device cannot do."""
+    if not str(error.traceback[-1].path).startswith(PACKAGE):
+        return False
+    return any(kind.__name__ in UNSUPPORTED for kind in error.type.__mro__)

@@ -27,13 +27,12 @@ from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.rows import (
     GRAD,
     INFERENCE,
-    Direction,
     OperationRow,
     Row,
     SyncRow,
     TransferRow,
 )
-from virtual_cuda.ops.placement import WARNING
+from virtual_cuda.ops.placement import WARNING, direction_of_copy
 from virtual_cuda.ops.registry import facts_of, name_of
 from virtual_cuda.patching import Patch, around, kept_patches, patch
 from virtual_cuda.recorder import Recorder, autocast_patches, tensors_in
@@ -582,16 +581,12 @@ class Observer:
         if _is_shorthand(func):
             with mode:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
-        # Run it, and see what is new.
-        storages = {_storage_key(tensor) for tensor in inputs} - {None}
         name = name_of(func)
         if name == "lift_fresh":
             return self._run_lift_fresh(func, args, kwargs)
+        # Run it, and see what is new.
         out, waits = self.waits.run_and_count(func, args, kwargs)
-        size = 0
-        for tensor in tensors_in(out):
-            if tensor.device.type == self.kind and _storage_key(tensor) not in storages:
-                size += self.memory.count_tensor(tensor)
+        size = self._count_new_memory(inputs, out)
         if name == "_to_copy" and out.device.type == self.kind:
             device = out.device
         # Write down the operator, then its copy, then its waits.
@@ -603,6 +598,18 @@ class Observer:
         for _ in range(waits):
             self.record_wait(self.thread.reading or wait_name_of(func))
         return out
+
+    def _count_new_memory(self, inputs: list[torch.Tensor], out: Any) -> int:
+        """The bytes of the storages on the device that an operator has made; counts them as used.
+
+        A result that looks into the storage of an input is not new.
+        """
+        storages = {_storage_key(tensor) for tensor in inputs} - {None}
+        size = 0
+        for tensor in tensors_in(out):
+            if tensor.device.type == self.kind and _storage_key(tensor) not in storages:
+                size += self.memory.count_tensor(tensor)
+        return size
 
     def _device_of_call(self, inputs: list[torch.Tensor], kwargs: Any) -> torch.device | None:
         """The device of this kind that an operator works on or makes a tensor on, or None."""
@@ -627,10 +634,9 @@ class Observer:
         out = func(*args, **kwargs)
         key = _storage_key(out)
         if self.kind != "cpu" and key is not None and key != self._moved:
-            self._write_operation(
-                "aten._to_copy.default", out.device, self.memory.count_tensor(out)
-            )
-            self._write_transfer("to_device", out.nbytes, False, False, "cpu", str(out.device))
+            size = self.memory.count_tensor(out)
+            self._write_operation("aten._to_copy.default", out.device, size)
+            self._write_transfer(out.nbytes, "cpu", str(out.device))
             if out.nbytes:
                 self.record_wait("copy")
         self._moved = None
@@ -650,48 +656,69 @@ class Observer:
             return
         # Whether a cast comes before the copy or after depends on the device: the source's size is
         # recorded.
-        size = source.nbytes
-        ends = str(source.device), str(target.device)
+        pinned = False
         if target.device.type == "cpu":
             pinned = name == "copy_" and target.is_pinned()
-            self._write_transfer("to_host", size, pinned, non_blocking, *ends)
         elif source.device.type == "cpu":
+            pinned = source.is_pinned()
             self._moved = _storage_key(target)
-            self._write_transfer("to_device", size, source.is_pinned(), non_blocking, *ends)
-        else:
-            self._write_transfer("between_devices", size, False, non_blocking, *ends)
+        size = source.nbytes
+        ends = str(source.device), str(target.device)
+        self._write_transfer(size, *ends, pinned, non_blocking)
         if self.kind == "mps" and size and not non_blocking and "cpu" in ends:
             self.record_wait(self.thread.reading or "copy")
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
         """Record one operator, with the modes and the memory of this moment."""
-        grad = torch.is_grad_enabled()
-        inference = torch.is_inference_mode_enabled()
-        mode = (GRAD if grad else 0) | (INFERENCE if inference else 0)
-        dtype = self.backward_autocast if self.thread.autocast is _UNSET else self.thread.autocast
-        live = self.memory.live_bytes(device.index or 0)
-        name = _ALSO_KNOWN_AS.get(name, name)
-        at = perf_counter()
+        mode = 0
+        if torch.is_grad_enabled():
+            mode |= GRAD
+        if torch.is_inference_mode_enabled():
+            mode |= INFERENCE
+        autocast = self.thread.autocast
+        if autocast is _UNSET:
+            autocast = self.backward_autocast
         code, offset = self.passes.here()
-        self.rows.append(OperationRow(at, code, offset, name, str(device), mode, dtype, size, live))
+        row = OperationRow(
+            at=perf_counter(),
+            code=code,
+            offset=offset,
+            name=_ALSO_KNOWN_AS.get(name, name),
+            device=str(device),
+            mode=mode,
+            autocast=autocast,
+            bytes=size,
+            live=self.memory.live_bytes(device.index or 0),
+        )
+        self.rows.append(row)
 
     def _write_transfer(
         self,
-        direction: Direction,
         size: int,
-        pinned: bool,
-        non_blocking: bool,
         source: str,
         target: str,
+        pinned: bool = False,
+        non_blocking: bool = False,
     ) -> None:
-        """Record the bytes of one copy between devices; nothing if there are none."""
+        """Record the bytes of one copy between devices; nothing if there are none.
+
+        `source` and `target` are names of devices; "cpu" is the host.
+        """
         if not size:
             return
-        at = perf_counter()
         code, offset = self.passes.here()
-        self.rows.append(
-            TransferRow(at, code, offset, direction, size, pinned, non_blocking, source, target)
+        row = TransferRow(
+            at=perf_counter(),
+            code=code,
+            offset=offset,
+            direction=direction_of_copy(source, target),
+            bytes=size,
+            pinned=pinned,
+            non_blocking=non_blocking,
+            source=source,
+            target=target,
         )
+        self.rows.append(row)
 
     def record_wait(self, what: str, explicit: bool = False) -> None:
         """Record that the host has waited.

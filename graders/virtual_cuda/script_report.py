@@ -74,7 +74,10 @@ class ScriptReport:
     def _rows_by_file(self) -> dict[str, list[LineRow]]:
         """The rows of the lines that did something, by file, the script first."""
         found = file_rows(self.ledger.records, self.spent)
-        return dict(sorted(found.items(), key=lambda item: item[0] != self.file))
+        if self.file not in found:
+            return found
+        rows_of_script = found.pop(self.file)
+        return {self.file: rows_of_script, **found}
 
     def _table_lines(self, tables: dict[str, list[LineRow]], width: int) -> Iterator[str]:
         """The table, with a heading, and a sentence on each line that waited often."""
@@ -82,13 +85,18 @@ class ScriptReport:
         if self.times is not None:
             heading += f", and how long it would take on {self.times.gpu} (modelled)"
         yield f"{heading}:"
-        by_short_path = {_short_path(file): rows for file, rows in tables.items()}
         records = self.ledger.records
-        sums = totals(records, self.spent)
-        yield from draw_table(by_short_path, sums, width, columns_of(self.spent))
+        by_short_path = {_short_path(file): rows for file, rows in tables.items()}
+        yield from draw_table(
+            by_short_path,
+            sums=totals(records, self.spent),
+            width=width,
+            headings=columns_of(self.spent),
+        )
         waits = questions.waits(records)
-        waiting_lines = list(questions.hot_lines(waits, WAITS_TO_TELL).items())
-        for (file, line), count in waiting_lines[:MOST_WAITING_LINES]:
+        waiting_lines = questions.hot_lines(waits, WAITS_TO_TELL)
+        for file, line in list(waiting_lines)[:MOST_WAITING_LINES]:
+            count = waiting_lines[file, line]
             yield f"{_short_path(file)}:{line} made the CPU wait for the GPU {count:,} times."
 
     def _sentences_on_times(self, with_cpu: bool) -> Iterator[str]:
@@ -191,14 +199,17 @@ def _html_table(file: str, rows: list[LineRow], columns: tuple[str, ...]) -> lis
     path = html.escape(_short_path(file))
     headings = "".join(f"<th>{heading}</th>" for heading in columns)
     lines = [f"<h2>{path}</h2><table><tr><th></th><th></th>{headings}</tr>"]
-    for row in _every_line(file, rows, len(columns)):
-        kind = ' class="used"' if any(row.cells) else ""
-        number = f"<th>{row.number}</th>"
-        code = f"<td><code>{html.escape(row.code)}</code></td>"
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells)
-        lines.append(f"<tr{kind}>{number}{code}{cells}</tr>")
+    lines += [_html_row(row) for row in _every_line(file, rows, len(columns))]
     lines.append("</table>")
     return lines
+
+
+def _html_row(row: LineRow) -> str:
+    """A row of a table on a page; one with any figure is marked."""
+    kind = ' class="used"' if any(row.cells) else ""
+    code = html.escape(row.code)
+    cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells)
+    return f"<tr{kind}><th>{row.number}</th><td><code>{code}</code></td>{cells}</tr>"
 
 
 def _every_line(file: str, rows: list[LineRow], columns: int) -> list[LineRow]:

@@ -94,7 +94,7 @@ def record_copy(
         at=perf_counter(),
         code=code,
         offset=offset,
-        direction=_direction_of_copy(source, target),
+        direction=direction_of_copy(source, target),
         bytes=tensor.nbytes,
         pinned=pinned,
         non_blocking=bool(non_blocking),
@@ -106,7 +106,7 @@ def record_copy(
         record_waits(wait, where=(code, offset))
 
 
-def _direction_of_copy(source: str, target: str) -> Direction:
+def direction_of_copy(source: str, target: str) -> Direction:
     """The direction of a copy from one label to another."""
     if source == HOST:
         return "to_device"
