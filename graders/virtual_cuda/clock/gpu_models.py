@@ -123,8 +123,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         times_low = max(size, low.size) / low.size
         share = math.log(times_low) / math.log(high.size / low.size)
         return CopySeconds(
-            host=_between(low.host, high.host, share),
-            device=_between(low.device, high.device, share),
+            host=_interpolate(low.host, high.host, share),
+            device=_interpolate(low.device, high.device, share),
         )
 
 
@@ -139,7 +139,7 @@ def _points_around(size: int, points: list[CopyPoint]) -> tuple[CopyPoint, CopyP
     return points[index - 1], points[index]
 
 
-def _between(low: float, high: float, share: float) -> float:
+def _interpolate(low: float, high: float, share: float) -> float:
     """The figure between two, by a share of their ratio; 0 where the lower one is 0."""
     if not low:
         return 0.0

@@ -179,8 +179,8 @@ class _Table:
         last_number = max([row.number for row in rows], default=0)
         self.number_width = 2 + len(str(last_number))
         # The longest code, or the name of a file beside it.
-        longest_code = _longest([row.code for row in rows])
-        longest_file = _longest(files)
+        longest_code = _length_of_longest([row.code for row in rows])
+        longest_file = _length_of_longest(files)
         self.longest = max(longest_code, longest_file - self.number_width - 2)
         # The columns with a figure are shown.
         self.column_widths: list[int] = []
@@ -188,7 +188,7 @@ class _Table:
         for column, heading in enumerate(headings):
             cells = [row.cells[column] for row in rows]
             cells.append(sums[column])
-            width = _longest([heading, *cells])
+            width = _length_of_longest([heading, *cells])
             self.column_widths.append(width)
             if any(cells):
                 self.shown.append(column)
@@ -275,6 +275,6 @@ class _Table:
         return [indent + line.replace("\xa0", " ") for line in lines]
 
 
-def _longest(texts: Iterable[str]) -> int:
+def _length_of_longest(texts: Iterable[str]) -> int:
     """The length of the longest text; 0 where there is none."""
     return max([len(text) for text in texts], default=0)

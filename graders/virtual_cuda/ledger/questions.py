@@ -124,10 +124,9 @@ def hot_lines(records: Records, at_least: int) -> dict[SourceLine, int]:
 def transfers(records: Records, direction: Direction | None = None) -> Transfers:
     """All copies from one device to another, or those in one direction."""
     _require_one_of(direction, DIRECTIONS)
-    copies = _only(Transfer, records)
     if direction is None:
-        return copies
-    return tuple(copy for copy in copies if copy.direction == direction)
+        return _records_of_kind(Transfer, records)
+    return _records_of_kind(Transfer, records, direction=direction)
 
 
 def transfers_to_device(records: Records) -> Transfers:
@@ -147,14 +146,12 @@ def transfers_between_devices(records: Records) -> Transfers:
 
 def pinned_transfers(records: Records) -> Transfers:
     """The copies from or to pinned memory."""
-    copies = transfers(records)
-    return tuple(copy for copy in copies if copy.pinned)
+    return _records_of_kind(Transfer, records, pinned=True)
 
 
 def non_blocking_transfers(records: Records) -> Transfers:
     """The copies that were asked not to wait."""
-    copies = transfers(records)
-    return tuple(copy for copy in copies if copy.non_blocking)
+    return _records_of_kind(Transfer, records, non_blocking=True)
 
 
 def repeated_transfers(records: Records, at_least: int = 2) -> tuple[Transfers, ...]:
@@ -188,10 +185,9 @@ def bytes_to_host(records: Records) -> int:
 def syncs(records: Records, what: str | None = None, besides: Sequence[str] = ()) -> Syncs:
     """The implicit waits of the host: all, those of one kind, or all besides some kinds."""
     found = []
-    for sync in _only(Sync, records):
-        if sync.explicit or sync.what in besides:
-            continue
-        if what is None or sync.what == what:
+    for sync in _records_of_kind(Sync, records, explicit=False):
+        is_wanted = what is None or sync.what == what
+        if is_wanted and sync.what not in besides:
             found.append(sync)
     return tuple(found)
 
@@ -219,8 +215,7 @@ def _is_copy_to_device(record: Record | None) -> bool:
 
 def explicit_syncs(records: Records) -> Syncs:
     """The explicit waits of the host: `torch.cuda.synchronize()` and the like."""
-    every = _only(Sync, records)
-    return tuple(sync for sync in every if sync.explicit)
+    return _records_of_kind(Sync, records, explicit=True)
 
 
 def sync_counts(records: Records) -> Counter[str]:
@@ -254,7 +249,7 @@ def syncs_per_round(
 
 def operations(records: Records, name: str | None = None) -> Operations:
     """All operations, or those called "aten.add.Tensor", "aten.add" (any overload) or "add"."""
-    every = _only(Operation, records)
+    every = _records_of_kind(Operation, records)
     if name is None:
         return every
     return tuple(operation for operation in every if name in _names_of(operation))
@@ -274,17 +269,16 @@ def operations_on(records: Records, device: str) -> Operations:
 
 def operations_building_graph(records: Records) -> Operations:
     """The operations that ran with gradients enabled, outside inference mode."""
-    every = operations(records)
-    return tuple(operation for operation in every if operation.builds_graph)
+    return _records_of_kind(Operation, records, builds_graph=True)
 
 
 def operations_under_autocast(records: Records, dtype: str | None = None) -> Operations:
     """The operations that ran under autocast, to any dtype or to this one ("float16")."""
     _require_one_of(dtype, AUTOCAST_DTYPES)
-    found = [operation for operation in operations(records) if operation.autocast is not None]
-    if dtype is None:
-        return tuple(found)
-    return tuple(operation for operation in found if operation.autocast == dtype)
+    if dtype is not None:
+        return _records_of_kind(Operation, records, autocast=dtype)
+    every = operations(records)
+    return tuple(operation for operation in every if operation.autocast is not None)
 
 
 def autocast_dtypes(records: Records) -> Counter[str]:
@@ -321,10 +315,9 @@ def collectives(records: Records, name: str = "") -> Collectives:
 
     Names are "allreduce", "broadcast", "barrier" and so on.
     """
-    every = _only(Collective, records)
     if not name:
-        return every
-    return tuple(exchange for exchange in every if exchange.name == name)
+        return _records_of_kind(Collective, records)
+    return _records_of_kind(Collective, records, name=name)
 
 
 # Memory
@@ -358,9 +351,14 @@ def peak_bytes(records: Records, device: str = "cuda") -> int:
 # Helpers
 
 
-def _only(kind: type[RecordKind], records: Records) -> tuple[RecordKind, ...]:
-    """The records of one class."""
-    return tuple(record for record in records if isinstance(record, kind))
+def _records_of_kind(
+    kind: type[RecordKind], records: Records, **attributes: object
+) -> tuple[RecordKind, ...]:
+    """The records of one class, or those of them whose attributes have these values."""
+    found = [record for record in records if isinstance(record, kind)]
+    for name, value in attributes.items():
+        found = [record for record in found if getattr(record, name) == value]
+    return tuple(found)
 
 
 def _require_one_of(name: str | None, known: tuple[str, ...]) -> None:
@@ -442,23 +440,22 @@ def forwards(records: Records, module: str | None = None, top_level_only: bool =
 
     With `top_level_only`, those inside another pass are left out.
     """
-    found = _only(Forward, records)
+    wanted: dict[str, object] = {}
     if module is not None:
-        found = tuple(forward for forward in found if forward.module == module)
+        wanted["module"] = module
     if top_level_only:
-        found = tuple(forward for forward in found if not forward.depth)
-    return found
+        wanted["depth"] = 0
+    return _records_of_kind(Forward, records, **wanted)
 
 
 def forwards_building_graph(records: Records) -> Forwards:
     """The top-level forward passes with gradients enabled, outside inference mode."""
-    return tuple(forward for forward in forwards(records) if forward.builds_graph)
+    return _records_of_kind(Forward, records, depth=0, builds_graph=True)
 
 
 def forwards_in_training_mode(records: Records) -> Forwards:
     """The forward passes, at any depth, of modules in training mode."""
-    every = forwards(records, top_level_only=False)
-    return tuple(forward for forward in every if forward.training)
+    return _records_of_kind(Forward, records, training=True)
 
 
 def forwards_on(records: Records, device: str) -> Forwards:
@@ -485,7 +482,7 @@ def forwards_under_autocast(records: Records) -> Forwards:
 
 def backward_passes(records: Records) -> Backwards:
     """The backward passes."""
-    return _only(Backward, records)
+    return _records_of_kind(Backward, records)
 
 
 def backwards_under_autocast(records: Records) -> Backwards:
@@ -501,7 +498,7 @@ def _has_autocast_inside(records: Records, span: Span) -> bool:
 
 def optimizer_steps(records: Records) -> Steps:
     """The optimizer steps, whether the student's code or a scaler took them."""
-    return _only(OptimizerStep, records)
+    return _records_of_kind(OptimizerStep, records)
 
 
 def training_order(records: Records) -> tuple[str, ...]:
@@ -557,10 +554,9 @@ def scaler_calls(records: Records, call: str | None = None) -> ScalerCalls:
     The methods are "scale", "unscale_", "step" and "update"; others raise UnknownInLedger.
     """
     _require_one_of(call, SCALER_CALLS)
-    every = _only(ScalerCall, records)
     if call is None:
-        return every
-    return tuple(each for each in every if each.call == call)
+        return _records_of_kind(ScalerCall, records)
+    return _records_of_kind(ScalerCall, records, call=call)
 
 
 def backwards_without_scale(records: Records) -> Backwards:

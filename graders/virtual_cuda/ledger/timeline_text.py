@@ -332,7 +332,7 @@ def _has_room_for(text: str, pieces: list[Fragment]) -> bool:
 def _join_neighbours(pieces: Iterable[Fragment]) -> Iterator[Fragment]:
     """Neighbours of one meaning joined to one piece: fewer escape sequences."""
     for meaning, group in groupby(pieces, key=itemgetter(1)):
-        text = "".join(text for text, _ in group)
+        text = "".join(piece for piece, _ in group)
         if text:
             yield text, meaning
 

@@ -69,7 +69,7 @@ def _generator_to_use(given: Any, device: VirtualDevice | None) -> Generator:
     return generator
 
 
-def _advance(generator: Generator, results: Any) -> None:
+def _advance_generator(generator: Generator, results: Any) -> None:
     """Let a generator's offset grow as on a GPU, by the size of the first result."""
     first = next(iter(tensors_in(results)), None)
     numel = 0 if first is None else first.numel()
@@ -115,7 +115,7 @@ def _run_random(func: Any, args: Any, kwargs: Any) -> Any:
     call = _with_generator(func, args, kwargs, device)
     results = run_any(func, call.args, call.kwargs)
     if call.generator is not None:
-        _advance(call.generator, results)
+        _advance_generator(call.generator, results)
     return results
 
 
@@ -155,7 +155,7 @@ def _call_with_borrowed_state(
     host_generator.set_state(_HostGenerator.get_state(generator))
     try:
         results = call()
-        _advance(generator, results)
+        _advance_generator(generator, results)
         return results
     finally:
         _HostGenerator.set_state(generator, host_generator.get_state())
@@ -181,7 +181,7 @@ def repeatable_call(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -
     def run_and_advance() -> Any:
         """Run the operator, and move the generator on by what it drew."""
         results = run()
-        _advance(generator, results)
+        _advance_generator(generator, results)
         return results
 
     return run_and_advance
