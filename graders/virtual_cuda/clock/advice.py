@@ -170,13 +170,14 @@ def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
     """
     cpu = cpu_to_compare_with()
     other = on_cpu(rows, cpu)
-    gpu_time = format_seconds(times.end)
-    cpu_time = format_seconds(other.seconds)
-    took = f"{times.gpu} {gpu_time}, CPU {cpu_time} ({cpu.title}), both modelled"
+    on_gpu = f"{times.gpu} {format_seconds(times.end)}"
+    on_host = f"CPU {format_seconds(other.seconds)} ({cpu.title})"
+    took = f"{on_gpu}, {on_host}, both modelled"
     if not times.end or not other.seconds:
         return [f"{took}."]
     verdict = _which_is_faster(rows, times, other)
-    return [f"{took}: {verdict}.", _from_when_on(rows, times, gpu, other)]
+    advice = _from_when_on(rows, times, gpu, other)
+    return [f"{took}: {verdict}.", advice]
 
 
 def _which_is_faster(rows: Sequence[Row], times: Times, other: OnCpu) -> str:

@@ -164,6 +164,8 @@ def way_of_copy(direction: str, pinned: bool, again: bool = False) -> str:
 
 # ---- the GPUs of gpus.json -----------------------------------------------------------------------
 
+_Figures = dict[str, Any]  # of one GPU, by the names of the fields of `Gpu`
+
 
 def gpus() -> dict[str, Gpu]:
     """All GPUs, by name."""
@@ -194,7 +196,7 @@ def _gpus_and_cpu() -> dict[str, Gpu]:
     return found
 
 
-def _complete_figures(figures: dict[str, Any], known: dict[str, Gpu]) -> dict[str, Any]:
+def _complete_figures(figures: _Figures, known: dict[str, Gpu]) -> _Figures:
     """All figures of a GPU of which only published figures are known.
 
     The other figures are those of the GPU that it is `like`, which is among the known ones. Times
@@ -212,7 +214,7 @@ def _complete_figures(figures: dict[str, Any], known: dict[str, Gpu]) -> dict[st
     for way, points in base.copies.items():
         copies[way] = [_copy_by_bus(point, bus) for point in points]
     # What is published goes before what is scaled, and that before what is taken over.
-    complete: dict[str, Any] = msgspec.to_builtins(base)
+    complete: _Figures = msgspec.to_builtins(base)
     complete["kernels"] = kernels
     complete["copies"] = copies
     complete.update(published)

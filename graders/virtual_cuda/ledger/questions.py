@@ -42,6 +42,7 @@ Backwards = tuple[Backward, ...]
 Steps = tuple[OptimizerStep, ...]
 ScalerCalls = tuple[ScalerCall, ...]
 SourceLine = tuple[str, int]  # file and line
+CountPair = tuple[int, int]  # on the smaller and on the larger input
 CountedKey = TypeVar("CountedKey")
 RecordKind = TypeVar("RecordKind", bound=Record)
 
@@ -86,7 +87,10 @@ def rounds(records: Records, starts: Records) -> tuple[Part, ...]:
     """
     cuts = [_place_of_index(records, start.index) for start in starts]
     cuts.append(len(records))
-    return tuple(tuple(records[start:end]) for start, end in pairwise(cuts))
+    parts = []
+    for start, end in pairwise(cuts):
+        parts.append(tuple(records[start:end]))
+    return tuple(parts)
 
 
 def in_function(records: Records, function: str) -> Part:
@@ -290,7 +294,7 @@ def autocast_dtypes(records: Records) -> Counter[str]:
     return counts
 
 
-def grown_operations(smaller: Records, larger: Records) -> dict[str, tuple[int, int]]:
+def grown_operations(smaller: Records, larger: Records) -> dict[str, CountPair]:
     """The operations that ran more often on the larger input, with both counts.
 
     Such an operation stands in a loop over elements.
@@ -300,7 +304,7 @@ def grown_operations(smaller: Records, larger: Records) -> dict[str, tuple[int, 
     return _grown_counts(smaller_counts, larger_counts)
 
 
-def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int, int]]:
+def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, CountPair]:
     """The lines that caused more operations on the larger input, with both counts."""
     smaller_counts = per_line(operations(smaller))
     larger_counts = per_line(operations(larger))
@@ -413,7 +417,7 @@ def _names_of(operation: Operation) -> set[str]:
 
 def _grown_counts(
     smaller: Counter[CountedKey], larger: Counter[CountedKey]
-) -> dict[CountedKey, tuple[int, int]]:
+) -> dict[CountedKey, CountPair]:
     """What was counted more often in the larger of two runs, with both counts."""
     grown = {}
     for key, count in larger.items():
@@ -471,7 +475,12 @@ def forwards_on(records: Records, device: str) -> Forwards:
 
 def forwards_across_devices(records: Records) -> Forwards:
     """The top-level forward passes that met parameters or inputs on more than one device."""
-    return tuple(forward for forward in forwards(records) if len(set(forward.devices)) > 1)
+    found = []
+    for forward in forwards(records):
+        devices = set(forward.devices)
+        if len(devices) > 1:
+            found.append(forward)
+    return tuple(found)
 
 
 def forwards_under_autocast(records: Records) -> Forwards:

@@ -21,27 +21,37 @@ def short_size(count: int) -> str:
 
 def _three_digits(value: float) -> str:
     """A figure with three digits, or with all that stand before its point."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    if value < 1000:
+        return f"{value:.3g}"
+    return f"{value:.0f}"
 
 
 def duration(nanoseconds: int) -> str:
     """A time with three digits: "12.3 ms"."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if nanoseconds >= scale * 0.9995:
-            value = nanoseconds / scale
-            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+    scales = {"s": 1e9, "ms": 1e6, "µs": 1e3}
+    for unit, scale in scales.items():
+        value = nanoseconds / scale
+        if value >= 999.5:
+            return f"{value:,.0f} {unit}"
+        if value >= 0.9995:
+            return f"{value:.3g} {unit}"
     return f"{nanoseconds} ns"
 
 
 def count_phrase(count: int, one: str, several: str = "") -> str:
     """A number and what is counted: "1 wait", "64 waits"."""
-    word = one if count == 1 else several or f"{one}s"
+    if count == 1:
+        return f"1 {one}"
+    word = several or f"{one}s"
     return f"{count:,} {word}"
 
 
 def cut(text: str, width: int) -> str:
     """The text, or its beginning with an ellipsis, in so many characters."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    if len(text) <= width:
+        return text
+    beginning = text[: width - 1]
+    return f"{beginning}…"
 
 
 def printable(text: str) -> str:

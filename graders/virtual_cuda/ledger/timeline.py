@@ -176,9 +176,9 @@ def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None
     """
     if timeline.place is None:
         return None
+    wanted = (timeline.place, timeline.scenario, timeline.device)
     for other in others:
-        is_same_place = other.place == timeline.place and other.scenario == timeline.scenario
-        if is_same_place and other.device == timeline.device:
+        if (other.place, other.scenario, other.device) == wanted:
             return other
     return None
 

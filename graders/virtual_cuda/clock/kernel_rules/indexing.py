@@ -53,7 +53,9 @@ def _is_by_mask(call: KernelCall) -> bool:
 
     A mask has the shape of the tensor, or of its first dimensions.
     """
-    if len(call.inputs) < 2 or not call.first_shape or call.out is None:
+    if len(call.inputs) < 2 or call.out is None:
+        return False
+    if not call.first_shape:
         return False
     index = call.inputs[1]
     is_like_mask = index == call.first_shape[: len(index)]
@@ -62,9 +64,11 @@ def _is_by_mask(call: KernelCall) -> bool:
 
 def _takes_few_rows(call: KernelCall) -> bool:
     """True if numbers select rows, and the result is not large."""
-    if len(call.inputs) != 2 or len(call.first_shape) < 2:
+    if len(call.inputs) != 2:
         return False
-    index = call.inputs[1]
+    source, index = call.inputs
+    if len(source) < 2:
+        return False
     takes_rows = len(call.out or ()) > len(index)
     return takes_rows and call.out_elements < _MANY_ELEMENTS
 

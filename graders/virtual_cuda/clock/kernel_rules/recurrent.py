@@ -88,8 +88,10 @@ def _layers_of(call: KernelCall, backward: bool) -> list[_Layer]:
     data = call.inputs[0]
     has_steps = len(data) == 3
     weights = [shape for shape in call.inputs[1:] if len(shape) == 2]
+    input_weights = weights[::2]
+    state_weights = weights[1::2]
     layers = []
-    for input_weight, state_weight in zip(weights[::2], weights[1::2], strict=False):
+    for input_weight, state_weight in zip(input_weights, state_weights, strict=False):
         gates, hidden = state_weight
         layer = _Layer(
             steps=data[0] if has_steps else 1,
