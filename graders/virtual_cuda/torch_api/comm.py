@@ -21,7 +21,9 @@ def _device_with_index(index: int | None) -> torch.device:
     if index is not None and index < 0:
         return torch.device("cpu")
     device = find_open_device("cuda" if index is None else index)
-    return torch.device("cpu") if device is None else device.cuda
+    if device is None:
+        return torch.device("cpu")
+    return device.cuda
 
 
 def _require_on_device(words: str, index: int, tensor: Any) -> None:
@@ -48,16 +50,17 @@ def _scatter(
         raise RuntimeError("Expected at least one device to scatter to")
     if chunk_sizes is None:
         pieces = tensor.chunk(len(devices), dim)
-    else:
-        if len(chunk_sizes) != len(devices):
-            raise RuntimeError(
-                "Expected devices and chunk_sizes to be of same length, but got "
-                f"len(devices) = {len(devices)} and len(chunk_sizes) = {len(chunk_sizes)}"
-            )
+    elif len(chunk_sizes) == len(devices):
         pieces = tensor.split(list(chunk_sizes), dim)
+    else:
+        raise RuntimeError(
+            "Expected devices and chunk_sizes to be of same length, but got "
+            f"len(devices) = {len(devices)} and len(chunk_sizes) = {len(chunk_sizes)}"
+        )
     copies = []
     for piece, index in zip(pieces, devices, strict=False):
-        copies.append(piece.to(_device_with_index(index), non_blocking=True))
+        device = _device_with_index(index)
+        copies.append(piece.to(device, non_blocking=True))
     return copies
 
 
@@ -75,10 +78,11 @@ def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> An
                 f"Expected same shape except for scatter dim {dim} as the source tensor: {shape}"
             )
     sizes = [target.shape[dim] for target in out]
-    if sum(sizes) != shape[dim]:
+    total = sum(sizes)
+    if total != shape[dim]:
         raise RuntimeError(
             f"Total size for output tensors along scatter dim {dim} does not match the source "
-            f"tensor size at dim {dim}. Expected {shape[dim]}, but got total size {sum(sizes)}"
+            f"tensor size at dim {dim}. Expected {shape[dim]}, but got total size {total}"
         )
     for piece, target in zip(tensor.split(sizes, dim), out, strict=True):
         target.copy_(piece, non_blocking=True)

@@ -2,7 +2,7 @@
 
 Names that a release of torch lacks are `internals.find_internal`'s; here is what has to behave as
 it did. Where releases differ and code is needed for it, that is here as well, with the release and
-the reason.
+the reason. What a release refuses of one operator is a fact of that operator: `ops/registry.py`.
 """
 
 from __future__ import annotations

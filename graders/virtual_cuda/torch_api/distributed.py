@@ -364,6 +364,13 @@ def _record_end_of_message(work: Any, collective: _Collective) -> Any:
     return work_class(wait_and_record_end)
 
 
+def _group_from(name_or_object: Any) -> Any:
+    """The group that an operator is given by its name or as an object of C++."""
+    if isinstance(name_or_object, str):
+        return _group_named(name_or_object)
+    return dist.ProcessGroup.unbox(name_or_object)
+
+
 def _run_functional_collective(func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator of `torch.distributed._functional_collectives`.
 
@@ -373,14 +380,10 @@ def _run_functional_collective(func: Any, args: Any, kwargs: Any) -> Any:
     if "group_name" not in names:
         return args[0]  # wait_tensor
     collective = _Collective(func, args)
-    # The group is given by its name, or as an object.
+    # Run it in the group that carries inner tensors.
     position = names.index("group_name")
-    group = args[position]
-    if isinstance(group, str):
-        group = _group_named(group)
-    else:
-        group = dist.ProcessGroup.unbox(group)
-    _host_group_of(group)
+    group = _group_from(args[position])
+    _host_group_of(group)  # which registers it under its name
     collective.inner[position] = group.group_name + _HOST_SUFFIX
     # An average is a sum that is divided afterwards.
     if "reduce_op" in names:

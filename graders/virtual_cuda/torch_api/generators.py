@@ -314,6 +314,14 @@ class DefaultGenerators:
         self.following_host = False
         generator.set_state(new_state)
 
+    def get_state(self, device: Any = "cuda") -> torch.Tensor:
+        """`torch.cuda.get_rng_state`."""
+        return self._generator_on(device).get_state()
+
+    def get_states(self) -> list[torch.Tensor]:
+        """`torch.cuda.get_rng_state_all`."""
+        return [generator.get_state() for generator in self.generators]
+
     def set_states(self, new_states: Any) -> None:
         """`torch.cuda.set_rng_state_all`."""
         for index, state in enumerate(new_states):
@@ -327,8 +335,8 @@ class DefaultGenerators:
             "seed": lambda: self.seed_one(_HostGenerator().seed()),
             "seed_all": lambda: self.seed_all(_HostGenerator().seed()),
             "initial_seed": lambda: self._generator_on().initial_seed(),
-            "get_rng_state": lambda device="cuda": self._generator_on(device).get_state(),
-            "get_rng_state_all": lambda: [each.get_state() for each in self.generators],
+            "get_rng_state": self.get_state,
+            "get_rng_state_all": self.get_states,
             "set_rng_state": self.set_state,
             "set_rng_state_all": self.set_states,
             "default_generators": tuple(self.generators),

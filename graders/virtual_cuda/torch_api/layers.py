@@ -66,13 +66,17 @@ def _make_one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
     The range of the classes is not checked beforehand, which would wait; `scatter_` asserts. Raises
     RuntimeError if there is less than one class.
     """
-    if type(tensor) not in VIRTUAL or tensor.dtype is not torch.int64 or tensor.numel() == 0:
+    if type(tensor) not in VIRTUAL:
+        return original(tensor, num_classes)
+    if tensor.dtype is not torch.int64 or tensor.numel() == 0:
         return original(tensor, num_classes)
     if num_classes == -1:
-        num_classes = int(tensor.max().item()) + 1
+        largest = int(tensor.max().item())
+        num_classes = largest + 1
     if num_classes < 1:
         raise RuntimeError("num_classes should be positive")
-    blank = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+    shape = (*tensor.shape, num_classes)
+    blank = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
     return blank.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 

@@ -258,10 +258,11 @@ def _run_set_operator(func: Any, args: Any, kwargs: Any) -> Any:
     if is_host_tensor or source.device != target.device:
         raise _storage_elsewhere_error(target, source)
     device = require_open_device(target)
+    inner = target._virtual_inner
     if isinstance(source, Tensor):
-        host_set(target._virtual_inner, source._virtual_inner, *view, **kwargs)
+        host_set(inner, source._virtual_inner, *view, **kwargs)
     else:
-        host_set(target._virtual_inner, source, *view, **kwargs)
+        host_set(inner, source, *view, **kwargs)
         record_operation(str(func), device, 0)
     target._virtual_block = source._virtual_block
     update_shell(target)

@@ -150,3 +150,62 @@ def test_our_own_mistakes_are_not_blamed_on_torch() -> None:
     with pytest.raises(ImportError) as module:
         import gpudojo.no_such_module  # noqa: F401
     assert torch_lacks(attribute.value) is torch_lacks(module.value) is None
+
+
+def test_a_module_that_keeps_its_parameters_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            del self.__dict__["_buffers"]
+
+    monkeypatch.setattr(torch.nn, "Module", Module)
+    with pytest.raises(TorchUnsupported, match=r"has changed autocast and Module\._apply"):
+        compatibility.check_torch()
+
+
+# What differs between releases: each is asked for here as an older or newer release has it.
+
+
+class Settings:
+    """Stands for `torch.backends.cuda.matmul` before torch 2.9."""
+
+    allow_tf32 = True
+
+
+def test_tf32_by_its_name_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not compatibility.allows_tf32()
+    monkeypatch.setattr(torch.backends.cuda, "matmul", Settings())
+    assert compatibility.allows_tf32()
+
+
+def test_the_check_before_a_step_by_both_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        def _cuda_graph_capture_health_check(self) -> None: ...
+
+    class New(Old):
+        def _accelerator_graph_capture_health_check(self) -> None: ...
+
+    for optimizer in (Old, New):
+        monkeypatch.setattr(torch.optim, "Optimizer", optimizer)
+        own_names = [name for name in vars(optimizer) if name.endswith("health_check")]
+        assert [compatibility.name_of_capture_check()] == own_names
+
+
+def test_sparse_tensors_wait_in_the_list_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_thread: list[Any] = []
+    monkeypatch.setattr(
+        torch._utils, "_get_sparse_tensors_to_validate", lambda: of_thread, raising=False
+    )
+    assert compatibility.sparse_tensors_to_validate() is of_thread
+    monkeypatch.delattr(torch._utils, "_get_sparse_tensors_to_validate")
+    monkeypatch.setattr(torch._utils, "_sparse_tensors_to_validate", of_thread, raising=False)
+    assert compatibility.sparse_tensors_to_validate() is of_thread
+
+
+def test_without_a_work_that_calls_python_there_is_no_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    internals_of_c10d = internals.find_internal("torch._C._distributed_c10d")
+    assert compatibility.class_of_work_with_callback() is internals_of_c10d.PythonCallbackWork
+    monkeypatch.delattr(internals_of_c10d, "PythonCallbackWork")
+    assert compatibility.class_of_work_with_callback() is None
