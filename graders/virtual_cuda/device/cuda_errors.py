@@ -35,13 +35,8 @@ _MEMORY_MANAGEMENT: Final = (
 
 
 def accelerator_error(text: str) -> RuntimeError:
-    """torch's error for what CUDA itself reports, with this text.
-
-    Older releases of torch have no class of its own for it; there it is a RuntimeError.
-    """
-    error_class: Any = getattr(torch, "AcceleratorError", RuntimeError)
-    error: RuntimeError = error_class(text)
-    return error
+    """torch's error for what CUDA itself reports, with this text."""
+    return torch.AcceleratorError(text)
 
 
 def cuda_error(text: str, name: str) -> RuntimeError:
