@@ -87,7 +87,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
         exec(code, sys.modules["__main__"].__dict__)
     except SystemExit:
         raise
-    except BaseException as error:
+    except BaseException as error:  # whatever ends the script: it is shown as Python shows it
         run.failure = error
         _remove_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
@@ -227,6 +227,7 @@ class _Opening:
         self._asked = gpus, memory, gpu
 
     def __reduce__(self) -> tuple[Any, tuple[int, int | None, str | None]]:
+        """For pickle: a call that opens the device."""
         from virtual_cuda.devices import open_in_child
 
         return open_in_child, self._asked

@@ -62,6 +62,7 @@ def require_internal(path: str, feature: str) -> Any:
 
 
 def _resolve(path: str) -> Any:
+    """The object under a dotted name; raises AttributeError or ImportError without one."""
     # torch.optim takes the names of its submodules away, so modules that are loaded come first
     owner, _, name = path.rpartition(".")
     if owner in sys.modules:

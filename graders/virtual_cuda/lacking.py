@@ -14,6 +14,7 @@ class Lacking:
         self.__dict__.update(_path=path, _feature=feature)
 
     def _refuse(self) -> NoReturn:
+        """Raise TorchLacks with what is missing, and what needs it."""
         # Not imported before: `patching` is part of processes that never run code on a device.
         import torch
 

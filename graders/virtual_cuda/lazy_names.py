@@ -19,6 +19,7 @@ def find_lazily(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """
 
     def find(name: str) -> Any:
+        """Import a name, and keep it in the module."""
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         try:

@@ -36,6 +36,7 @@ UNSUPPORTED: Final = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that open a device for all tests."""
     group = parser.getgroup("virtual-cuda", "a CUDA device without a GPU")
     group.addoption(
         "--virtual-cuda",
@@ -59,18 +60,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Open the device for all tests, if that is asked for."""
     # Before any conftest.py: many ask at import whether there is a GPU.
     if early_config.known_args_namespace.virtual_cuda:
         early_config.pluginmanager.register(AllTests(early_config), "virtual-cuda-of-all-tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker, and let a warning of the device be no error."""
     config.addinivalue_line("markers", MARKER)
     # No failure where warnings are errors: on a GPU it would not be there.
     config.addinivalue_line("filterwarnings", "default:torch.compile does not compile:UserWarning")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test with the marker the fixture, also where it has no such argument."""
     # A marker that did nothing without the argument would let the test pass on the CPU, unnoticed.
     if not isinstance(item, pytest.Function) or not item.get_closest_marker(FIXTURE):
         return
@@ -163,6 +167,7 @@ class AllTests:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        """Begin each test with an empty ledger."""
         rows = self.gpu.ledger.rows
         rows.clear()  # a long run would keep millions
         assert not self.gpu.ledger.records
@@ -172,6 +177,7 @@ class AllTests:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note in the report whether the device was used, and whether it was its limit."""
         report = yield
         # Plain attributes reach xdist's controller, too.
         report.virtual_cuda_used = bool(self.gpu.ledger.rows)  # type: ignore[attr-defined]
@@ -183,6 +189,7 @@ class AllTests:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count the outcomes of tests that used the device, limits, and skips."""
         if report.skipped and isinstance(report.longrepr, tuple):
             reason = report.longrepr[2].removeprefix("Skipped: ")
             if ABOUT_A_GPU.search(reason):
@@ -195,6 +202,7 @@ class AllTests:
             self._limits[report.nodeid] = limit
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show what was counted."""
         write = terminalreporter.write_line
         terminalreporter.section("virtual CUDA")
         outcomes = sorted(self._used.items(), reverse=True)

@@ -155,6 +155,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
 
 
 def _close_observer(observer: Observer, ledger: Ledger) -> None:
+    """Stop observing, and note the peaks of memory in the ledger."""
     _open.clear()
     observer.open = False  # a thread that is still running keeps its mode
     ledger.peaks.update(observer.memory.peak_bytes())
@@ -331,12 +332,14 @@ class CudaWaits(KnownWaits):
             warnings.warn(WARNING, UserWarning, stacklevel=2)
 
     def count_or_show(self, original: Any, message: Any) -> None:
+        """Count a warning of a wait while waits are counted; show any other."""
         if self.tally.count is not None and WARNING in str(message.message):
             self.tally.count += 1
         else:
             original(message)
 
     def set_students_mode(self, debug_mode: Any) -> None:
+        """`torch.cuda.set_sync_debug_mode`: note what the student asks for."""
         self.students = sync_debug_mode(debug_mode)
 
     def patches(self) -> Iterator[Patch]:
@@ -434,6 +437,7 @@ class CudaUsage(MemoryUsage):
         return max(0, _allocated_bytes(index)["current"] - self.before[index])
 
     def note_peak(self) -> None:
+        """Note the highest use of each device so far."""
         for index in self.devices:
             peak = _allocated_bytes(index)["peak"] - self.before[index]
             self.peak[index] = max(self.peak[index], peak)
@@ -451,6 +455,7 @@ class CudaUsage(MemoryUsage):
             yield around(home, "reset_peak_memory_stats", self.reset_peaks)
 
     def reset_peaks(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        """Note the peaks, then let torch reset its own."""
         self.note_peak()
         original(*args, **kwargs)
 

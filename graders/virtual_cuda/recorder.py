@@ -56,6 +56,7 @@ class _Files(dict[str, bool | None]):
     """
 
     def __missing__(self, filename: str) -> bool:
+        """Find out whether a file is a student's, and remember it."""
         student = self[filename] = not from_library(filename)
         return student
 
@@ -310,7 +311,7 @@ class Recorder:
         self.rows.append(BackwardRow(perf_counter(), *self.backward_site))
         try:
             return run(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # of any kind: it is raised again, perhaps in other words
             better = None if self.reword is None else self.reword(error)
             if better is None:
                 raise
@@ -395,13 +396,16 @@ def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
     """
 
     def enter_region(original: Any, self: Any) -> Any:
+        """Enter a region of autocast, and note the dtype that it casts to."""
         region = original(self)
         self.__dict__.setdefault("_dojo_before", []).append(thread.autocast)
         if self.device == kind:
-            thread.autocast = str(self.fast_dtype) if self._enabled else None
+            is_enabled = getattr(self, "_enabled", True)  # True where this torch does not tell
+            thread.autocast = str(self.fast_dtype) if is_enabled else None
         return region
 
     def leave_region(original: Any, self: Any, *error: Any) -> Any:
+        """Leave a region of autocast; what was noted before it counts again."""
         thread.autocast = self.__dict__["_dojo_before"].pop()
         return original(self, *error)
 

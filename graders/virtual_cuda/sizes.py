@@ -47,6 +47,7 @@ def parse_size(size: str | int | float) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _bytes_in(text: str) -> int:
+    """The bytes that a text such as "512MiB" names; raises BadSize."""
     match = _SIZE.fullmatch(text.strip())
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
