@@ -19,6 +19,8 @@ _HOLDERS: Final = ("torch.nn.modules.module", "torch.optim.optimizer")
 _TABLES_BEGIN: Final = "_global"
 _COMPILER: Final = "torch._C._dynamo.eval_frame"  # the module that hands frames to torch's compiler
 _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
+# Python's function, which makes an enum of each answer, has around it the one that only answers.
+_handler_of: Final = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 
 
 class Leftovers:
@@ -31,7 +33,7 @@ class Leftovers:
     def remember(self) -> Callable[[], None]:
         """Return a function that puts everything back as it is now."""
         tracers = (sys.gettrace(), sys.getprofile())
-        handlers = [signal.getsignal(each) for each in _SIGNALS]
+        handlers = [_handler_of(each) for each in _SIGNALS]
         lists = [list(each) for each in self._lists]
         tables = [dict(each) for each in self._tables]
 
@@ -76,5 +78,5 @@ def _remove_tracers(tracer: Any, profiler: Any) -> None:
 def _put_back_handlers(handlers: list[Any]) -> None:
     for number, before in zip(_SIGNALS, handlers, strict=True):
         # A handler that C has set is None here, and cannot be set by Python.
-        if before is not None and signal.getsignal(number) is not before:
+        if before is not None and _handler_of(number) is not before:
             signal.signal(number, before)

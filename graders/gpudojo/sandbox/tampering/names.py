@@ -79,22 +79,30 @@ class GuardedNames:
         that are right, too.
         """
         found: list[WatchFinding] = []
-        for owner, *before in zip(self._owners, *snapshots, strict=True):
-            # All names at once: hardly ever has one of them changed.
-            if not any(_are_the_same(owner.names, each) for each in before):
-                for name in _replaced_names(owner, before):
-                    now = owner.names.get(name)
-                    if patched and patched.get((id(owner.owner), name)) is now:
-                        continue
-                    what = f"replaced {owner.label}.{name}"
-                    found.append(make_finding(kind, what, *_place_of(now)))
+        for owner, before in self._changed_owners(snapshots):
+            for name in _replaced_names(owner, before):
+                now = owner.names.get(name)
+                if patched and patched.get((id(owner.owner), name)) is now:
+                    continue
+                what = f"replaced {owner.label}.{name}"
+                found.append(make_finding(kind, what, *_place_of(now)))
         return found[:MOST_TOLD]
+
+    def _changed_owners(
+        self, snapshots: tuple[Snapshot, ...]
+    ) -> Iterator[tuple[Owner, list[dict[str, Any]]]]:
+        """The owners that are as in none of the snapshots, each with its names in these."""
+        for owner, *before in zip(self._owners, *snapshots, strict=True):
+            names = owner.names
+            for each in before:
+                if len(names) == len(each) and all(map(is_, names.values(), each.values())):
+                    break
+            else:
+                yield owner, before
 
     def put_back(self, snapshot: Snapshot) -> None:
         """Give each name the value that it had in the snapshot."""
-        for owner, before in zip(self._owners, snapshot, strict=True):
-            if _are_the_same(owner.names, before):
-                continue
+        for owner, (before,) in self._changed_owners((snapshot,)):
             for name, value in before.items():
                 is_other = owner.names.get(name, _MISSING) is not value
                 if is_other and _is_guarded(name, value):
@@ -131,10 +139,6 @@ def _module_with_classes(name: str) -> Iterator[Owner]:
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == name:
             yield Owner(f"{name}.{kind.__name__}", kind, vars(kind))
-
-
-def _are_the_same(names: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    return len(names) == len(before) and all(map(is_, names.values(), before.values()))
 
 
 def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[str]:

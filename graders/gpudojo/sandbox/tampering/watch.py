@@ -70,17 +70,15 @@ class Watch:
         Reports names in its code that lead to the grader.
         """
         self._reports.report_names(function.__code__)
-        torchs_before = self._torchs.take_snapshot()
-        own_before = self._own.take_snapshot()
         try:
             self.call(function, (), {})
         finally:
-            torchs = self._torchs.find_replaced(FindingKind.REPORTED, torchs_before)
+            torchs = self._torchs.find_replaced(FindingKind.REPORTED, self._torchs_without_device)
             self._replaced_by_file += torchs
-            for finding in self._own.find_replaced(FindingKind.FORGED, own_before):
+            own = self._own.find_replaced(FindingKind.FORGED, self._own_without_device)
+            for finding in own:
                 self._reports.report(finding)
-            self._torchs.put_back(torchs_before)
-            self._own.put_back(own_before)
+            self._put_back_names()
             self._reports.put_back_functions()
 
     def take_replaced(self) -> list[WatchFinding]:
@@ -104,7 +102,11 @@ class Watch:
         )
         if torchs or own:
             self._undo_patches()
-            self._torchs.put_back(self._torchs_without_device)
-            self._own.put_back(self._own_without_device)
+            self._put_back_names()
         self._reports.put_back_functions()
         return [*self._libraries.findings(), *torchs, *own]
+
+    def _put_back_names(self) -> None:
+        """Give every guarded name the value that it has without a device."""
+        self._torchs.put_back(self._torchs_without_device)
+        self._own.put_back(self._own_without_device)
