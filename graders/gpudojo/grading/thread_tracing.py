@@ -15,9 +15,10 @@ from virtual_cuda.hooks import from_library
 
 # Each is called for every line, outside of libraries, that a traced thread executes.
 tracing: Final[list[Callable[[types.FrameType], None]]] = []
-# The threads in which a tracer was set or removed, one entry for each time. Only the sandbox, which
-# calls `trace_threads`, keeps it; what `trace_threads` itself sets is not in it.
+# The threads in which a tracer was set or removed, one entry for each time. Only the sandbox keeps
+# it; what `trace_threads` itself sets is not in it.
 changed_tracers: Final[list[int]] = []
+_beginning: Final[set[int]] = set()  # threads in which our own tracer is being set
 
 
 def is_students_code(code: types.CodeType) -> bool:
@@ -41,11 +42,18 @@ def _makes_named_tuple(code: types.CodeType) -> bool:
     return same_steps and code.co_consts == sample.co_consts
 
 
+def note_tracer() -> None:
+    """Note that a tracer is being set or removed in this thread, unless it is our own."""
+    thread = _thread.get_ident()
+    if thread not in _beginning:
+        changed_tracers.append(thread)
+
+
 def trace_threads() -> None:
     """Have what is in `tracing` called for the lines of all threads that start from now on.
 
-    From now on `changed_tracers` is kept, too. Replaces the functions of `_thread` that start
-    threads, and `threading`'s copies of them, for as long as the process lives: for the sandbox.
+    Replaces the functions of `_thread` that start threads, and `threading`'s copies of them, for as
+    long as the process lives: for the sandbox.
     """
     every = tracing
     trace = sys.settrace
@@ -60,18 +68,12 @@ def trace_threads() -> None:
     def trace_call(frame: types.FrameType, event: str, value: Any) -> Any:
         return trace_line if is_students_code(frame.f_code) else None
 
-    beginning: set[int] = set()  # threads in which our own tracer is being set
     own_thread = _thread.get_ident
-    note_change = changed_tracers.append
 
     def begin() -> None:
-        beginning.add(own_thread())
+        _beginning.add(own_thread())
         trace(trace_call)
-        beginning.discard(own_thread())
-
-    def note_tracer(event: str, args: tuple[Any, ...]) -> None:
-        if event == "sys.settrace" and own_thread() not in beginning:
-            note_change(own_thread())
+        _beginning.discard(own_thread())
 
     def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         begin()
@@ -86,7 +88,6 @@ def trace_threads() -> None:
 
         return start_with_tracing
 
-    sys.addaudithook(note_tracer)
     for name in [name for name in vars(_thread) if name.startswith("start_")]:
         start = getattr(_thread, name)
         for owner, known in ((_thread, name), (threading, f"_{name}")):

@@ -107,11 +107,11 @@ class _LineCounter:
 
     def enter_frame(self, frame: FrameType, event: str, value: Any) -> Any:
         """Count the first line of a function; returns what counts the others."""
-        name = frame.f_code.co_filename
-        if name == self.path:
-            self.lines.codes.add(frame.f_code)
+        code = frame.f_code
+        if code.co_filename == self.path:
+            self.lines.codes.add(code)
             return self._count_own_line(frame, "line", value)
-        if not is_students_code(frame.f_code):
+        if not is_students_code(code):
             return None
         return self._count_other_line(frame, "line", value)
 

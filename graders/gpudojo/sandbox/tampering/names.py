@@ -7,13 +7,16 @@ true. Names of the grader itself are replaced by nobody who only solves exercise
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import is_
 from typing import Any, Final, NamedTuple
 
+from virtual_cuda.errors import TorchUnsupported
 from virtual_cuda.hooks import from_library
 
 from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding, make_finding
@@ -48,9 +51,6 @@ FREE: Final = frozenset(
 _MISSING: Final = object()
 MOST_TOLD: Final = 4  # replaced names, at once
 
-Snapshot = list[dict[str, Any]]  # the names and values of each owner
-Patched = Mapping[tuple[int, str], Any]  # by the identity of an owner and a name: the value
-
 
 class Owner(NamedTuple):
     """A module or class whose names are guarded."""
@@ -60,29 +60,46 @@ class Owner(NamedTuple):
     names: Mapping[str, Any]  # as they are now, whenever somebody looks
 
 
+class Snapshot(NamedTuple):
+    """All names of some modules and classes with their values, as they once were."""
+
+    names: list[dict[str, Any]]  # of each owner
+    values: list[Any]  # of all owners, one after another
+
+
 class GuardedNames:
     """Finds names with new values in some modules and classes, and puts them back."""
 
     def __init__(self, owners: Iterable[Owner]) -> None:
         self._owners = list(owners)
+        self._values = [each.names.values() for each in self._owners]  # always the latest
 
     def take_snapshot(self) -> Snapshot:
         """All names with their values, as they are now."""
-        return [dict(each.names) for each in self._owners]
+        names = [dict(each.names) for each in self._owners]
+        return Snapshot(names, list(chain.from_iterable(self._values)))
+
+    def _is_as_now(self, snapshot: Snapshot) -> bool:
+        """True if all values are those of the snapshot, data too: then nothing was replaced."""
+        if sum(map(len, self._values)) != len(snapshot.values):
+            return False
+        return all(map(is_, chain.from_iterable(self._values), snapshot.values))
 
     def find_replaced(
-        self, kind: FindingKind, *snapshots: Snapshot, patched: Patched | None = None
+        self, kind: FindingKind, *snapshots: Snapshot, patches: Sequence[Any] = ()
     ) -> list[WatchFinding]:
         """Names with a value which they had in none of the snapshots, some of them, as findings.
 
-        The place is that of the function which took the place of another. `patched` has values
-        that are right, too.
+        The place is that of the function which took the place of another. `patches` are those of
+        a device, which are right, too.
         """
         found: list[WatchFinding] = []
+        if any(self._is_as_now(each) for each in snapshots):
+            return found
         for owner, before in self._changed_owners(snapshots):
             for name in _replaced_names(owner, before):
                 now = owner.names.get(name)
-                if patched and patched.get((id(owner.owner), name)) is now:
+                if _is_patch(patches, owner, name):
                     continue
                 what = f"replaced {owner.label}.{name}"
                 found.append(make_finding(kind, what, *_place_of(now)))
@@ -92,16 +109,18 @@ class GuardedNames:
         self, snapshots: tuple[Snapshot, ...]
     ) -> Iterator[tuple[Owner, list[dict[str, Any]]]]:
         """The owners that are as in none of the snapshots, each with its names in these."""
-        for owner, *before in zip(self._owners, *snapshots, strict=True):
-            names = owner.names
+        for owner, *before in zip(self._owners, *(each.names for each in snapshots), strict=True):
+            values = owner.names.values()
             for each in before:
-                if len(names) == len(each) and all(map(is_, names.values(), each.values())):
+                if len(values) == len(each) and all(map(is_, values, each.values())):
                     break
             else:
                 yield owner, before
 
     def put_back(self, snapshot: Snapshot) -> None:
         """Give each name the value that it had in the snapshot."""
+        if self._is_as_now(snapshot):
+            return
         for owner, (before,) in self._changed_owners((snapshot,)):
             for name, value in before.items():
                 is_other = owner.names.get(name, _MISSING) is not value
@@ -135,6 +154,10 @@ def owners_in_packages(packages: tuple[str, ...]) -> Iterator[Owner]:
 def _module_with_classes(name: str) -> Iterator[Owner]:
     """A module, and the classes that it defines."""
     module = importlib.import_module(name)
+    for public_name in getattr(module, "__all__", ()):
+        # Some are loaded when they are first used; what this torch lacks cannot be.
+        with contextlib.suppress(AttributeError, ImportError, TorchUnsupported):
+            getattr(module, public_name)
     yield Owner(name, module, vars(module))
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == name:
@@ -154,6 +177,14 @@ def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[str]:
         if is_guarded and not _is_torchs_own(now, name):
             found.append(name)
     return [*found, *_names_that_hide(owner, known)]
+
+
+def _is_patch(patches: Sequence[Any], owner: Owner, name: str) -> bool:
+    """True if one of the patches gave this name its value."""
+    for patch in reversed(patches):  # the latest is in force
+        if patch.owner is owner.owner and patch.name == name:
+            return patch.put is owner.names.get(name)
+    return False
 
 
 def _is_guarded(name: str, value: Any) -> bool:

@@ -92,7 +92,7 @@ class Reports:
         self._busy: set[int] = set()  # threads in the hook, which raises events itself
         # Functions that were given other code, with what they had before.
         self.changed_functions: list[tuple[FunctionType, str, Any]] = []
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._make_hook())
 
     def tell_to(self, tell: Tell) -> None:
         """Report by `tell` from now on; what was done before is not reported."""
@@ -107,20 +107,32 @@ class Reports:
             setattr(function, part, before)
         self._tell = tell
 
-    def _hear(self, name: str, args: tuple[Any, ...]) -> None:
-        """Is called by Python for every audit event."""
-        judge = _JUDGES.get(name)
-        if judge is None or self._tell is None:
-            return
-        if name == "object.__getattr__" and args[1] not in TO_FRAMES:
-            return  # torch asks functions for their code all the time
+    def _make_hook(self) -> Callable[[str, tuple[Any, ...]], None]:
+        """The function that Python calls for every audit event: hardly any is judged."""
+        judge_event = self._judge_event
+
+        # No method: Python asks a hook for an attribute before each call, and a method takes long
+        # to answer.
+        def hear(name: str, args: tuple[Any, ...]) -> None:
+            if name not in _JUDGES:
+                return
+            if name == "object.__getattr__" and args[1] not in TO_FRAMES:
+                return  # torch asks functions for their code all the time
+            if name == "sys.settrace":
+                thread_tracing.note_tracer()
+            judge_event(name, args)
+
+        return hear
+
+    def _judge_event(self, name: str, args: tuple[Any, ...]) -> None:
+        """Report an event where student code is what raised it."""
         thread = get_ident()
-        if thread in self._busy:
+        if self._tell is None or thread in self._busy:
             return
         self._busy.add(thread)
         try:
             # By far the most are our own, which want a line for the ledger: these end here.
-            caller: FrameType | None = sys._getframe(1)
+            caller: FrameType | None = sys._getframe(2)
             if name.startswith(FOR_SOMEBODY):
                 wanted = str(args[0]) if name == "import" else name
                 caller = _frame_that_wants(wanted, caller)
@@ -130,7 +142,7 @@ class Reports:
             if is_librarys and name in HANDED_ON:
                 self._report_handed_on(AuditEvent(name, args, caller))
             elif not is_librarys or name in BY_PROBES:
-                for finding in judge(self, AuditEvent(name, args, caller)):
+                for finding in _JUDGES[name](self, AuditEvent(name, args, caller)):
                     self.report(finding)
         finally:
             self._busy.discard(thread)

@@ -8,6 +8,7 @@ from typing import Any
 from virtual_cuda import open_device
 from virtual_cuda.hooks import patches_in_force
 
+from gpudojo.grading.student_code import run_students_code_by
 from gpudojo.model.catalogue import registered_days
 from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding
 from gpudojo.sandbox.tampering.leftovers import Leftovers
@@ -26,10 +27,11 @@ class Watch:
     """Watches student code in this process and in all that are forked from it."""
 
     def __init__(self, undo_patches: Callable[[], None]) -> None:
-        """Remember everything as it is now, before student code runs.
+        """Remember everything as it is now, and run code of submissions from now on.
 
         `undo_patches` gives torch its own names back that an open device has patched.
         """
+        run_students_code_by(self)
         days = [each.package.partition(".")[0] for each in registered_days().values()]
         packages = tuple({*OWN_PACKAGES, *days})
         self._undo_patches = undo_patches
@@ -89,13 +91,12 @@ class Watch:
 
     def end_function(self) -> list[WatchFinding]:
         """What calls of a function have replaced. Everything is put back."""
-        # Where torch's settings changed meanwhile, the device has made new patches.
-        patched = {(id(each.owner), each.name): each.put for each in patches_in_force()}
         torchs = self._torchs.find_replaced(
             FindingKind.UNMEASURED,
             self._torchs_with_device,
             self._torchs_without_device,
-            patched=patched,
+            # Where torch's settings changed meanwhile, the device has made new ones.
+            patches=patches_in_force(),
         )
         own = self._own.find_replaced(
             FindingKind.FORGED, self._own_with_device, self._own_without_device
