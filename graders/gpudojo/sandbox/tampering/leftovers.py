@@ -19,8 +19,9 @@ _HOLDERS: Final = ("torch.nn.modules.module", "torch.optim.optimizer")
 _TABLES_BEGIN: Final = "_global"
 _COMPILER: Final = "torch._C._dynamo.eval_frame"  # the module that hands frames to torch's compiler
 _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
-# Python's function, which makes an enum of each answer, has around it the one that only answers.
-_handler_of: Final = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+# CPython's own function, where there is one: `signal.getsignal` tries to make an enum of each
+# handler, which takes ten times as long.
+_handler_of: Final = sys.modules.get("_signal", signal).getsignal
 
 
 class Leftovers:
