@@ -12,8 +12,8 @@ import importlib
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from operator import is_
+from itertools import chain, compress
+from operator import is_, is_not
 from typing import Any, Final, NamedTuple
 
 from virtual_cuda.errors import TorchUnsupported
@@ -80,10 +80,11 @@ class GuardedNames:
         return Snapshot(names, list(chain.from_iterable(self._values)))
 
     def _is_as_now(self, snapshot: Snapshot) -> bool:
-        """True if all values are those of the snapshot, data too: then nothing was replaced."""
+        """True if nothing but data has changed since the snapshot: then no name was replaced."""
         if sum(map(len, self._values)) != len(snapshot.values):
             return False
-        return all(map(is_, chain.from_iterable(self._values), snapshot.values))
+        has_changed = map(is_not, chain.from_iterable(self._values), snapshot.values)
+        return not any(map(_is_code, compress(snapshot.values, has_changed)))
 
     def find_replaced(
         self, kind: FindingKind, *snapshots: Snapshot, patches: Sequence[Any] = ()
@@ -189,8 +190,11 @@ def _is_patch(patches: Sequence[Any], owner: Owner, name: str) -> bool:
 
 def _is_guarded(name: str, value: Any) -> bool:
     """True if nobody may give this name another value than this one: code, and no data."""
-    is_code = callable(value) or hasattr(type(value), "__get__")
-    return is_code and name not in FREE
+    return _is_code(value) and name not in FREE
+
+
+def _is_code(value: Any) -> bool:
+    return callable(value) or hasattr(type(value), "__get__")
 
 
 def _names_that_hide(owner: Owner, known: Iterable[str]) -> set[str]:

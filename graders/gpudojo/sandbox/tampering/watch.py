@@ -67,7 +67,7 @@ class Watch:
             put_back()
 
     def run_file(self, function: Callable[[], Any]) -> None:
-        """Run a student's file, and put back the names that it replaces. Raises what it raises.
+        """Run a student's file, and put back what it replaces of torch. Raises what it raises.
 
         Reports names in its code that lead to the grader.
         """
@@ -75,12 +75,10 @@ class Watch:
         try:
             self.call(function, (), {})
         finally:
-            torchs = self._torchs.find_replaced(FindingKind.REPORTED, self._torchs_without_device)
-            self._replaced_by_file += torchs
-            own = self._own.find_replaced(FindingKind.FORGED, self._own_without_device)
-            for finding in own:
-                self._reports.report(finding)
-            self._put_back_names()
+            replaced = self._torchs.find_replaced(FindingKind.REPORTED, self._torchs_without_device)
+            self._replaced_by_file += replaced
+            if replaced:
+                self._torchs.put_back(self._torchs_without_device)
             self._reports.put_back_functions()
 
     def take_replaced(self) -> list[WatchFinding]:
@@ -90,7 +88,10 @@ class Watch:
         return replaced
 
     def end_function(self) -> list[WatchFinding]:
-        """What calls of a function have replaced. Everything is put back."""
+        """What calls of a function have replaced. Everything is put back.
+
+        What its file has replaced of the grader is told here, too, after its first function.
+        """
         torchs = self._torchs.find_replaced(
             FindingKind.UNMEASURED,
             self._torchs_with_device,
@@ -103,11 +104,7 @@ class Watch:
         )
         if torchs or own:
             self._undo_patches()
-            self._put_back_names()
+            self._torchs.put_back(self._torchs_without_device)
+            self._own.put_back(self._own_without_device)
         self._reports.put_back_functions()
         return [*self._libraries.findings(), *torchs, *own]
-
-    def _put_back_names(self) -> None:
-        """Give every guarded name the value that it has without a device."""
-        self._torchs.put_back(self._torchs_without_device)
-        self._own.put_back(self._own_without_device)
