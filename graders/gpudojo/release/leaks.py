@@ -53,6 +53,7 @@ class Leak:
     text: str
 
     def __str__(self) -> str:
+        """Say where which line of a solution can be read."""
         where = f"line {self.line} of the solution in {self.reference}"
         return f"{self.path} shows {where}: {self.text}"
 
@@ -83,7 +84,8 @@ def find_leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
         for inner_path, text in texts_in(path, data):
             # The grader's code, the day's, and its hints.
             in_grader = ".whl: " in inner_path and inner_path.endswith((".py", ".toml"))
-            for secret in _visible_secrets(text, secrets, in_grader):
+            visible = _visible_secrets(text, secrets, in_grader)
+            for secret in visible:
                 leak = Leak(inner_path, secret.reference, secret.line, secret.text)
                 found.append(leak)
     return found
@@ -95,26 +97,43 @@ def secrets_of(reference: Path) -> Secrets:
     What stands in the stubs, too, is no secret.
     """
     stubs = "\n".join(stubs_of_day(reference).values())
-    lines_of_stubs = set(_squeezed_lines(stubs))
-    squeezed_stubs = without_white_space(stubs)
     secrets = Secrets([], [])
     for path in sorted(reference.glob("*.py")):
         source = path.read_text(encoding="utf-8")
-        for number, text in telling_lines(source):
-            squeezed = without_white_space(_without_comment(text))
-            long_enough = len(squeezed) >= SHORTEST_TELLING_LINE * 3 // 4
-            if long_enough and squeezed not in squeezed_stubs:
-                idiom = len(squeezed) < SHORTEST_IN_GRADER or is_idiom(text)
-                secrets.lines.append(Secret(path.name, number, text, squeezed, idiom))
-        for block in solution_blocks(source):
-            if not block:
-                continue
-            lines = _squeezed_lines("\n".join(line.text for line in block))
-            squeezed = "\n".join(lines)
-            if len(squeezed) >= SHORTEST_TELLING_LINE and not set(lines) <= lines_of_stubs:
-                first = next(line.text.strip() for line in block if line.text.strip())
-                secrets.blocks.append(Secret(path.name, block[0].number, first, f"\n{squeezed}\n"))
+        secrets.lines.extend(_secret_lines(path.name, source, stubs))
+        secrets.blocks.extend(_secret_blocks(path.name, source, stubs))
     return secrets
+
+
+def _secret_lines(reference: str, source: str, stubs: str) -> Iterator[Secret]:
+    """Yield the lines of a reference that would give something away.
+
+    Those that stand in a text of all stubs are left out.
+    """
+    squeezed_stubs = without_white_space(stubs)
+    shortest = SHORTEST_TELLING_LINE * 3 // 4
+    for number, text in telling_lines(source):
+        squeezed = without_white_space(_without_comment(text))
+        if len(squeezed) < shortest or squeezed in squeezed_stubs:
+            continue
+        idiom = len(squeezed) < SHORTEST_IN_GRADER or is_idiom(text)
+        yield Secret(reference, number, text, squeezed, idiom)
+
+
+def _secret_blocks(reference: str, source: str, stubs: str) -> Iterator[Secret]:
+    """Yield the solutions of a reference, each as a whole.
+
+    Those of which every line stands in a text of all stubs are left out.
+    """
+    lines_of_stubs = set(_squeezed_lines(stubs))
+    for block in solution_blocks(source):
+        texts = [line.text for line in block if line.text.strip()]
+        lines = _squeezed_lines("\n".join(texts))
+        squeezed = "\n".join(lines)
+        if len(squeezed) < SHORTEST_TELLING_LINE or lines_of_stubs.issuperset(lines):
+            continue
+        first = texts[0].strip()
+        yield Secret(reference, block[0].number, first, f"\n{squeezed}\n")
 
 
 def _visible_secrets(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
@@ -136,33 +155,46 @@ def _secrets_in(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
     squeezed = without_white_space(text)
     found = []
     for secret in secrets.lines:
-        if secret.squeezed in squeezed and not (in_grader and secret.idiom):
+        is_allowed = in_grader and secret.idiom
+        if secret.squeezed in squeezed and not is_allowed:
             found.append(secret)
-    lines = "\n".join(["", *_squeezed_lines(text), ""])
-    joined = lines.replace("\n", "")
+    lines = _squeezed_lines(text)
+    with_line_ends = "\n".join(["", *lines, ""])
+    without_line_ends = "".join(lines)
     for secret in secrets.blocks:
         # A long solution counts wherever it begins; a short one only between line ends, as it
         # may be part of anything.
-        is_long = len(secret.squeezed) >= LONG_SOLUTION
-        if secret.squeezed in lines or (is_long and secret.squeezed.replace("\n", "") in joined):
+        is_found = secret.squeezed in with_line_ends
+        if len(secret.squeezed) >= LONG_SOLUTION:
+            on_one_line = secret.squeezed.replace("\n", "")
+            is_found |= on_one_line in without_line_ends
+        if is_found:
             found.append(secret)
     return found
 
 
 def texts_in(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield a file's text, and that of everything packed into it, with the paths."""
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    """Yield a file's text, and that of everything packed into it, with the paths.
+
+    `depth` counts the archives around it.
+    """
+    encoding = "utf-8"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "utf-16"
     yield path, data.decode(encoding, errors="replace")
     if path.endswith((".ipynb", ".json")):
-        yield path, "\n".join(_strings_of_json(data.decode("utf-8", "replace")))
+        strings = _strings_of_json(data.decode("utf-8", "replace"))
+        yield path, "\n".join(strings)
     elif path.endswith(".py"):
         yield path, _strings_of_python(data)
     if depth >= DEEPEST:
         return
-    if zipfile.is_zipfile(io.BytesIO(data)):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    file = io.BytesIO(data)
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
             for member in sorted(archive.namelist()):
-                yield from texts_in(f"{path}: {member}", archive.read(member), depth + 1)
+                inner = archive.read(member)
+                yield from texts_in(f"{path}: {member}", inner, depth + 1)
     for inner in decompressed_parts(data):
         yield from texts_in(path, inner, depth + 1)
 
@@ -223,7 +255,9 @@ def _squeezed_lines(text: str) -> list[str]:
 def _without_comment(line: str) -> str:
     """Return a line without the comment behind its code; one that is all comment stays."""
     code, _, _ = line.partition("  #")
-    return code if code.strip() else line
+    if not code.strip():
+        return line
+    return code
 
 
 @functools.lru_cache(1000)  # several bundles of one run hold the same files

@@ -39,10 +39,12 @@ def notebooks_of_day(root: Path, day: str, package: str | None = None) -> dict[s
     notebooks = {}
     for stem, sections in sections_by_stem.items():
         cells = _cells_of_exercise(day, stem, sections, package)
-        notebooks[f"{FOLDER}/{day}/{stem}.ipynb"] = _encode_notebook(cells)
+        path_of_notebook = f"{FOLDER}/{day}/{stem}.ipynb"
+        notebooks[path_of_notebook] = _encode_notebook(cells)
     if sections_by_stem:
         cells = _cells_of_day(day, sections_by_stem, package)
-        notebooks[f"{FOLDER}/{day}/{day}.ipynb"] = _encode_notebook(cells)
+        path_of_notebook = f"{FOLDER}/{day}/{day}.ipynb"
+        notebooks[path_of_notebook] = _encode_notebook(cells)
     return notebooks
 
 
@@ -63,7 +65,8 @@ def _cells_of_exercise(
     """Yield the cells of an exercise's own notebook."""
     prefix = _prefix_of(stem)
     title, *others = sections
-    yield _markdown_cell(f"{prefix}-title", title_text(title.text, stem))
+    text = title_text(title.text, stem)
+    yield _markdown_cell(f"{prefix}-title", text)
     yield _code_cell(f"{prefix}-opening", _opening_code(package))
     yield from _cells_below_title(day, stem, others)
 
@@ -72,31 +75,37 @@ def _cells_of_day(
     day: str, sections_by_stem: dict[str, list[Section]], package: str | None
 ) -> Iterator[Cell]:
     """Yield the cells of the notebook with all exercises, after a table of them."""
-    titles = {stem: sections[0].text for stem, sections in sections_by_stem.items()}
-    table = _table_of_exercises(day, titles)
+    docstrings = {}
+    for stem, sections in sections_by_stem.items():
+        docstrings[stem] = sections[0].text
+    table = _table_of_exercises(day, docstrings)
     yield _markdown_cell(f"{day}-title", table)
     yield _code_cell(f"{day}-opening", _opening_code(package))
-    for stem, sections in sections_by_stem.items():
+    for stem, (title, *others) in sections_by_stem.items():
         prefix = _prefix_of(stem)
-        text = title_text(titles[stem], stem, level=2)
+        text = title_text(title.text, stem, level=2)
         yield _markdown_cell(f"{prefix}-title", text)
-        yield from _cells_below_title(day, stem, sections[1:])
+        yield from _cells_below_title(day, stem, others)
     yield _markdown_cell(f"{day}-everything-text", EVERYTHING)
     yield _code_cell(f"{day}-everything", "check()")
 
 
-def _table_of_exercises(day: str, titles: dict[str, str]) -> str:
+def _table_of_exercises(day: str, docstrings: dict[str, str]) -> str:
     """Return the title of a day, and a table of its exercises with their points.
 
-    `titles` are the docstrings of the exercises' files, by stem.
+    `docstrings` are those of the exercises' files, by stem; the first line is the title.
     """
-    points_of = {exercise.stem: exercise.points for exercise in catalogue.exercises_of(day)}
-    lines = [f"# {catalogue.day_title(day)}", "", "| exercise | points |", "| --- | ---: |"]
-    for stem, title in titles.items():
+    points = {}
+    for exercise in catalogue.exercises_of(day):
+        points[exercise.stem] = exercise.points
+    title_of_day = catalogue.day_title(day)
+    lines = [f"# {title_of_day}", "", "| exercise | points |", "| --- | ---: |"]
+    for stem, docstring in docstrings.items():
         number = _prefix_of(stem)
-        heading = title.splitlines()[0].removesuffix(".")
-        points = points_of.get(stem, "")
-        lines.append(f"| {number} {heading} | {points} |")
+        first_line = docstring.splitlines()[0]
+        title = first_line.removesuffix(".")
+        worth = points.get(stem, "")
+        lines.append(f"| {number} {title} | {worth} |")
     return "\n".join(lines)
 
 
@@ -107,22 +116,27 @@ def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iter
     if lesson:
         source = lesson.read_text(encoding="utf-8")
         text = lesson_text(source, folded=True)
-        below_title = text.partition("\n")[2]
+        _, _, below_title = text.partition("\n")
         with_lower_headings = re.sub(r"(?m)^## ", "### ", below_title)
         yield _markdown_cell(f"{prefix}-lesson", with_lower_headings)
-    given = 0
+    given = 0  # how many sections of given code there were
     for section in sections:
         if isinstance(section, Task):
-            name = f"{prefix}-{section.name}"
-            text = task_text(section)
-            yield _markdown_cell(f"{name}-text", text)
-            yield _code_cell(name, section.code)
-            yield _code_cell(f"{name}-check", f"check({section.name})")
+            yield from _cells_of_task(prefix, section)
         elif section.demo:
             yield _code_cell(f"{prefix}-demo", section.code)
         else:
             given += 1
             yield _code_cell(f"{prefix}-given-{given}", section.code)
+
+
+def _cells_of_task(prefix: str, task: Task) -> Iterator[Cell]:
+    """Yield the contract of a task, its stub, and the cell that checks it."""
+    name = f"{prefix}-{task.name}"
+    text = task_text(task)
+    yield _markdown_cell(f"{name}-text", text)
+    yield _code_cell(name, task.code)
+    yield _code_cell(f"{name}-check", f"check({task.name})")
 
 
 def _opening_code(package: str | None) -> str:

@@ -51,14 +51,15 @@ def record_evidence(reference: Path, day: str, seeds: Sequence[int] = PUBLIC_SEE
 
     Raises CannotRelease where they cannot be run or do not pass.
     """
-    paths = [str(GRADERS)]
-    if os.environ.get("PYTHONPATH"):
-        paths.append(os.environ["PYTHONPATH"])
+    python_path = str(GRADERS)
+    path_before = os.environ.get("PYTHONPATH")
+    if path_before:
+        python_path += f"{os.pathsep}{path_before}"
     environment = os.environ | {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": python_path,
     }
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "evidence"
@@ -87,12 +88,13 @@ def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEv
             key = f"{exercise.stem}::{function.name}"
             signatures[key] = solution.signature_of(exercise, function)
             for seed in seeds:
-                on_virtual = _observe_reference(exercise, function, solution, "virtual", seed)
-                on_cpu = _observe_reference(exercise, function, solution, "cpu", seed)
-                seen_on = {"virtual": on_virtual, "cpu": _only_of_bench(function, on_cpu)}
-                for bench, seen in seen_on.items():
-                    if seen.observations:
-                        evidence[f"{seed}/{bench}/{key}"] = compress_evidence(seen)
+                seen = _observe_reference(exercise, function, solution, "virtual", seed)
+                if seen.observations:
+                    evidence[f"{seed}/virtual/{key}"] = compress_evidence(seen)
+                seen = _observe_reference(exercise, function, solution, "cpu", seed)
+                seen = _only_of_bench(function, seen)
+                if seen.observations:
+                    evidence[f"{seed}/cpu/{key}"] = compress_evidence(seen)
             calls = _timelines_of_calls(exercise, function, solution)
             if calls:
                 timelines[key] = compress_evidence(calls)
@@ -101,11 +103,10 @@ def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEv
 
 def _only_of_bench(function: Function, evidence: Evidence) -> Evidence:
     """Return what probes saw that run on the chosen device: all others see the virtual one."""
-    names = {probe.name for probe in function.probes if probe.machine == "bench"}
     observations = {}
-    for name, seen in evidence.observations.items():
-        if name in names:
-            observations[name] = seen
+    for probe in function.probes:
+        if probe.machine == "bench" and probe.name in evidence.observations:
+            observations[probe.name] = evidence.observations[probe.name]
     return msgspec.structs.replace(evidence, observations=observations)
 
 
@@ -152,11 +153,13 @@ def _without_times(function: Function, evidence: Evidence) -> Evidence:
     """Return the evidence without what this machine's clock says."""
     observations = dict(evidence.observations)
     for probe in function.probes:
-        if probe.return_type is Race:
-            seen = observations[probe.name]
-            race = convert_facts(seen.facts, Race)
-            without_times = msgspec.structs.replace(race, student=0.0, loop=0.0)
-            observations[probe.name] = Observation(seen.status, plain_facts(without_times))
+        if probe.return_type is not Race:
+            continue
+        seen = observations[probe.name]
+        race = convert_facts(seen.facts, Race)
+        without_times = msgspec.structs.replace(race, student=0.0, loop=0.0)
+        facts = plain_facts(without_times)
+        observations[probe.name] = Observation(seen.status, facts)
     return msgspec.structs.replace(evidence, observations=observations)
 
 

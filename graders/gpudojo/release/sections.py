@@ -57,7 +57,8 @@ def split_into_sections(path: Path) -> list[Section]:
         tasks = names_of_tasks(source)
         tree = ast.parse(stub)
     except SyntaxError as error:
-        raise BadMarkers(str(path), error.lineno or 1, f"this is not Python: {error.msg}") from None
+        reason = f"this is not Python: {error.msg}"
+        raise BadMarkers(str(path), error.lineno or 1, reason) from None
     title = ast.get_docstring(tree)
     statements = tree.body
     splitter = _SectionSplitter(stub.splitlines(), tasks)
@@ -79,6 +80,7 @@ class _SectionSplitter:
     """
 
     def __init__(self, lines: list[str], tasks: Collection[str]) -> None:
+        """Begin at the first line, without any section."""
         self.sections: list[Section] = []
         self._lines = lines
         self._tasks = tasks
@@ -103,8 +105,8 @@ class _SectionSplitter:
             self.sections.append(task)
         elif is_demo(statement):
             self._end_given_code()
-            demo = "\n".join(_without_blank_ends(above) + code)
-            self.sections.append(Section(demo, demo=True))
+            lines = _without_blank_ends(above) + code
+            self.sections.append(Section("\n".join(lines), demo=True))
         else:
             self._given += above + code
 
@@ -153,15 +155,24 @@ def _make_task(statement: ast.stmt, name: str, above: list[str], code: list[str]
     `above` are the lines between the statement before and the code.
     """
     if not isinstance(statement, ast.FunctionDef):
-        words = []
-        for line in above:
-            if line.strip():
-                words.append(line.strip().lstrip("# "))
-        return Task("\n".join(code), " ".join(words), name=name)
+        comment = _text_of_comment(above)
+        return Task("\n".join(code), comment, name=name)
     parameters = ast.unparse(statement.args)
+    signature = f"{name}({parameters})"
     contract = ast.get_docstring(statement) or ""
-    code = _without_blank_ends(above) + _with_short_docstring(statement, code)
-    return Task("\n".join(code), contract, name=name, signature=f"{name}({parameters})")
+    lines = _without_blank_ends(above)
+    lines += _with_short_docstring(statement, code)
+    return Task("\n".join(lines), contract, name=name, signature=signature)
+
+
+def _text_of_comment(lines: list[str]) -> str:
+    """Return the text of comment lines, without their signs and line breaks."""
+    pieces = []
+    for line in lines:
+        text = line.strip()
+        if text:
+            pieces.append(text.lstrip("# "))
+    return " ".join(pieces)
 
 
 def _with_short_docstring(function: ast.FunctionDef, code: list[str]) -> list[str]:
@@ -171,11 +182,8 @@ def _with_short_docstring(function: ast.FunctionDef, code: list[str]) -> list[st
     nothing, and then the docstring stays.
     """
     docstring = function.body[0]
-    match docstring:
-        case ast.Expr(value=ast.Constant()):
-            pass
-        case _:
-            return code
+    if not isinstance(docstring, ast.Expr) or not isinstance(docstring.value, ast.Constant):
+        return code
     # Its places among the lines of the code.
     first_line_of_code = (function.end_lineno or 0) - len(code) + 1
     first = docstring.lineno - first_line_of_code
@@ -188,7 +196,8 @@ def _with_short_docstring(function: ast.FunctionDef, code: list[str]) -> list[st
 
 def _without_blank_ends(lines: list[str]) -> list[str]:
     """Return the lines without empty ones at the beginning and the end."""
-    return "\n".join(lines).strip("\n").splitlines()
+    text = "\n".join(lines)
+    return text.strip("\n").splitlines()
 
 
 def _name_bound_by(statement: ast.stmt) -> str:
@@ -204,13 +213,18 @@ def _name_bound_by(statement: ast.stmt) -> str:
 
 
 def title_text(docstring: str, stem: str, level: int = 1) -> str:
-    """Return the first cell of an exercise: its title, and what to do."""
+    """Return the first cell of an exercise: its title, and what to do.
+
+    `docstring` is that of the exercise's file, `level` the level of the heading; how to begin is
+    said at the first level alone.
+    """
     first, _, rest = docstring.partition("\n")
-    words = ["#" * level, first.removesuffix(".")]
-    number = stem.partition("_")[0]
+    title = first.removesuffix(".")
+    number, _, _ = stem.partition("_")
     if number.isdecimal():
-        words.insert(1, number)
-    blocks = [" ".join(words)]
+        title = f"{number} {title}"
+    signs = "#" * level
+    blocks = [f"{signs} {title}"]
     text = LINE_FOR_SCRIPTS.sub("", rest).strip()
     for block in text.split("\n\n"):
         if block.strip():
@@ -254,8 +268,9 @@ def task_text(task: Task) -> str:
         size = reading["size"]
         if SIZE.fullmatch(size):
             size = f"*{size}*"
-        blocks.append(f"{size} Read: <{reading['address']}>".strip())
-    return "\n\n".join(block for block in blocks if block)
+        address = reading["address"]
+        blocks.append(f"{size} Read: <{address}>".strip())
+    return "\n\n".join(filter(None, blocks))
 
 
 def _on_one_line(block: str) -> str:

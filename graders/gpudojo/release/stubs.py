@@ -41,7 +41,7 @@ def stub_of(source: str, path: str = "reference") -> str:
                 why = f"a solution begins inside the one of line {begun_at}"
                 raise BadMarkers(path, number, why)
             begun_at = number
-            margin = line[: len(line) - len(line.lstrip())]
+            margin, _, _ = line.partition(BEGIN)
             instead = []
         elif text == END:
             if not begun_at:
@@ -52,7 +52,8 @@ def stub_of(source: str, path: str = "reference") -> str:
         elif begun_at and text.startswith(INSTEAD):
             instead.append(text.removeprefix(INSTEAD))
         elif "SOLUTION" in text and text.startswith("#"):
-            raise BadMarkers(path, number, f"{text!r} is not a marker; write {BEGIN!r} or {END!r}")
+            why = f"{text!r} is not a marker; write {BEGIN!r} or {END!r}"
+            raise BadMarkers(path, number, why)
         elif not begun_at:
             lines.append(line)
     if begun_at:
@@ -106,8 +107,11 @@ def stale_stubs(reference: Path, exercises: Path) -> list[str]:
     if exercises.exists():
         for path in exercises.glob("*.py"):
             present[path.name] = path.read_text(encoding="utf-8")
-    names = wanted.keys() | present.keys()
-    return sorted(name for name in names if wanted.get(name) != present.get(name))
+    stale = []
+    for name in sorted(wanted.keys() | present.keys()):
+        if wanted.get(name) != present.get(name):
+            stale.append(name)
+    return stale
 
 
 def write_stubs(reference: Path, exercises: Path) -> list[str]:

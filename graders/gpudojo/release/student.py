@@ -55,7 +55,8 @@ def write_release(
 ) -> dict[str, bytes]:
     """Write the repository for a day into a new folder, and return its files by path.
 
-    Raises CannotRelease.
+    Runs the references for these seeds. Raises CannotRelease, also where students would get a
+    solution; nothing is written then.
     """
     require_free_target(target)  # before the minutes that the rest may take
     reference = root / "reference" / day
@@ -105,7 +106,10 @@ def stubs_for_students(reference: Path, day: str) -> dict[str, bytes]:
         raise CannotRelease(f"the markers of a solution do not match: {error}") from None
     for exercise in exercises_of(day):
         _require_open_stub(exercise, reference / f"{exercise.stem}.py", stubs)
-    return {f"exercises/{day}/{file}": text.encode() for file, text in stubs.items()}
+    files = {}
+    for name, text in stubs.items():
+        files[f"exercises/{day}/{name}"] = text.encode()
+    return files
 
 
 def _require_open_stub(exercise: Exercise, path: Path, stubs: Mapping[str, str]) -> None:
@@ -118,10 +122,12 @@ def _require_open_stub(exercise: Exercise, path: Path, stubs: Mapping[str, str])
     stub = stubs[path.name]
     if stub == path.read_text(encoding="utf-8"):
         raise CannotRelease(f"{path} has no solution markers: students would get the solution")
-    bindings = find_bindings(parse_source(stub, path))
-    is_stub = {binding.name: binding.is_stub for binding in bindings}
+    open_names = set()
+    for binding in find_bindings(parse_source(stub, path)):
+        if binding.is_stub:
+            open_names.add(binding.name)
     for function in exercise.functions:
-        if not function.is_value and not is_stub.get(function.name):
+        if not function.is_value and function.name not in open_names:
             raise CannotRelease(
                 f"{path}: there are no solution markers around the solution of `{function.name}`"
             )
@@ -147,13 +153,11 @@ def write_repository(files: Mapping[str, bytes], target: Path) -> None:
     target = Path(os.path.abspath(target))
     require_free_target(target)
     for name in files:
-        parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts or "\\" in name:
-            raise CannotRelease(f"{name!r} is not a path inside a student's repository")
+        _require_path_inside(name)
     made_folders: list[Path] = []
     beside: Path | None = None  # everything is written there first
     try:
-        for folder in reversed((target.parent, *target.parent.parents)):
+        for folder in reversed(target.parents):
             if not folder.exists():
                 folder.mkdir()
                 made_folders.append(folder)
@@ -168,7 +172,16 @@ def write_repository(files: Mapping[str, bytes], target: Path) -> None:
             shutil.rmtree(beside, ignore_errors=True)
         for folder in reversed(made_folders):
             folder.rmdir()
-        raise CannotRelease(f"cannot write {target}: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise CannotRelease(f"cannot write {target}: {reason}") from None
+
+
+def _require_path_inside(name: str) -> None:
+    """Raise CannotRelease where a file would not be inside the student's repository."""
+    parts = PurePosixPath(name).parts
+    is_outside = name.startswith("/") or ".." in parts
+    if not parts or is_outside or "\\" in name:
+        raise CannotRelease(f"{name!r} is not a path inside a student's repository")
 
 
 def pages_and_settings(day: str, wheel: str) -> dict[str, bytes]:
@@ -191,19 +204,25 @@ def lessons_of_day(day: str) -> dict[str, str]:
     for exercise in exercises_of(day):
         text = lesson_of(exercise, folded=True)
         if text is not None:
-            lessons[f"{LESSONS_FOLDER}/{day}/{exercise.stem}.md"] = text
+            lessons[_lesson_page(day, exercise)] = text
     return lessons
+
+
+def _lesson_page(day: str, exercise: Exercise) -> str:
+    """Return the path of an exercise's lesson in a student's repository."""
+    return f"{LESSONS_FOLDER}/{day}/{exercise.stem}.md"
 
 
 def readme_text(day: str) -> str:
     """Return the README of a student's repository."""
     exercises = exercises_of(day)
-    lesson_paths = {Path(path).stem: path for path in lessons_of_day(day)}
+    lessons = lessons_of_day(day)
     rows = []
     for exercise in exercises:
         topic = exercise.title
-        if exercise.stem in lesson_paths:
-            topic = f"[{topic}]({lesson_paths[exercise.stem]})"
+        lesson = _lesson_page(day, exercise)
+        if lesson in lessons:
+            topic = f"[{topic}]({lesson})"
         rows.append(f"| `{exercise.stem}.py` | {exercise.points:g} | {topic} |")
     python = _project_table()["requires-python"]
     torch = _pinned_versions()["torch"]
@@ -228,12 +247,14 @@ def readme_text(day: str) -> str:
 
 def _pinned_versions() -> dict[str, str]:
     """Return the versions in constraints.txt, by package."""
-    constraints = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
-    return dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", constraints))
+    path = PROJECT / "constraints.txt"
+    constraints = path.read_text(encoding="utf-8")
+    pins = re.findall(r"(?m)^([\w.-]+)==(\S+)$", constraints)
+    return dict(pins)
 
 
 def requirements_text(day: str, wheel: str) -> str:
-    """Return the grader, and what it and the day's own distribution need.
+    """Return the lines of requirements.txt: what grader and day need, and the grader's wheel.
 
     Each is in the version that a course runs on, where constraints.txt pins it.
     """
@@ -243,17 +264,19 @@ def requirements_text(day: str, wheel: str) -> str:
     for requirement in registered_days()[day].requires:
         if not re.match(r"gpudojo\b|.*;.*\bextra\b", requirement):
             needed.append(requirement)
-    lines = []
-    for dependency in needed:
-        lines.append(_pinned_requirement(dependency, pins))
-    return "\n".join([*lines, f"./vendor/{wheel}", ""])
+    lines = [_pinned_requirement(requirement, pins) for requirement in needed]
+    lines.append(f"./vendor/{wheel}\n")
+    return "\n".join(lines)
 
 
 def _pinned_requirement(requirement: str, pins: Mapping[str, str]) -> str:
-    """Return a requirement in the pinned version of its package, if there is a pin."""
+    """Return a requirement in the pinned version of its package, if there is a pin.
+
+    What stands behind a semicolon, such as the systems that need it, stays.
+    """
     asked, semicolon, marker = requirement.partition(";")
-    (package,) = re.findall(r"^[\w.-]+", asked)
     line = asked.strip()
+    (package,) = re.findall(r"^[\w.-]+", line)
     if package in pins:
         line = f"{package}=={pins[package]}"
     if semicolon:
@@ -263,6 +286,7 @@ def _pinned_requirement(requirement: str, pins: Mapping[str, str]) -> str:
 
 def _project_table() -> dict[str, Any]:
     """Return what gpudojo's pyproject.toml says of the project."""
-    text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
-    table: dict[str, Any] = tomllib.loads(text)["project"]
+    path = PROJECT / "pyproject.toml"
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    table: dict[str, Any] = content["project"]
     return table

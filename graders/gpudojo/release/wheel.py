@@ -32,7 +32,10 @@ VERSION_LINE: Final = re.compile(r'(?m)^(__version__ = "[^"+]+)"')
 
 
 def build_wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
-    """Return the wheel's name and bytes; raises CannotRelease where it cannot be built."""
+    """Return the wheel's name and bytes; raises CannotRelease where it cannot be built.
+
+    `evidence` is that of the references, as students get it instead of them.
+    """
     try:
         from hatchling.builders.wheel import WheelBuilder
     except ImportError:
@@ -51,7 +54,7 @@ def build_wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files below a folder, by their paths."""
+    """Write files below a folder, by their paths, and the folders around them. Raises OSError."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,12 +69,13 @@ def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
                 f"a release is made from a clone of gpudojo, and {PROJECT} is none: "
                 f"it has no {name}"
             )
-    files = {"LICENSE": (PROJECT / "LICENSE").read_bytes()}
+    license_file = PROJECT / "LICENSE"
+    files = {"LICENSE": license_file.read_bytes()}
     wanted = registered_days()[day]
     for path, name in _shipped_files(SOURCES, PurePosixPath("graders")):
-        if path.parent == SHIPPED_FOLDER or _is_of_another_day(path, wanted):
-            continue
-        files[name] = path.read_bytes()
+        is_evidence = path.parent == SHIPPED_FOLDER
+        if not is_evidence and not _is_of_another_day(path, wanted):
+            files[name] = path.read_bytes()
     if not wanted.built_in:
         files |= _files_of_outside_day(wanted)
     files["pyproject.toml"] = _project_file(wanted).encode()
@@ -84,12 +88,14 @@ def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
 def _project_file(day: Day) -> str:
     """Return gpudojo's pyproject.toml without its readme; with a day from outside, if it is one."""
     path = PROJECT / "pyproject.toml"
-    project = README_LINE.sub("", path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    project = README_LINE.sub("", text)
     if day.built_in:
         return project
     top = day.package.partition(".")[0]
     project = PACKAGES_LINE.sub(rf'\1, "graders/{top}"]', project)
-    project += f'\n[project.entry-points."{GROUP}"]\n{day.name} = "{day.package}"\n'
+    project += f'\n[project.entry-points."{GROUP}"]\n'
+    project += f'{day.name} = "{day.package}"\n'
     return project
 
 
@@ -108,11 +114,16 @@ class ShippedFile(NamedTuple):
 
 
 def _shipped_files(folder: Path, inside: PurePosixPath) -> Iterator[ShippedFile]:
-    """Yield every file below a folder that belongs into a wheel, with its path there."""
+    """Yield every file below a folder that belongs into a wheel.
+
+    `inside` is the folder in the wheel's sources that it becomes.
+    """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and not LEFT_OUT.search(name):
-            yield ShippedFile(path, (inside / name).as_posix())
+        if not path.is_file() or LEFT_OUT.search(name):
+            continue
+        place = inside / name
+        yield ShippedFile(path, place.as_posix())
 
 
 def _files_of_outside_day(day: Day) -> dict[str, bytes]:
@@ -130,8 +141,8 @@ def _files_of_outside_day(day: Day) -> dict[str, bytes]:
         folder = folder.parent
         init = folder / "__init__.py"
         if init.is_file():
-            place = PurePosixPath("graders", *parts[:depth], "__init__.py")
-            files[str(place)] = init.read_bytes()
+            package = "/".join(parts[:depth])
+            files[f"graders/{package}/__init__.py"] = init.read_bytes()
     _require_own_imports(day, files)
     return files
 
@@ -175,8 +186,9 @@ class ImportedModule(NamedTuple):
 
 def _imports_of(name: str, data: bytes) -> Iterator[ImportedModule]:
     """Yield the modules that a file imports, also relative to itself."""
-    folder = PurePosixPath(name.removeprefix("graders/")).parent
-    for node in ast.walk(ast.parse(data, name)):
+    own_path = PurePosixPath(name.removeprefix("graders/"))
+    tree = ast.parse(data, name)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 path = alias.name.replace(".", "/")
@@ -184,9 +196,10 @@ def _imports_of(name: str, data: bytes) -> Iterator[ImportedModule]:
         elif isinstance(node, ast.ImportFrom):
             start = PurePosixPath()
             if node.level:  # one dot is the file's own folder
-                start = (folder, *folder.parents)[node.level - 1]
-            module = (node.module or "").replace(".", "/")
-            yield ImportedModule(str(start / module), node.lineno)
+                start = own_path.parents[node.level - 1]
+            module = node.module or ""
+            path = str(start / module.replace(".", "/"))
+            yield ImportedModule(path, node.lineno)
 
 
 def _with_own_version(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -199,9 +212,9 @@ def _with_own_version(files: Mapping[str, bytes]) -> dict[str, bytes]:
         header = f"{name}\0{len(data)}\0"
         digest.update(header.encode())
         digest.update(data)
+    suffix = digest.hexdigest()[:8]
     name = "graders/gpudojo/__init__.py"
     source = files[name].decode()
-    suffix = digest.hexdigest()[:8]
     versioned = VERSION_LINE.sub(rf'\1+{suffix}"', source)
     if versioned == source:
         raise CannotRelease(
