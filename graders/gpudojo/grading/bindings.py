@@ -82,7 +82,9 @@ def is_demo(statement: ast.stmt) -> bool:
 
 def is_stub(node: ast.FunctionDef) -> bool:
     """True if a function has only a docstring and `raise NotImplementedError`, `...` or `pass`."""
-    body = node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]
+    body = node.body
+    if ast.get_docstring(node, clean=False) is not None:
+        body = body[1:]
     if len(body) > 1:
         return False
     match body:
@@ -100,12 +102,15 @@ def solved_names(path: Path) -> frozenset[str]:
 
     Of a file that cannot be read or parsed, those before the part that is wrong.
     """
-    stubs: dict[str, bool] = {}
+    solved = set()
     with contextlib.suppress(Unparsable), warnings_are_no_errors():
         for text, first_line in read_texts(path):
-            for binding in find_bindings(parse_source(text, path, first_line)):
-                stubs[binding.name] = binding.is_stub
-    return frozenset(name for name, is_stub in stubs.items() if not is_stub)
+            tree = parse_source(text, path, first_line)
+            for binding in find_bindings(tree):
+                solved.add(binding.name)
+                if binding.is_stub:  # the last binding of a name counts
+                    solved.discard(binding.name)
+    return frozenset(solved)
 
 
 def names_in_notebook(notebook: Notebook) -> set[str]:

@@ -68,11 +68,16 @@ def describe_call(call: Call, *args: Any, **kwargs: Any) -> Ran:
             changed.append(number)
     copies = call.ledger.transfers()
     waits = call.ledger.syncs()
-    array = _array_if_tensor(value)
+    described: Fact = _array_if_tensor(value)
+    device = ""
+    if described is None:
+        described = _plain_value(value)
+    else:
+        device = str(value.device)
     return Ran(
         kind=type(value).__name__,
-        value=_plain_value(value) if array is None else array,
-        device="" if array is None else str(value.device),
+        value=described,
+        device=device,
         wanted_device=device_name(call.device),
         copies=len(copies),
         waits=len(waits),
@@ -83,17 +88,25 @@ def describe_call(call: Call, *args: Any, **kwargs: Any) -> Ran:
 
 
 def _array_if_tensor(value: Any) -> Array | None:
-    return array_of(value) if isinstance(value, torch.Tensor) else None
+    """The values of a tensor; None for anything else."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return array_of(value)
 
 
 def _plain_value(value: Any, depth: int = 0) -> Fact:
     """A result as plain data. Values that are no plain data, or lie too deep, become None."""
-    if value is None or type(value) in (bool, int, float, str):
+    if type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, (list, tuple)) and depth < 4:
+    if depth == 4:
+        return None
+    if isinstance(value, (list, tuple)):
         return [_plain_value(inner, depth + 1) for inner in value]
-    if isinstance(value, dict) and depth < 4:
-        return {str(key): _plain_value(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, dict):
+        plain = {}
+        for key, inner in value.items():
+            plain[str(key)] = _plain_value(inner, depth + 1)
+        return plain
     return None
 
 
@@ -121,9 +134,12 @@ def runs(
     `diagnose` names the misconception behind any error of the student's function; it is set in
     `function`, too. To return without an error earns no points.
     """
-    chosen = None if scenarios is None else tuple(scenarios)
+    chosen = None
+    if scenarios is not None:
+        chosen = tuple(scenarios)
 
     def diagnose_or_none(raised: Raised, seen: Seen) -> str | None:
+        """The author's diagnosis; None where it cannot be made."""
         try:
             return diagnose(raised, seen)
         except (KeyError, BadEvidence):
@@ -176,7 +192,9 @@ def _failure_of_file(error: Raised) -> Failed:
     if mistake is None and error.out_of_memory:
         mistake = "file-without-memory"
     mistake = mistake or general_mistake(error)
-    problem = "is not valid Python" if mistake == "syntax-error" else "could not be run"
+    problem = "could not be run"
+    if mistake == "syntax-error":
+        problem = "is not valid Python"
     expected = EXPECTED.get(mistake or "", "no error")
     return Failed(f"the file {problem}: {error.short}", expected, error.line, mistake)
 
@@ -187,7 +205,10 @@ def _errors_by_scenario(function: Function, seen: Seen) -> Iterator[tuple[str, R
         if probe.edge or "Cases[" not in str(probe.look.__annotations__.get("return")):
             continue
         found = seen[probe]
-        for cases in [found] if isinstance(found, Cases) else found.values():
+        several_cases = [found]
+        if not isinstance(found, Cases):
+            several_cases = list(found.values())
+        for cases in several_cases:
             for name in cases:
                 yield name, None
             yield from cases.errors.items()
@@ -326,7 +347,8 @@ def _check_each_scenario(
 
     def declare(judge: JudgeRan) -> None:
         def judge_each_scenario(seen: Seen, wanted: Seen) -> None:
-            for scenario, found, right in scenario_pairs(seen[probe], wanted[probe]):
+            pairs = scenario_pairs(seen[probe], wanted[probe])
+            for scenario, found, right in pairs:
                 judge(scenario, found, right)
 
         line = claim or judge.__doc__ or ""
@@ -367,10 +389,13 @@ def on_the_device(
     @_check_each_scenario(function, probe, points, after=after)
     def on_the_device(scenario: str, found: Ran, right: Ran) -> None:
         """The result is on the device."""
-        if found.device != found.wanted_device:
-            result = f"a tensor on {found.device}" if found.device else with_article(found.kind)
-            happened = f"scenario `{scenario}`: it returned {result}"
-            raise Failed(happened, f"a tensor on {found.wanted_device}")
+        if found.device == found.wanted_device:
+            return
+        result = with_article(found.kind)
+        if found.device:
+            result = f"a tensor on {found.device}"
+        happened = f"scenario `{scenario}`: it returned {result}"
+        raise Failed(happened, f"a tensor on {found.wanted_device}")
 
 
 def at_most(
@@ -393,10 +418,12 @@ def at_most(
 
     @_check_each_scenario(function, probe, points, claim, after)
     def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
-        for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
-            if most is not None and count > most:
-                happened = f"scenario `{scenario}`: {count} {what}"
-                raise Failed(happened, f"at most {most}", found.line)
+        if copies is not None and found.copies > copies:
+            happened = f"scenario `{scenario}`: {found.copies} copies"
+            raise Failed(happened, f"at most {copies}", found.line)
+        if waits is not None and found.waits > waits:
+            happened = f"scenario `{scenario}`: {found.waits} waits"
+            raise Failed(happened, f"at most {waits}", found.line)
 
 
 def leaves_its_input_alone(

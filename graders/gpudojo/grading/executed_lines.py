@@ -26,7 +26,9 @@ def compile_with_marks(tree: ast.Module, name: str) -> types.CodeType:
     what `compile` raises.
     """
     for function in _functions_in(tree):
-        start = 1 if _begins_with_constant(function) else 0
+        start = 0
+        if _begins_with_constant(function):
+            start = 1
         first_line = function.lineno
         for decorator in function.decorator_list:
             first_line = min(first_line, decorator.lineno)
@@ -88,7 +90,8 @@ def _last_line_of_header(statement: ast.stmt, inside: list[Any]) -> int:
     if not inside:
         return statement.end_lineno or statement.lineno
     lines = [part.lineno for part in inside if hasattr(part, "lineno")]
-    return max(statement.lineno, min(lines, default=0) - 1)
+    before_inside = min(lines, default=0) - 1
+    return max(statement.lineno, before_inside)
 
 
 def _mark_inside(marked: list[ast.stmt], statement: Any, caught: bool) -> None:
@@ -114,6 +117,7 @@ def _add_mark(marked: list[ast.stmt], before: ast.stmt, first: int, last: int) -
 
     The mark is the call `RAN.add((first, last))`, at the place of the statement `before`.
     """
+    # Without the end of the statement: Python would put the call on its last line.
     place: dict[str, Any] = {"lineno": before.lineno, "col_offset": before.col_offset}
     lines: Any = ast.Constant(0, **place)
     lines.value = (first, last)

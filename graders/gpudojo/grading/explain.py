@@ -100,13 +100,15 @@ def _with_similar_name(
     result: CheckResult, function: Function, lines: Mapping[str, int], line: int | None
 ) -> CheckResult:
     """The result of a function that is missing, with a name in the file that may be meant."""
-    names = [name for name in lines if name.isidentifier() and name != function.name]
-    similar = difflib.get_close_matches(function.name, names, 1, 0.75)
-    if not similar:
-        return msgspec.structs.replace(result, line=line)
-    name = similar[0]
-    happened = f"{result.happened}; is `{name}` meant to be it?"
-    return msgspec.structs.replace(result, line=lines[name], happened=happened)
+    names = []
+    for name in lines:
+        if name.isidentifier() and name != function.name:  # others are keys of patterns
+            names.append(name)
+    happened = result.happened
+    for similar in difflib.get_close_matches(function.name, names, 1, 0.75):
+        line = lines[similar]
+        happened += f"; is `{similar}` meant to be it?"
+    return msgspec.structs.replace(result, line=line, happened=happened)
 
 
 def _calls_other_signature(
@@ -115,11 +117,12 @@ def _calls_other_signature(
     """True if the function could not be called with the arguments of the exercise."""
     _, first = _first_error(result, observations)
     if first is None:
-        called = f"raised: TypeError: {function.name}() " in result.happened
-        return called and result.line is None
-    if first.status is not CallStatus.RAISED or first.raised is None:
+        error_of_call = f"raised: TypeError: {function.name}() "
+        return error_of_call in result.happened and result.line is None
+    raised = first.raised
+    if raised is None or first.status is not CallStatus.RAISED:
         return False
-    return first.raised.type == "TypeError" and first.raised.line is None
+    return raised.type == "TypeError" and raised.line is None
 
 
 def _with_signature(
@@ -143,7 +146,9 @@ def _mistake_by_source(
     """
 
     def executes(patterns: Iterable[str]) -> bool:
-        return line_to_show(patterns, function.name, lines, result.ran) is not None
+        """True if the failing call has executed a line with one of these patterns."""
+        line = line_to_show(patterns, function.name, lines, result.ran)
+        return line is not None
 
     # The check named no mistake: perhaps a `return` was forgotten.
     if result.misconception is None:

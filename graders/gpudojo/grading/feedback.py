@@ -50,20 +50,23 @@ def headline_and_parts(
     `place` is the line to show, `file` the student's file.
     """
     if result.outcome is Outcome.TODO:
-        where = f" in {file}" if file else ""
-        what = result.happened or f"`{result.function}` is still a stub{where}"
-        return f"to do: {what}.", []
+        what = f"`{result.function}` is still a stub"
+        if file:
+            what += f" in {file}"
+        return f"to do: {result.happened or what}.", []
     if result.outcome is Outcome.BLOCKED:
         return describe_blocking(result), []
+    claim = Part("claim", result.claim)
     if result.outcome is Outcome.ERROR:
-        return NOT_YOUR_ERROR, [Part("claim", result.claim), Part("happened", result.happened)]
+        happened = Part("happened", result.happened)
+        return NOT_YOUR_ERROR, [claim, happened]
     parts = _parts_of_failure(result, place)
     raised = _SCENARIO_RAISED.match(result.happened)
     if raised is None or result.check == "runs":
         return result.claim, parts
     # The claim itself has not been looked at.
     headline = f"`{result.function}` runs in scenario `{raised[1]}` without an error."
-    return headline, [Part("claim", result.claim), *parts]
+    return headline, [claim, *parts]
 
 
 def _parts_of_failure(result: CheckResult, place: str) -> list[Part]:
@@ -75,11 +78,14 @@ def _parts_of_failure(result: CheckResult, place: str) -> list[Part]:
     ]
     mistake = known_misconceptions().get(result.misconception or "")
     if mistake is not None:
+        why = " ".join(mistake.why.split())
         parts.append(Part("mistake", mistake.name))
-        parts.append(Part("why", " ".join(mistake.why.split())))
+        parts.append(Part("why", why))
     if result.max_points:
-        unit = "point" if result.max_points == 1 else "points"
-        parts.append(Part("worth", f"{result.max_points:g} {unit}"))
+        worth = f"{result.max_points:g} points"
+        if result.max_points == 1:
+            worth = "1 point"
+        parts.append(Part("worth", worth))
     return [part for part in parts if part.text]
 
 
@@ -105,10 +111,12 @@ def check_to_mend_first(
 
 
 def _same_mistake(one: CheckResult, other: CheckResult) -> bool:
+    """True if both results name a mistake, and the same."""
     return one.misconception is not None and one.misconception == other.misconception
 
 
 def _same_line(one: CheckResult, other: CheckResult) -> bool:
+    """True if both results have a line, and the same."""
     return one.line is not None and one.line == other.line
 
 
@@ -118,11 +126,10 @@ def _fails_alike(earlier: CheckResult, result: CheckResult, exercise: Exercise) 
         return False
     if _same_mistake(earlier, result) or " raised" in result.happened:
         return True
-    for function in exercise.functions:
-        if function.name == result.function:
-            hints_of_earlier = function.hints_for(earlier.about or earlier.check)
-            return hints_of_earlier == function.hints_for(result.about or result.check)
-    return True
+    function = exercise.function_named(result.function)
+    hints_of_earlier = function.hints_for(earlier.about or earlier.check)
+    hints_of_result = function.hints_for(result.about or result.check)
+    return hints_of_earlier == hints_of_result
 
 
 def _fails_in_helper(earlier: CheckResult, result: CheckResult) -> bool:
@@ -137,9 +144,8 @@ def _fails_in_helper(earlier: CheckResult, result: CheckResult) -> bool:
 
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
     """The hints about one failure, and no others."""
-    return hints_for_result(
-        result, function, known_misconceptions().get(result.misconception or "")
-    )
+    mistake = known_misconceptions().get(result.misconception or "")
+    return hints_for_result(result, function, mistake)
 
 
 def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:
@@ -148,14 +154,16 @@ def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) 
     `more` says how to see one more.
     """
     chosen = hints[: max(count, 0)]
-    parts: list[Part] = []
-    for number, hint in enumerate(chosen, 1):
-        label = f"hint {number}" if len(chosen) > 1 else "hint"
-        parts.append(Part(label, hint))
-    if 0 < len(chosen) < len(hints):
-        count_of_all = f"hint {len(chosen)} of {len(hints)}"
-        parts.append(Part("", f"({count_of_all}; one more with {more})"))
-    elif chosen and exercise.reading:
+    if len(chosen) == 0:
+        return []
+    if len(chosen) == 1:
+        parts = [Part("hint", chosen[0])]
+    else:
+        parts = [Part(f"hint {number}", hint) for number, hint in enumerate(chosen, 1)]
+    if len(chosen) < len(hints):
+        remark = f"(hint {len(chosen)} of {len(hints)}; one more with {more})"
+        parts.append(Part("", remark))
+    elif exercise.reading:
         pages = [DOCS + page.removeprefix(DOCS) for page in exercise.reading]
         parts.append(Part("read", "\n".join(pages)))
     return parts
@@ -188,8 +196,11 @@ def describe_line(path: Path, line: int) -> str:
     lines = source.replace("\r\n", "\n").split("\n")
     if line > len(lines):
         return place
-    text = lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
-    return f"{place}\n{number:>4} | {text}" if text else place
+    text = lines[line - 1].strip()
+    if not text:
+        return place
+    visible = text.replace("\0", "\N{SYMBOL FOR NULL}")
+    return f"{place}\n{number:>4} | {visible}"
 
 
 def lay_out_part(label: str, text: str, width: int = WIDTH) -> list[str]:
@@ -216,12 +227,13 @@ def lay_out_part(label: str, text: str, width: int = WIDTH) -> list[str]:
 
 def progress_bar(points: float, most: float, width: int = BAR_WIDTH) -> str:
     """A bar of so many characters: full only with all points, and empty only with none."""
-    share = points / most if most else 0.0
-    if share >= 1:
+    if not most or points <= 0:
+        filled = 0
+    elif points >= most:
         filled = width
     else:
-        least = 1 if share > 0 else 0
-        filled = min(max(round(width * share), least), width - 1)
+        share = points / most
+        filled = min(max(round(width * share), 1), width - 1)
     return "█" * filled + "░" * (width - filled)
 
 
@@ -246,14 +258,16 @@ class ExercisePoints:
     @property
     def state(self) -> str:
         """How far the exercise is: done, to do, missing, or its outcomes, each with a count."""
-        if set(self.outcomes) <= {Outcome.PASSED}:
+        names = set(self.outcomes)
+        if names <= {Outcome.PASSED}:
             return "done"
-        if set(self.outcomes) == {Outcome.TODO}:
+        if names == {Outcome.TODO}:
             return "to do"
         if MISSING in self.outcomes:
             return MISSING
         counts = []
         for name in (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, NOT_RUN):
-            if self.outcomes[name]:
-                counts.append(f"{self.outcomes[name]} {name}")
+            count = self.outcomes[name]
+            if count:
+                counts.append(f"{count} {name}")
         return ", ".join(counts)

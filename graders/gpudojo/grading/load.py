@@ -67,6 +67,7 @@ class Submission:
 
 
 def _nothing_is_ours(error: BaseException) -> bool:
+    """False for every exception: all are the student's."""
     return False
 
 
@@ -119,15 +120,21 @@ def _parse_texts(submission: Submission, trees: Trees | None) -> dict[int, ast.M
 def _describe_source(submission: Submission, parsed: Mapping[int, ast.Module]) -> None:
     """Fill in `lines`, `todo` and `asks`, by the syntax trees alone."""
     statements: list[ast.stmt] = []
-    stubs: dict[str, bool] = {}  # by name, whether it is one
-    for tree in parsed.values():
-        statements += [statement for statement in tree.body if not is_demo(statement)]
+    stubs = set()
+    may_ask = False
+    for number, tree in parsed.items():
+        may_ask |= mentions_machine(submission.texts[number].text)
+        for statement in tree.body:
+            if not is_demo(statement):
+                statements.append(statement)
         for binding in find_bindings(tree):
-            stubs[binding.name] = binding.is_stub
             submission.lines[binding.name] = binding.line
+            stubs.discard(binding.name)  # the last binding of a name counts
+            if binding.is_stub:
+                stubs.add(binding.name)
     submission.lines |= pattern_lines(statements)
-    submission.todo = frozenset(name for name, is_stub in stubs.items() if is_stub)
-    if any(mentions_machine(submission.texts[number].text) for number in parsed):
+    submission.todo = frozenset(stubs)
+    if may_ask:
         submission.asks = asks_about_machine(statements)
 
 
@@ -224,7 +231,9 @@ def _failure_to_show(submission: Submission, failures: Mapping[int, Raised]) -> 
     for number in numbers:
         if _DEFINES.search(submission.texts[number].text):
             return failures[number]
-    return failures[numbers[0]] if numbers else None
+    if not numbers:
+        return None
+    return failures[numbers[0]]
 
 
 def _names_torchs_compiler(source: str) -> bool:
@@ -260,9 +269,11 @@ def describe_exception(error: BaseException, path: Path) -> Raised:
             if trace.tb_next is None:
                 names = [*frame.f_locals, *frame.f_globals, *vars(builtins)]
         trace = trace.tb_next
-    line = lines[-1] if lines else None
-    if isinstance(error, RecursionError) and lines:
-        [(line, _)] = Counter(lines).most_common(1)
+    line = None
+    if lines:
+        line = lines[-1]
+        if isinstance(error, RecursionError):
+            [(line, _)] = Counter(lines).most_common(1)
     kind, message = describe_error(error)
     similar = _similar_name(error, names)
     if similar:
@@ -285,4 +296,6 @@ def _similar_name(error: BaseException, names: list[str]) -> str:
             names = list(type.__dir__(type(owner)))
     public = [name for name in names if type(name) is str and not name.startswith("_")]
     similar = difflib.get_close_matches(error.name, public, 1, 0.75)
-    return similar[0] if similar else ""
+    if not similar:
+        return ""
+    return similar[0]

@@ -63,12 +63,15 @@ def _functions_that_ask(functions: list[ast.FunctionDef | ast.AsyncFunctionDef])
     names_used = {}
     for function in functions:
         names_used[function.name] = {_name_or_question(part) for part in nodes_in(function)}
-    asking = {name for name, used in names_used.items() if used & QUESTIONS}
-    while True:
-        more = {name for name, used in names_used.items() if used & asking} - asking
-        if not more:
-            return asking
-        asking |= more
+    asking: set[str] = set()
+    count = -1
+    while len(asking) > count:  # until no other function is found
+        count = len(asking)
+        asks = QUESTIONS | asking
+        for name, used in names_used.items():
+            if not asks.isdisjoint(used):
+                asking.add(name)
+    return asking
 
 
 def _names_from_devices(statements: list[ast.stmt]) -> set[str]:
@@ -77,9 +80,12 @@ def _names_from_devices(statements: list[ast.stmt]) -> set[str]:
     for node in statements:
         if not isinstance(node, ast.ImportFrom):
             continue
-        module = (node.module or "").rpartition(".")[2]
-        if module in DEVICES:
-            names.update(alias.asname or alias.name for alias in node.names)
+        path = node.module or ""
+        _, _, module = path.rpartition(".")
+        if module not in DEVICES:
+            continue
+        for alias in node.names:
+            names.add(alias.asname or alias.name)
     return names
 
 

@@ -42,14 +42,16 @@ class Notebook(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """The code of all cells, one after the other."""
-        return "\n".join(cell.source for cell in self.cells) + "\n"
+        """The code of all cells, one after the other, each with a line end."""
+        sources = [f"{cell.source}\n" for cell in self.cells]
+        return "".join(sources) or "\n"
 
     def place_of_line(self, line: int) -> tuple[int, int]:
         """The number of the code cell, and the line in it, of a line of the whole."""
         for cell in reversed(self.cells):
-            if cell.first <= line:
-                return cell.number, line - cell.first + 1
+            lines_before = cell.first - 1
+            if line > lines_before:
+                return cell.number, line - lines_before
         return 0, line
 
 
@@ -73,12 +75,16 @@ def _sources_of_cells(data: bytes) -> list[str]:
     """The text of each code cell. Raises NotANotebook."""
     import nbformat
 
+    sources = []
     try:
+        text = data.decode("utf-8-sig")
         with warnings.catch_warnings():
             # About missing cell ids and the like: nothing a student could mend.
             warnings.simplefilter("ignore")
-            content: Any = nbformat.reads(data.decode("utf-8-sig"), as_version=4)  # type: ignore[no-untyped-call]
-        return [str(cell.source) for cell in content.cells if cell.cell_type == "code"]
+            content: Any = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
+        for cell in content.cells:
+            if cell.cell_type == "code":
+                sources.append(str(cell.source))
     except UnicodeDecodeError as error:
         byte = f"byte {error.object[error.start]:#04x} at {error.start}"
         raise NotANotebook(f"it is not UTF-8 text: {byte}") from None
@@ -87,6 +93,7 @@ def _sources_of_cells(data: bytes) -> list[str]:
         kind = type(error).__name__
         first_line, *_ = str(error).splitlines() or [""]
         raise NotANotebook(f"it is not a notebook ({kind}: {first_line[:200]})") from None
+    return sources
 
 
 def without_magics(source: str) -> str:
@@ -111,8 +118,8 @@ def without_magics(source: str) -> str:
         index = _line_of_syntax_error(lines)
         if index is None or not _is_magic(lines[index]):
             break
-        text = lines[index]
-        indent = text[: len(text) - len(text.lstrip())]
+        magic = lines[index].lstrip()
+        indent = lines[index].removesuffix(magic)
         lines[index] = ""
         if indent:
             lines[index] = f"{indent}pass"
@@ -137,4 +144,6 @@ def _line_of_syntax_error(lines: list[str]) -> int | None:
 
 def _is_magic(line: str) -> bool:
     """True for a line that only IPython understands. A very long one is not looked at."""
-    return len(line) <= _LONGEST_LINE and _MAGIC.match(line) is not None
+    if len(line) > _LONGEST_LINE:
+        return False
+    return _MAGIC.match(line) is not None

@@ -30,26 +30,30 @@ nothing_above(__file__)
 def observe_here(
     function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
-    """What a probe sees in this process. Raises RealDeviceInUse where it cannot be opened here."""
-    if function.name in submission.todo:
+    """What a probe sees in this process, on a device of this `kind`.
+
+    Student code runs here. Raises RealDeviceInUse where the device cannot be opened here.
+    """
+    name = function.name
+    if name in submission.todo:
         return Observation(CallStatus.TODO)
-    student = submission.names.get(function.name)
+    student = submission.names.get(name)
     if student is None and submission.broken is not None:
         return Observation(CallStatus.BROKEN, raised=submission.broken)
     if probe.machine in ("value", "reference") and student is not None:
         return _observe_value(probe, student, submission.reference)
     if not callable(student):
         return Observation(CallStatus.MISSING)
-    seen = _call_on_machine(function.name, student, probe, submission, kind, seed)
-    if seen.raised is not None and seen.raised.type == DeviceClosed.__name__:
-        # The file keeps a tensor of another probe's device. A real device would still be there:
-        # begin again.
-        with virtual_cuda.hooks.keep_patches() as undo_patches:
-            undo_patches()
-            submission = load_again(submission)
-        student = submission.names.get(function.name, student)
-        return _call_on_machine(function.name, student, probe, submission, kind, seed)
-    return seen
+    seen = _call_on_machine(name, student, probe, submission, kind, seed)
+    if seen.raised is None or seen.raised.type != DeviceClosed.__name__:
+        return seen
+    # The file keeps a tensor of another probe's device. A real device would still be there: begin
+    # again.
+    with virtual_cuda.hooks.keep_patches() as undo_patches:
+        undo_patches()
+        submission = load_again(submission)
+    student = submission.names.get(name, student)
+    return _call_on_machine(name, student, probe, submission, kind, seed)
 
 
 def _observe_value(probe: Probe[Any], student: Any, is_reference: bool) -> Observation:
@@ -59,9 +63,10 @@ def _observe_value(probe: Probe[Any], student: Any, is_reference: bool) -> Obser
     """
     if isinstance(student, dict) and all(value is None for value in dict.values(student)):
         return Observation(CallStatus.TODO)
+    facts = {}
     if probe.machine == "value" or is_reference:
-        return Observation(CallStatus.RETURNED, probe.collect_facts(student))
-    return Observation(CallStatus.RETURNED, {})
+        facts = probe.collect_facts(student)
+    return Observation(CallStatus.RETURNED, facts)
 
 
 def _call_on_machine(
@@ -90,10 +95,10 @@ def _facts_or_error(name: str, probe: Probe[Any], call: Call) -> Observation:
         return Observation(CallStatus.RAISED, raised=error.evidence)
     except Exception as error:
         # The probe cannot use what came out, whatever it is; with the reference's result it can.
-        path = call.submission.path
-        raised = describe_unusable(
-            name, error, call.submission.lines.get(name), author_line(error, path)
-        )
+        submission = call.submission
+        line = submission.lines.get(name)
+        source = author_line(error, submission.path)
+        raised = describe_unusable(name, error, line, source)
         if isinstance(error, DeviceClosed):
             raised = msgspec.structs.replace(raised, type=DeviceClosed.__name__)
         return Observation(CallStatus.RAISED, raised=raised)
@@ -106,7 +111,8 @@ def _set_seeds(text: str) -> None:
 
     The seeds tell nothing of the one that scenarios are drawn from.
     """
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+    digest = hashlib.sha256(text.encode()).digest()
+    number = int.from_bytes(digest[:7])
     torch.default_generator.manual_seed(number)
     random.seed(number)
     numpy_random = sys.modules.get("numpy.random")
@@ -147,11 +153,13 @@ def _without_accelerator(machine: str) -> contextlib.AbstractContextManager[Any]
 
 
 def describe_unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
-    """An error of a probe as evidence: what the function did or returned cannot be used."""
+    """An error of a probe as evidence: what the function did or returned cannot be used.
+
+    `line` is that of the function, `source` the author's line that raised it.
+    """
     kind, text = describe_error(error)
-    first_line = f"{kind}: {text}".partition("\n")[0]
-    why = ""
+    first_line, _, _ = f"{kind}: {text}".partition("\n")
+    message = f"what `{name}` did or returned cannot be used: {first_line}"
     if "device-side assert" in first_line:
-        why = "; most often, an index was out of range"
-    message = f"what `{name}` did or returned cannot be used: {first_line}{why}"
+        message += "; most often, an index was out of range"
     return Raised("Unusable", message[:LONGEST_MESSAGE], line, source=source)

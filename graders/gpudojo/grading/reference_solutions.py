@@ -46,6 +46,7 @@ class ReferenceSolution:
     """
 
     def __init__(self, path: Path, keep: bool = False) -> None:
+        """Run the file of the solution, which defines its functions."""
         self.path = path
         self.keep = keep
         self.solution = load_submission(path)
@@ -74,6 +75,7 @@ class ReferenceSolution:
             return UNKNOWN_SIGNATURE
 
     def timelines_of(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        """None: only a release ships timelines."""
         return []
 
 
@@ -110,6 +112,7 @@ class CachedReference:
     """
 
     def __init__(self, path: Path, exercise: Exercise) -> None:
+        """Begin without reading anything; `path` is that of the solution."""
         self.path = path
         self.exercise = exercise
         self._read: dict[str, CachedEvidence] = {}  # by key, what was read or written here
@@ -127,7 +130,9 @@ class CachedReference:
     def has_evidence(self, function: Function, kind: str, seed: int) -> bool:
         """True if the cache has what a run needs."""
         key = self._key_of(function, kind, seed)
-        return key is not None and self._read_cache(function, key) is not None
+        if key is None:
+            return False
+        return self._read_cache(function, key) is not None
 
     def fill_cache(self, function: Function, kind: str, seed: int) -> None:
         """Run the reference and write its evidence to the cache.
@@ -151,8 +156,8 @@ class CachedReference:
         target = self._file_of(function, cached.key)
         folder = target.parent
         folder.mkdir(parents=True, exist_ok=True)
-        of_function = f"{self.exercise.stem}.{function.name}-*{SHIPPED_SUFFIX}"
-        older = sorted(folder.glob(of_function), key=os.path.getmtime)
+        pattern = self._name_of_file(function, "*")
+        older = sorted(folder.glob(pattern), key=os.path.getmtime)
         for path in older[:-OLDER_KEPT]:
             path.unlink(missing_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
@@ -161,11 +166,14 @@ class CachedReference:
 
     def evidence_of(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
         """The evidence in the cache; else the solution is run. Raises ReferenceFails."""
+        cached = None
         key = self._key_of(function, kind, seed)
-        cached = None if key is None else self._read_cache(function, key)
+        if key is not None:
+            cached = self._read_cache(function, key)
         if cached is not None:
             with contextlib.suppress(BadEvidence):
-                return decode_evidence(decompress_evidence(cached.evidence))
+                data = decompress_evidence(cached.evidence)
+                return decode_evidence(data)
         return self.solution.evidence_of(exercise, function, kind, seed)
 
     def signature_of(self, exercise: Exercise, function: Function) -> str:
@@ -176,6 +184,7 @@ class CachedReference:
         return self.solution.signature_of(exercise, function)
 
     def timelines_of(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        """None: only a release ships timelines."""
         return []
 
     def _key_of(self, function: Function, kind: str, seed: int) -> str | None:
@@ -186,7 +195,7 @@ class CachedReference:
         """
         from virtual_cuda.hooks import choose_device
 
-        chosen = choose_device(kind)[0]
+        chosen, _ = choose_device(kind)
         day = day_of_exercise(self.exercise)
         if chosen not in ("virtual", "cpu") or day is None:
             return None
@@ -196,14 +205,19 @@ class CachedReference:
             if code is None or folder not in Path(code.co_filename).parents:
                 return None
         solution = hashlib.sha256(self.path.read_bytes()).hexdigest()
-        stem = self.exercise.stem
-        return f"{function.name} {stem} {chosen} {seed} {solution} {_digest_of_code(day)}"
+        code_of_day = _digest_of_code(day)
+        asked = f"{function.name} {self.exercise.stem} {chosen} {seed}"
+        return f"{asked} {solution} {code_of_day}"
 
     def _file_of(self, function: Function, key: str) -> Path:
         """The path of the cache's file for a key."""
-        digest = hashlib.sha256(key.encode()).hexdigest()[:24]
-        name = f"{self.exercise.stem}.{function.name}-{digest}{SHIPPED_SUFFIX}"
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        name = self._name_of_file(function, digest[:24])
         return cache_folder() / "evidence" / name
+
+    def _name_of_file(self, function: Function, digest: str) -> str:
+        """The name of a file of the cache; with "*" as the digest, a pattern for all of them."""
+        return f"{self.exercise.stem}.{function.name}-{digest}{SHIPPED_SUFFIX}"
 
     def _read_cache(self, function: Function, key: str) -> CachedEvidence | None:
         """The cached evidence for a key.
@@ -214,12 +228,11 @@ class CachedReference:
         if key not in self._read:
             with contextlib.suppress(OSError, BadEvidence):
                 data = self._file_of(function, key).read_bytes()
-                cached = decode_untrusted_bytes(
-                    msgspec.msgpack.Decoder(CachedEvidence).decode, data
-                )
-                observations = decode_evidence(decompress_evidence(cached.evidence)).observations
+                decoder = msgspec.msgpack.Decoder(CachedEvidence)
+                cached = decode_untrusted_bytes(decoder.decode, data)
+                evidence = decode_evidence(decompress_evidence(cached.evidence))
                 probes = {probe.name for probe in function.probes}
-                if cached.key == key and observations.keys() == probes:
+                if cached.key == key and evidence.observations.keys() == probes:
                     self._read[key] = cached
         return self._read.get(key)
 
@@ -251,7 +264,8 @@ def _digest_of_code(day: str) -> str:
     """
     import torch
 
-    digest = hashlib.sha256(f"{sys.version} {platform.machine()} {torch.__version__}".encode())
+    versions = f"{sys.version} {platform.machine()} {torch.__version__}"
+    digest = hashlib.sha256(versions.encode())
     for folder in (*_folders_of_code(), registered_days()[day].folder):
         for place, _, names in sorted(os.walk(folder)):
             if place.endswith("__pycache__"):

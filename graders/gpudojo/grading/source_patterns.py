@@ -116,8 +116,10 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
         reader = _PatternReader(inside, functions, devices)
         patterns[name] = list(reader.read_patterns())
     for name, node in functions.items():
-        with_helpers = [name, *_helpers_of(name, nodes)]
-        numbered = _numbered_places(node, [patterns[each] for each in with_helpers])
+        with_helpers = list(patterns[name])
+        for helper in _helpers_of(name, nodes):
+            with_helpers += patterns[helper]
+        numbered = _numbered_places(node, with_helpers)
         for pattern, line in numbered[:MOST_PATTERNS]:
             found[pattern_key(name, pattern)] = line
     # How each function ends, and the conditions around its lines.
@@ -129,25 +131,27 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
 
 
 def _numbered_places(
-    function: ast.FunctionDef, patterns: Iterable[Iterable[tuple[str, int]]]
+    function: ast.FunctionDef, patterns: Iterable[tuple[str, int]]
 ) -> list[tuple[str, int]]:
     """Each pattern with its lines, the second and later ones numbered: `to(`, `to( 2`.
 
     `patterns` are those of the function itself and of each helper, in this order.
     """
+    lines_leaving = list(lines_leaving_loops(function.body))
     places: dict[str, list[int]] = {
         "return": lines_of_returns(function)[-PLACES:],
-        "leaves loop": list(lines_leaving_loops(function.body))[:PLACES],
+        "leaves loop": lines_leaving[:PLACES],
     }
-    for of_one_function in patterns:
-        for pattern, line in of_one_function:
-            lines = places.setdefault(pattern, [])
-            if line not in lines and len(lines) < PLACES:
-                lines.append(line)
+    for pattern, line in patterns:
+        lines = places.setdefault(pattern, [])
+        if line not in lines and len(lines) < PLACES:
+            lines.append(line)
     numbered = []
     for pattern, lines in places.items():
         for number, line in enumerate(lines, 1):
-            key = pattern if number == 1 else f"{pattern} {number}"
+            key = f"{pattern} {number}"
+            if number == 1:
+                key = pattern
             numbered.append((key, line))
     return numbered
 
@@ -157,11 +161,14 @@ def _patterns_of_the_end(name: str, function: ast.FunctionDef) -> dict[str, int]
 
     Each with its line, by `pattern_key`; there is one at most.
     """
-    if not any(gives_value(statement) for statement in statements_in(function.body)):
-        return {pattern_key(name, "no return"): function.lineno}
+    statements = statements_in(function.body)
+    if not any(map(gives_value, statements)):
+        no_return = pattern_key(name, "no return")
+        return {no_return: function.lineno}
     last = function.body[-1]
     if isinstance(last, ast.If | ast.For | ast.While) and not last.orelse:
-        return {pattern_key(name, "end"): last.lineno}
+        end = pattern_key(name, "end")
+        return {end: last.lineno}
     return {}
 
 
@@ -174,13 +181,14 @@ def _keys_of_dict(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
             names = names_among([target])
         case _:
             return
-    texts = []
+    patterns = []
     for key in keys:
         match key:
             case ast.Constant(value=str(text)):
-                texts.append((f'["{text}"]', key.lineno))
+                pattern = f'["{text}"]'
+                patterns.append((pattern, key.lineno))
     for name in names:
-        for pattern, line in texts[:MOST_PATTERNS]:
+        for pattern, line in patterns[:MOST_PATTERNS]:
             yield name, pattern, line
 
 
@@ -220,6 +228,7 @@ class _Surroundings:
     """
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
+        """Look at each node once."""
         self.parameters: set[str] = set()
         self.views: set[str] = set()  # names of parameters and of views of them
         self.set_at: dict[str, int] = {}  # by name, the last line that sets it
@@ -232,7 +241,7 @@ class _Surroundings:
         for node in nodes:
             if isinstance(node, ast.arg):
                 self.parameters.add(node.arg)
-        self.views.update(self.parameters)
+        self.views |= self.parameters
         for node in nodes:
             self._look_at(node)
 
@@ -269,16 +278,17 @@ class _Surroundings:
         names: list[str] = []
         for target in node.targets:
             names += names_in(target)
-        if viewed_name(node.value) in self.views:
+        value = node.value
+        if viewed_name(value) in self.views:
             self.views.update(names)
-        elif isinstance(node.value, ast.Constant):
+        elif isinstance(value, ast.Constant):
             for name in names:
                 self.constants[name] = node.lineno
         # `loss = loss_fn(outputs, targets).item()`
-        function = next(called_names(node.value), None)
-        if function is not None:
+        for function in called_names(value):
             for name in names_among(node.targets):
                 self.results[name] = function
+            break  # the first one counts
 
 
 class _PatternReader:
@@ -293,6 +303,7 @@ class _PatternReader:
         functions: Mapping[str, ast.FunctionDef],
         devices: Container[str],
     ) -> None:
+        """Look at the nodes, before patterns are read from them."""
         self.nodes = nodes
         self.functions = functions
         self.devices = devices
@@ -351,8 +362,9 @@ class _PatternReader:
     def _read_call_of_method(self, node: ast.Call, method: ast.Attribute) -> Patterns:
         """`to(`, `in place` for a method such as `add_`, and `made on cpu`."""
         line = method.end_lineno or method.lineno
-        yield f"{method.attr}(", line
-        in_place = method.attr.endswith("_") and not method.attr.endswith("__")
+        name = method.attr
+        yield f"{name}(", line
+        in_place = name.endswith("_") and not name.endswith("__")
         if in_place and viewed_name(method.value) in self.around.views:
             yield "in place", line
         if self._makes_on_cpu(node, method):
@@ -381,7 +393,8 @@ class _PatternReader:
     def _read_attribute(self, node: ast.Attribute) -> Patterns:
         """`.shape`, `.grad =` for one that is set, `is_available not called`."""
         line = node.end_lineno or node.lineno
-        yield f"{self._comparison_sign(node)}.{node.attr}", line
+        compared = self._comparison_sign(node)
+        yield f"{compared}.{node.attr}", line
         if node.attr in _QUESTIONS and node not in self.around.called:
             yield f"{node.attr} not called", line
         match node:
@@ -392,7 +405,9 @@ class _PatternReader:
 
     def _comparison_sign(self, node: ast.AST) -> str:
         """What a pattern begins with: `==` for what is compared, nothing for the rest."""
-        return "== " if node in self.around.compared else ""
+        if node in self.around.compared:
+            return "== "
+        return ""
 
     def _read_constant(self, node: ast.Constant) -> Patterns:
         """`number 0.5`, `"cuda"` for a text that names a device, `== "mean"` for a compared one."""
@@ -419,7 +434,8 @@ class _PatternReader:
                 case _:
                     return
         if numbers:
-            yield f"numbers {', '.join(numbers)}", node.lineno
+            listed = ", ".join(numbers)
+            yield f"numbers {listed}", node.lineno
 
     def _read_slice(self, node: ast.Slice) -> Patterns:
         """`[::-1]` for a step with a sign."""
@@ -448,21 +464,24 @@ class _PatternReader:
         if sign is None:
             return
         yield sign, line
+        constants = self.around.constants
         if isinstance(right, ast.Constant):
             yield f"{sign} number", right.lineno
-        elif isinstance(right, ast.Name) and right.id in self.around.constants:
-            yield f"{sign} number", self.around.constants[right.id]
+        elif isinstance(right, ast.Name) and right.id in constants:
+            yield f"{sign} number", constants[right.id]
 
     def _read_augmented_assignment(self, node: ast.AugAssign) -> Patterns:
         """The operator, `in place`, and `+= f(` where the result of a call is added."""
         yield from self._read_operator(node.op, node.value, node.lineno)
-        if viewed_name(node.target) in self.around.views:
+        changed = viewed_name(node.target)
+        if changed in self.around.views:
             yield "in place", node.lineno
         for function in called_names(node.value):
             yield f"+= {function}(", node.lineno
+        results = self.around.results
         for name in names_in(node.value):
-            if name in self.around.results:
-                yield f"+= {self.around.results[name]}(", node.lineno
+            if name in results:
+                yield f"+= {results[name]}(", node.lineno
 
     def _read_expression(self, node: ast.Expr) -> Patterns:
         """A statement that is an expression: what it gives is not used."""

@@ -37,6 +37,7 @@ class Unparsable(Exception):
     """The file is no Python."""
 
     def __init__(self, message: str, line: int | None, kind: str = "SyntaxError") -> None:
+        """`line` is the line that is wrong, if it is known; `kind` the name of Python's error."""
         super().__init__(message)
         self.evidence = Raised(kind, message, line)
 
@@ -53,8 +54,8 @@ def leave_cells(name: str, texts: Sequence[str]) -> None:
         os.close(descriptor)
         os.environ[CELLS_VARIABLE] = place
         atexit.register(Path(place).unlink, missing_ok=True)
-    content = json.dumps({"name": name, "texts": list(texts)})
-    Path(place).write_text(content, encoding="utf-8")
+    content = {"name": name, "texts": list(texts)}
+    Path(place).write_text(json.dumps(content), encoding="utf-8")
 
 
 def cells_left_for(path: Path) -> list[str] | None:
@@ -96,8 +97,10 @@ def _read_cells(path: Path) -> list[SourceText]:
         notebook = read_notebook(path)
     except (NotANotebook, OSError) as error:
         raise Unparsable(str(error), None, "ValueError") from None
+    name = str(path)
     source = notebook.source
-    linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
+    lines = source.splitlines(keepends=True)
+    linecache.cache[name] = (len(source), None, lines, name)
     return [SourceText(cell.source, cell.first) for cell in notebook.cells]
 
 
@@ -133,7 +136,9 @@ def decode_source(data: bytes) -> str:
 
 
 def _line_at(data: bytes, position: int) -> int:
-    return data.count(b"\n", 0, position) + 1
+    """The number of the line, from 1, in which a byte stands."""
+    line_ends_before = data.count(b"\n", 0, position)
+    return line_ends_before + 1
 
 
 def _wrong_encoding(data: bytes, message: str) -> Unparsable:
@@ -155,12 +160,16 @@ def parse_source(source: str, path: Path | PurePosixPath, first: int = 1) -> ast
     try:
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
-        line = None if error.lineno is None else error.lineno + first - 1
+        line = error.lineno
+        if line is not None:
+            line += first - 1
         raise Unparsable(error.msg, line, type(error).__name__) from None
     except (ValueError, RecursionError, MemoryError) as error:
         message = str(error) or "this is nested too deeply"
         raise Unparsable(message, None, type(error).__name__) from None
-    return ast.increment_lineno(tree, first - 1) if first > 1 else tree
+    if first > 1:
+        ast.increment_lineno(tree, first - 1)
+    return tree
 
 
 @contextlib.contextmanager

@@ -143,14 +143,18 @@ def _answer_in_child(question: dict[str, Any], answers: IO[str]) -> None:
 
 def _answer_here(question: dict[str, Any], answers: IO[str]) -> None:
     """Run the probe that is asked for, and write its evidence as one line."""
-    exercise = next(each for _, each in every_exercise() if each.stem == question["stem"])
-    function = next(each for each in exercise.functions if each.name == question["function"])
-    probe = next(each for each in function.probes if each.name == question["probe"])
+    exercises = {exercise.stem: exercise for _, exercise in every_exercise()}
+    exercise = exercises[question["stem"]]
+    function = exercise.function_named(question["function"])
+    probes = {probe.name: probe for probe in function.probes}
+    probe = probes[question["probe"]]
     submission = load_submission(Path(question["path"]))
     seed = question["seed"]
     seen = observe_here(function, probe, submission, "virtual", seed)
-    evidence = Evidence(exercise.stem, function.name, "virtual", seed, {probe.name: seen})
-    print(base64.b64encode(encode_evidence(evidence)).decode(), file=answers, flush=True)
+    observations = {probe.name: seen}
+    evidence = Evidence(exercise.stem, function.name, "virtual", seed, observations)
+    line = base64.b64encode(encode_evidence(evidence)).decode()
+    print(line, file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ def _nodes_directly_in(node: ast.AST) -> list[ast.AST]:
         if field in _SKIPPED_FIELDS:
             continue
         value = getattr(node, field, None)
-        parts = value if isinstance(value, list) else [value]
+        parts = [value]
+        if isinstance(value, list):
+            parts = value
         for part in parts:
             if isinstance(part, ast.AST):
                 inside.append(part)
@@ -166,9 +168,14 @@ def missing_parameters(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
     passed_by_name = [keyword.arg for keyword in call.keywords]
     if None in passed_by_name:  # `**options`
         return []
-    positional = callee.args.posonlyargs + callee.args.args
-    not_passed = positional[len(call.args) :] + callee.args.kwonlyargs
-    return [each.arg for each in not_passed if each.arg not in passed_by_name]
+    parameters = callee.args
+    positional = parameters.posonlyargs + parameters.args
+    not_by_position = positional[len(call.args) :] + parameters.kwonlyargs
+    missing = []
+    for parameter in not_by_position:
+        if parameter.arg not in passed_by_name:
+            missing.append(parameter.arg)
+    return missing
 
 
 def lines_of_returns(function: ast.FunctionDef) -> list[int]:
@@ -214,11 +221,12 @@ def guarded_lines(body: list[ast.stmt]) -> Iterator[tuple[int, int]]:
     for node in statements_in(body):
         if not isinstance(node, ast.If | ast.For | ast.While):
             continue
-        for part in (*node.body, *node.orelse):
-            first = max(part.lineno, node.lineno + 1)
+        condition = node.lineno
+        for part in node.body + node.orelse:
+            first = max(part.lineno, condition + 1)
             last = max(part.lineno, _last_line_of_header(part))
             for line in range(first, last + 1):
-                yield line, node.lineno
+                yield line, condition
 
 
 def _last_line_of_header(statement: ast.stmt) -> int:

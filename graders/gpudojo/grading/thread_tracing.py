@@ -35,11 +35,13 @@ def is_students_code(code: types.CodeType) -> bool:
 @functools.cache
 def _makes_named_tuple(code: types.CodeType) -> bool:
     """True for the constructor that `collections.namedtuple` generates for so many fields."""
-    fields = [f"field_{number}" for number in range(code.co_argcount - 1)]
+    count = code.co_argcount - 1
+    fields = [f"field_{number}" for number in range(count)]
     constructor: Any = collections.namedtuple("Sample", fields).__new__
     sample: types.CodeType = constructor.__code__
-    same_steps = code.co_code == sample.co_code and code.co_names == sample.co_names
-    return same_steps and code.co_consts == sample.co_consts
+    if code.co_code != sample.co_code or code.co_names != sample.co_names:
+        return False
+    return code.co_consts == sample.co_consts
 
 
 def note_tracer() -> None:
