@@ -297,9 +297,8 @@ class _CourseReader:
     def _check_late_rule(self) -> None:
         """Raises BadFile for percents and minutes that are out of range."""
         late = self.settings.late
-        values = {"penalty": late.penalty, "grace": late.grace, "cap": late.cap}
-        for name, value in values.items():
-            if not 0 <= value < math.inf:
+        for name, value in msgspec.structs.asdict(late).items():
+            if isinstance(value, float) and not 0 <= value < math.inf:
                 reason = f"{name} must be 0 or more, not {value:g}"
                 raise self.bad_setting(reason, "late", name)
         if late.cap > 100:

@@ -27,9 +27,14 @@ class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cap: float = 100.0  # percent
     of: PenaltyBase = "maximum"
 
+    @property
+    def costs_points(self) -> bool:
+        """True if being late costs points."""
+        return self.penalty > 0
+
     def describe(self) -> str:
         """What being late costs, in words. Empty where it costs nothing."""
-        if not self.penalty:
+        if not self.costs_points:
             return ""
         base = "the maximum" if self.of == "maximum" else "what was earned"
         text = f"{self.penalty:g} % of {base} off for each day late"
@@ -93,7 +98,7 @@ def with_published_points(
     `scale` is what the assignment is worth on the platform, None for what its exercises are
     worth. Where neither a scale nor a penalty changes the points, the row gets no grade.
     """
-    penalized = timing is not None and timing.late and rule.penalty > 0
+    penalized = timing is not None and timing.late and rule.costs_points
     if scale is None and not penalized:
         return replace(row, timing=timing)
     max_points = row.max_score if scale is None else scale

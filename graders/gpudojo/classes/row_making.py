@@ -92,7 +92,7 @@ class RowMaker:
         review += participant.review
         if twins and submission is not None and self._shows_own_work(submission, verdict):
             review.append(f"the same files as {_first_names(twins)}")
-        if submission is not None and self.course.late.penalty:
+        if submission is not None and self.course.late.costs_points:
             review += _doubts_about_lateness(participant, submission, timing)
         review += problems_of_overrides
 

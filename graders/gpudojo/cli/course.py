@@ -59,7 +59,7 @@ def _describe_rules(rules: CourseRules, roster: Roster | None, day: str) -> list
         parts.append(f"out of {rules.points:g} points")
     if rules.deadline:
         parts.append(f"due {rules.deadline:%Y-%m-%d %H:%M %Z}")
-    if rules.late.penalty:
+    if rules.late.costs_points:
         parts.append(rules.late.describe())
     if rules.extensions:
         parts.append(count_and_noun(len(rules.extensions), "extension"))
@@ -76,7 +76,7 @@ def _describe_rules(rules: CourseRules, roster: Roster | None, day: str) -> list
 def _doubts_about_rules(rules: CourseRules, roster: Roster | None) -> list[str]:
     """What is valid, and may be a mistake all the same."""
     notes = []
-    if rules.late.penalty and rules.deadline is None:
+    if rules.late.costs_points and rules.deadline is None:
         notes.append("there is no deadline: only what a platform marks as late costs points")
     for extension in rules.useless_extensions():
         notes.append(printable_text(extension.sentence))
