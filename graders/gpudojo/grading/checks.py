@@ -4,8 +4,9 @@ A probe calls the student's function in some scenarios and describes what it did
 exercise a probe returns `Cases[Ran]`, made by `describe_call`, and these functions declare its
 checks: `runs`, `same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last
 three hold for a function that does nothing, too, so they need `same_as_reference`, or another check
-named by `after`, to pass first. `runs` and `changes_no_settings` are for probes of any kind. The
-functions named `expect_…` raise Failed and are for checks that an exercise declares itself.
+named by `after`, to pass first. `runs` and `changes_no_settings` are for probes of any kind. For
+checks that an exercise declares itself there is the decorator `check_scenarios`, which judges each
+scenario, and there are functions named `expect_…`, which raise Failed.
 """
 
 from __future__ import annotations
@@ -302,8 +303,8 @@ def device_mistake(raised: Raised) -> str | None:
 
 
 Ready = Probe[Cases[Ran]]
-# Gets the scenario, the student's call and the reference's.
-JudgeRan = Callable[[str, Ran, Ran], None]
+# Gets the scenario, what was seen in it and what the reference did in it; raises Failed.
+JudgeScenario = Callable[[str, T, T], None]
 
 
 def declare_check(
@@ -328,9 +329,37 @@ def declare_check(
     function.check(points, needs)(judge_claim)
 
 
+def check_scenarios(
+    function: Function,
+    *probes: Probe[Cases[T]],
+    points: float,
+    needs: tuple[str, ...] = ("runs",),
+    names: Iterable[str] = (),
+) -> Callable[[JudgeScenario[T]], JudgeScenario[T]]:
+    """Make a decorator that declares a check of every scenario of these probes, or of some.
+
+    Scenarios of several probes must have different names.
+
+    The decorated function gets the name of a scenario, what was seen in it and what the reference
+    did in it, and raises Failed. Its docstring is the line that students read. `names` chooses
+    scenarios; without it, these are all of the reference.
+    """
+    chosen = tuple(names)
+
+    def declare(judge: JudgeScenario[T]) -> JudgeScenario[T]:
+        def judge_scenarios(seen: Seen, wanted: Seen) -> None:
+            for scenario, found, right in compare_cases(seen, wanted, *probes, names=chosen):
+                judge(scenario, found, right)
+
+        declare_check(function, judge.__name__, judge.__doc__ or "", judge_scenarios, points, needs)
+        return judge
+
+    return declare
+
+
 def _check_each_scenario(
     function: Function, probe: Ready, points: float, claim: str = "", after: str | None = None
-) -> Callable[[JudgeRan], None]:
+) -> Callable[[JudgeScenario[Ran]], JudgeScenario[Ran]]:
     """Make a decorator that declares a check of every scenario of a probe.
 
     The check is added to `function`. Its claim, the line that students read, is `claim` or else the
@@ -345,14 +374,9 @@ def _check_each_scenario(
 
     needs = ("runs", after) if after else ("runs",)
 
-    def declare(judge: JudgeRan) -> None:
-        def judge_each_scenario(seen: Seen, wanted: Seen) -> None:
-            pairs = scenario_pairs(seen[probe], wanted[probe])
-            for scenario, found, right in pairs:
-                judge(scenario, found, right)
-
-        line = claim or judge.__doc__ or ""
-        declare_check(function, judge.__name__, line, judge_each_scenario, points, needs)
+    def declare(judge: JudgeScenario[Ran]) -> JudgeScenario[Ran]:
+        judge.__doc__ = claim or judge.__doc__
+        return check_scenarios(function, probe, points=points, needs=needs)(judge)
 
     return declare
 
