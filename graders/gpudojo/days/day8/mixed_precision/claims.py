@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpudojo.days.day8.loops_over_batches import CLIPPING, step_of_another_optimizer
@@ -20,12 +19,9 @@ from gpudojo.days.day8.mixed_precision.steps import (
     on_the_device,
     on_the_second_gpu,
 )
-from gpudojo.days.day8.mixed_precision.updates import (
-    compare_updates,
-    flat_values,
-    have_same_shapes,
-)
+from gpudojo.days.day8.mixed_precision.updates import compare_updates
 from gpudojo.grading.checks import device_mistake, expect_float, is_between_gpus, runs
+from gpudojo.grading.comparing import numpy_values
 from gpudojo.model.evidence import Raised, ScenarioRaised
 from gpudojo.model.exercise import Failed, Seen
 
@@ -44,7 +40,6 @@ WHERE: Final = {
     "on_the_cpu": "on the CPU, ",
     "on_the_cpu_disabled": "on the CPU with a disabled scaler, ",
 }
-WITHOUT = ("if is_enabled", "if get_scale")  # what is done without a scaler only
 ENOUGH: Final = 0.15  # the distance of two updates that counts as none
 
 
@@ -77,21 +72,22 @@ def _compared_cases(
             yield name, _case_of(seen, name), _case_of(wanted, name)
 
 
-def _clipped_case(name: str, seen: Seen) -> Stepped | None:
-    """The clipped step, beside the step without `max_norm`; None for other scenarios.
+def _clipped_without(
+    name: str, seen: Seen, mistake: Callable[[Stepped], bool | int]
+) -> Stepped | None:
+    """The clipped step, if a mistake is made only in the step without `max_norm`; else None.
 
     The line that a failure shows is still one of the scenario `name`.
     """
-    if name != "on_the_device":
-        seen.about(None, name)
-        return None
-    clipped = dict.get(seen[on_the_device], "clipped")  # `get` of Cases raises after an error
-    seen.about(on_the_device.name, name)
-    return clipped
+    clipped = None
+    if name == "on_the_device":
+        clipped = dict.get(seen[on_the_device], "clipped")  # `get` of Cases raises after an error
+    seen.about(None if clipped is None else on_the_device.name, name)
+    return None if clipped is None or mistake(clipped) else clipped
 
 
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
-    """The misconception behind an error, from torch's message and from the calls named in it."""
+    """The misconception behind an error, from torch's message and from the order of calls."""
     if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
         return "device-index-dropped"
     key = device_mistake(raised)
@@ -100,10 +96,15 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
         return "hard-coded-cuda"
     if key is not None:
         return key
-    calls = re.search(r"\(its calls: (.*?)\)", raised.message)
-    if calls is None:
+    if "inf checks were recorded" not in raised.message:
         return None
-    order = calls[1].split(", ")
+    # A disabled scaler does not raise: with it the function shows all of its calls.
+    to_the_end = dict.get(seen[on_the_device], "scaler_disabled")
+    return None if to_the_end is None else _mistake_in_order(to_the_end.order)
+
+
+def _mistake_in_order(order: list[str]) -> str | None:
+    """The misconception behind calls of which the scaler says that something is missing."""
     if "backward" not in order:
         return "missing-backward"
     if "scaler.step" not in order:
@@ -123,8 +124,8 @@ def runs_under_autocast(seen: Seen, wanted: Seen) -> None:
     too."""
     names = (*SCALED, "overflow", "on_the_cpu", *UNSCALED)
     for name, case, _ in _compared_cases(seen, wanted, *names):
-        _expect_autocast(name, case, "the forward pass", case.forward, case.forward_line)
-        _expect_autocast(name, case, "the loss", case.loss, case.loss_line)
+        _expect_autocast(name, case, "the forward pass", case.forward, case.line_of("forward"))
+        _expect_autocast(name, case, "the loss", case.loss, case.line_of("loss"))
 
 
 def _expect_autocast(
@@ -156,7 +157,7 @@ def backward_outside_autocast(seen: Seen, wanted: Seen) -> None:
         if case.backward_under_autocast:
             happened = "the backward pass ran under autocast"
             expected = "an autocast region that ends after the loss"
-            raise Failed(happened, expected, case.backward_line, "backward-under-autocast")
+            raise Failed(happened, expected, case.line_of("backward"), "backward-under-autocast")
 
 
 def _expect_backward(case: Stepped) -> None:
@@ -172,7 +173,7 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
     """The backward pass starts from the scaled loss."""
     for _, case, _ in _compared_cases(seen, wanted, *SCALED):
         _expect_backward(case)
-        line = case.backward_line
+        line = case.line_of("backward")
         if len(case.backward) > 1:
             raise Failed(f"{len(case.backward)} backward passes ran", "one", line)
         factor = case.backward[0].gradient
@@ -189,69 +190,66 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
     """The scaler steps the optimizer, once."""
+    expected = "scaler.step(optimizer), and no other step"
     for name, case, _ in _compared_cases(seen, wanted, *SCALED):
-        if case.steps_outside:
-            raise _stepped_without_scaler(case)
+        if case.count_of("step outside the scaler"):
+            raise _stepped_without_scaler(case, expected)
         if "step" not in case.order:
-            clipped = _clipped_case(name, seen)
-            if clipped and "step" in clipped.order:
+            if _clipped_without(name, seen, lambda other: "step" not in other.order):
                 happened = "without `max_norm` the optimizer never stepped"
-                expected = "scaler.step(optimizer) in every case"
-                raise Failed(happened, expected, at=("skipped step(",))
+                raise Failed(happened, f"{expected}, in every case", at=("skipped step(",))
             happened = "the optimizer never stepped"
-            raise Failed(happened, "scaler.step(optimizer)", misconception="missing-step")
+            raise Failed(happened, expected, misconception="missing-step")
         if case.order.index("step") < case.order.index("backward"):
             happened = "the step came before backward"
             raise Failed(happened, "backward, then step", misconception="step-before-backward")
 
 
-def _stepped_without_scaler(case: Stepped) -> Failed:
+def _stepped_without_scaler(case: Stepped, expected: str) -> Failed:
     """The failure of a step of the optimizer that the scaler did not make."""
     happened = "optimizer.step() was called without the scaler"
-    expected = "scaler.step(optimizer), and no other step"
+    key: str | None = "optimizer-step-instead-of-scaler-step"
     if "scaler.step" in case.order:
         happened = f"{happened}, and scaler.step(optimizer) as well: two steps"
-        return Failed(happened, expected, case.outside_line)
-    key = "optimizer-step-instead-of-scaler-step"
-    return Failed(happened, expected, case.outside_line, key)
+        key = None
+    return Failed(happened, expected, case.line_of("step outside the scaler"), key)
 
 
 @step.check(points=1)
 def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
     """The scaler is updated once, after its step."""
-    expected = "scaler.update() after the step"
     for name, case, right in _compared_cases(seen, wanted, *SCALED, "overflow"):
-        if case.steps_without_update:
-            raise _update_left_out(case, _clipped_case(name, seen), expected)
+        if case.count_of("step without update"):
+            raise _update_left_out(name, case, seen)
         updates = case.order.count("scaler.update")
         if updates > 1:
             happened = f"scaler.update was called {updates} times"
-            raise Failed(happened, "once, after the step", case.update_line)
+            raise Failed(happened, "once, after the step", case.line_of("second update"))
         if name == "overflow" or case.scale == right.scale:
             continue
         if not updates:
-            raise Failed("scaler.update was never called", expected, at=("step(", "backward("))
+            happened = "scaler.update was never called"
+            raise Failed(happened, AFTER_THE_STEP, at=("step(", "backward("))
         went = f"went from {SCALE:g} to {case.scale:g}"
         happened = f"the scale of the scaler that was passed in {went}"
         raise Failed(happened, f"{right.scale:g}: it doubles with each update here")
 
 
-def _update_left_out(case: Stepped, clipped: Stepped | None, expected: str) -> Failed:
-    """The failure of a scaler's step without an update.
+AFTER_THE_STEP: Final = "scaler.update() after the step"
 
-    `clipped` is the clipped step, where there is one: the update may be left out only without
-    `max_norm`.
-    """
+
+def _update_left_out(name: str, case: Stepped, seen: Seen) -> Failed:
+    """The failure of a scaler's step without an update, perhaps only without `max_norm`."""
     happened = "scaler.step was not followed by scaler.update"
     key = "scaler-without-update"
-    line = case.unsettled_line
-    if not clipped or clipped.steps_without_update:
-        return Failed(happened, expected, line, key)
+    line = case.line_of("step without update")
+    clipped = _clipped_without(name, seen, lambda other: other.count_of("step without update"))
+    if clipped is None:
+        return Failed(happened, AFTER_THE_STEP, line, key)
     happened = f"without `max_norm` {happened}"
-    if clipped.step_line != line:
-        return Failed(happened, expected, line, key)
-    # The step is made in both cases, and only the update left out.
-    return Failed(happened, expected, None, key, ("skipped update(",))
+    # Where the same step is made in both cases, only the update is left out.
+    at = ("skipped update(",) if clipped.line_of("step") == line else ()
+    return Failed(happened, AFTER_THE_STEP, line, key, at)
 
 
 @step.check(points=1)
@@ -280,9 +278,8 @@ def _expect_right_update(name: str, seen: Seen, wanted: Seen) -> None:
         return
     where = WHERE[name]
     if "step" not in case.order:
-        early = () if name in SCALED else WITHOUT
         happened = f"{where}the optimizer never stepped"
-        raise Failed(happened, "one step", None, "missing-step", early)
+        raise Failed(happened, "one step", misconception="missing-step")
     _expect_own_optimizer(name, case)
     _expect_clean_gradients(name, case, seen)
     happened = f"{where}the update of the weights is {_size_in_words(difference.ratio)}"
@@ -291,20 +288,9 @@ def _expect_right_update(name: str, seen: Seen, wanted: Seen) -> None:
         if compare_updates(case.update, unclipped).distance < ENOUGH:
             happened = f"{where}max_norm={HARD:g} changed nothing"
     key = _mistake_of_another_check(name, case)
-    at = () if key else _where_an_update_went_wrong(name, difference.ratio)
+    is_zero = difference.ratio < 0.01 / SCALE
+    at = ("last zero_grad(", "zero_grad(") if is_zero and not key else ()
     raise Failed(happened, "the update of one step with this batch", None, key, at)
-
-
-def _where_an_update_went_wrong(name: str, ratio: float) -> tuple[str, ...]:
-    """Patterns for the line to show."""
-    at: tuple[str, ...] = (*CLIPPING, "step(")
-    if ratio < 0.01 / SCALE:
-        at = ("last zero_grad(", "zero_grad(")
-    if name in UNSCALED:
-        return (*WITHOUT, *at)
-    if name == "after_a_clipped_step":
-        return (".state", *at)
-    return at
 
 
 def _expect_own_optimizer(name: str, case: Stepped) -> None:
@@ -317,7 +303,7 @@ def _mistake_of_another_check(name: str, case: Stepped) -> str | None:
     """A mistake that another check reports, if it shows here too."""
     if name not in SCALED:
         return None
-    if case.steps_outside:
+    if case.count_of("step outside the scaler"):
         return "optimizer-step-instead-of-scaler-step"
     if case.backward and math.isclose(case.backward[0].gradient, 1.0, rel_tol=1e-2):
         return "unscaled-backward"
@@ -333,15 +319,13 @@ def _expect_clean_gradients(name: str, case: Stepped, seen: Seen) -> None:
     if not _has_stale_gradients(case):
         return
     happened = "backward added to the gradients from before"
-    expected = "gradients of this batch only"
-    clipped = _clipped_case(name, seen)
-    if clipped and clipped.backward and not _has_stale_gradients(clipped):
+    expected = "gradients of this batch only, zeroed before backward"
+    if _clipped_without(name, seen, _has_stale_gradients):
         happened = f"without `max_norm`, {happened}; with it they are zeroed"
         at = ("skipped zero_grad(", "zero_grad(")
         raise Failed(happened, f"{expected}, in every case", at=at)
     happened = f"{WHERE[name]}{happened}"
-    expected = f"{expected}: zeroed before backward"
-    line = case.backward_line
+    line = case.line_of("backward")
     if case.zeroed_after:
         raise Failed(happened, expected, line, "stale-gradients")
     raise Failed(happened, expected, line, "missing-zero-grad", ("zero_grad(",))
@@ -371,14 +355,14 @@ def _clipped_wrongly(case: Stepped, max_norm: float, ratio: float, ignored: bool
     step without clipping.
     """
     expected = "the gradients unscaled, then all of them together clipped to the norm max_norm"
-    line = case.norm_line
+    line = case.line_of("norm before unscale")
     if ignored:
         happened = f"max_norm={max_norm:g} changed nothing"
         at: tuple[str, ...] = (*CLIPPING, "if max_norm", "step(")
         return Failed(happened, expected, line, "values-clipped", at)
     happened = f"with max_norm={max_norm:g} the update is {_size_in_words(ratio)}"
     by_hand = ("mul_(", "*") if ratio > 1 else ("norm(", ".grad")
-    scaled = case.norms_before_unscale or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
+    scaled = case.count_of("norm before unscale") or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
     key = "clipped-before-unscale" if scaled else "values-clipped"
     return Failed(happened, expected, line, key, (*CLIPPING, *by_hand))
 
@@ -388,15 +372,18 @@ def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
     """If gradients overflow, the weights stay unchanged and the scale falls."""
     case = seen[on_the_device]["overflow"]
     right = wanted[on_the_device]["overflow"]
-    is_changed = any(flat_values(update).any() for update in case.update)
-    if is_changed or not have_same_shapes(case.update, right.update):
+    if case.update.shape != right.update.shape or numpy_values(case.update).any():
         happened = "infinite gradients changed the weights"
         expected = "a skipped step, as scaler.step does it"
-        key = "optimizer-step-instead-of-scaler-step" if case.steps_outside else None
+        key = (
+            "optimizer-step-instead-of-scaler-step"
+            if case.count_of("step outside the scaler")
+            else None
+        )
         raise Failed(happened, expected, None, key)
     if case.scale != right.scale:
         happened = f"after an overflow the scale is {case.scale:g}"
-        key = "scaler-without-update" if case.steps_without_update else None
+        key = "scaler-without-update" if case.count_of("step without update") else None
         raise Failed(happened, f"{right.scale:g}", None, key)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.mixed_precision.declaration import step
+from gpudojo.days.day8.occurrences import Occurrences, count_occurrences
 from gpudojo.days.day8.returned_numbers import float_or_none
 from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
 from gpudojo.days.day8.watched_objects import WatchLog
@@ -178,25 +178,23 @@ class Stepped(Case, frozen=True):
     value: float | None
     device: str  # its type
     scale: float
-    update: list[Array]  # the change of each parameter
+    update: Array  # the changes of all parameters, one after the other
     own: bool  # whether the optimizer passed in stepped
     forward: list[list[str]]  # for each pass, the device types with autocast
     loss: list[list[str]]
     backward: list[ScaledBackward]
     order: list[str]
     backward_under_autocast: bool
-    steps_outside: int  # steps without the scaler
-    steps_without_update: int
-    norms_before_unscale: int
     zeroed_after: bool  # whether no gradient was left
-    forward_line: int | None
-    loss_line: int | None
-    backward_line: int | None
-    outside_line: int | None
-    unsettled_line: int | None  # of a step of the scaler without an update
-    step_line: int | None
-    update_line: int | None
-    norm_line: int | None
+    # What else was done, by the names in `_occurrences_in`
+    done: dict[str, Occurrences]
+
+    def count_of(self, name: str) -> int:
+        return self.done[name].count
+
+    def line_of(self, name: str) -> int | None:
+        """The line that did it first."""
+        return self.done[name].line
 
 
 @step.probe
@@ -251,11 +249,8 @@ def _call_step(call: Call, setting: StepSetting) -> Stepped:
     try:
         value = _call_once_or_twice(call, setting, model, log.make_loss(), optimizer, scaler)
     except StudentRaised as error:
-        raise _explain_error(error, call, device, model) from None
+        raise _explain_error(error, call, model) from None
     ledger = call.ledger
-    outside = ledger.steps_outside_scaler()
-    norms = ledger.norms_before_unscale()
-    unsettled = ledger.scaler_steps_without_update()
     under_autocast = any(kind in backward.regions for backward in log.backwards)
     return Stepped(
         kind=type(value).__name__,
@@ -270,19 +265,25 @@ def _call_step(call: Call, setting: StepSetting) -> Stepped:
         backward=log.backwards,
         order=list(ledger.training_order()),
         backward_under_autocast=under_autocast or bool(ledger.backwards_under_autocast()),
-        steps_outside=len(outside),
-        steps_without_update=len(unsettled),
-        norms_before_unscale=len(norms),
         zeroed_after=not _has_gradients(model),
-        forward_line=call.first_line(ledger.forwards()),
-        loss_line=call.first_line(ledger.forwards("CrossEntropyLoss")),
-        backward_line=call.first_line(ledger.backward_passes()),
-        outside_line=call.first_line(outside),
-        unsettled_line=call.first_line(unsettled),
-        step_line=call.first_line(ledger.scaler_calls("step")),
-        update_line=call.first_line(ledger.scaler_calls("update")[1:]),
-        norm_line=call.first_line(norms),
+        done=_occurrences_in(call),
     )
+
+
+def _occurrences_in(call: Call) -> dict[str, Occurrences]:
+    """What was done in the latest call, and where first."""
+    ledger = call.ledger
+    records: dict[str, Sequence[Any]] = {
+        "forward": ledger.forwards(),
+        "loss": ledger.forwards("CrossEntropyLoss"),
+        "backward": ledger.backward_passes(),
+        "step": ledger.scaler_calls("step"),
+        "second update": ledger.scaler_calls("update")[1:],
+        "step outside the scaler": ledger.steps_outside_scaler(),
+        "step without update": ledger.scaler_steps_without_update(),
+        "norm before unscale": ledger.norms_before_unscale(),
+    }
+    return {name: count_occurrences(call, each) for name, each in records.items()}
 
 
 def _make_scaler(setting: StepSetting) -> Any:
@@ -341,13 +342,13 @@ def _restore_weights(model: Any, seed: int) -> None:
             parameter.copy_(start)
 
 
-def _update_of(model: Any, seed: int) -> list[Array]:
-    """The change of each parameter."""
+def _update_of(model: Any, seed: int) -> Array:
+    """The changes of all parameters, one after the other."""
     changes = []
     for parameter, start in _parameters_and_starts(model, seed):
         weights = parameter.detach().cpu()
-        changes.append(array_of(weights - start))
-    return changes
+        changes.append((weights - start).flatten())
+    return array_of(torch.cat(changes))
 
 
 def _has_new_momentum(optimizer: Any, momentum: float) -> bool:
@@ -384,33 +385,22 @@ def _provoke_warnings() -> None:
             nn.functional.linear(square, square, torch.ones(8, dtype=dtype))
 
 
-def _explain_error(error: StudentRaised, call: Call, device: Any, model: Any) -> StudentRaised:
+def _explain_error(error: StudentRaised, call: Call, model: Any) -> StudentRaised:
     """The error with the calls made so far in its message, and what had been copied.
 
-    A scaler's errors have more than one cause. For an error about missing inf checks, the student's
-    function is called once more.
+    A scaler's errors have more than one cause.
     """
     inputs, targets = make_batch(call.seed)
     copied = lines_of_copies(call, inputs=inputs, targets=targets)
-    line = error.evidence.line
     order = call.ledger.training_order()
+    if order[-2:] == ("scaler.step", "scaler.unscale_"):
+        order = order[:-1]  # which scaler.step called itself
     note = f"done so far: {_calls_in_words(order)}"
     if _has_lost_gradients(order, model):
-        until = order.index("scaler.step") + 1  # without what scaler.step called itself
-        calls = _calls_in_words(order[:until])
-        note = f"done so far: {calls}; no parameter had a gradient any more"
-    elif "inf checks were recorded" in error.evidence.message:
-        # A disabled scaler does not raise: with it the function shows all of its calls, and which
-        # one was wrong.
-        order = _order_to_the_end(call, device)
-        note = f"its calls: {_calls_in_words(order)}"
-        wrong: tuple[Any, ...] = call.ledger.steps_outside_scaler()
-        if "backward" not in order:
-            wrong = call.ledger.scaler_calls("scale")
-        line = call.first_line(wrong) or line
+        note = f"{note}; no parameter had a gradient any more"
     first, newline, rest = error.evidence.message.partition("\n")
     message = f"{first} ({note}){newline}{rest}"
-    return error.with_facts(message=message, copied=copied, line=line)
+    return error.with_facts(message=message, copied=copied)
 
 
 def _has_lost_gradients(order: tuple[str, ...], model: Any) -> bool:
@@ -431,17 +421,3 @@ def _calls_in_words(order: tuple[str, ...]) -> str:
     """
     names = [name for name, _ in itertools.groupby(order)]
     return ", ".join(names) or "nothing"
-
-
-def _order_to_the_end(call: Call, device: Any) -> tuple[str, ...]:
-    """The calls that the student's function makes with a disabled scaler.
-
-    It is called once more for this. Where it raises again, they are those up to there.
-    """
-    log = PrecisionLog(call)
-    model = log.make_model(*make_layers(call.seed)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler(torch.device(device).type, enabled=False)
-    with contextlib.suppress(StudentRaised):
-        call(model, make_batch(call.seed), log.make_loss(), optimizer, scaler, device)
-    return call.ledger.training_order()

@@ -1,9 +1,9 @@
-"""Compares the updates that steps make."""
+"""Compares the updates that steps make: the changes of all parameters, one after the other."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from gpudojo.grading.comparing import numpy_values
 from gpudojo.model.evidence import Array
@@ -19,42 +19,19 @@ class Difference(NamedTuple):
 UNLIKE: Final = Difference(math.inf, math.inf)
 
 
-def compare_updates(found: list[Array], right: list[Array]) -> Difference:
+def compare_updates(found: Array, right: Array) -> Difference:
     """How an update differs from the right one. Raises ZeroDivisionError if the right one is zero.
 
     Callers allow for half precision: bfloat16 is as good an answer as float16.
     """
     import numpy as np
 
-    if not have_same_shapes(found, right):
+    if (found.shape, found.dtype) != (right.shape, right.dtype):
         return UNLIKE
-    values = _joined_values(found)
-    right_values = _joined_values(right)
+    values = numpy_values(found).astype("float64")
+    right_values = numpy_values(right).astype("float64")
     if not np.isfinite(values).all():
         return UNLIKE
-    length = _length_of(right_values)
-    distance = _length_of(values - right_values)
-    return Difference(_length_of(values) / length, distance / length)
-
-
-def _length_of(values: Any) -> float:
-    import numpy as np
-
-    return float(np.linalg.norm(values))
-
-
-def _joined_values(arrays: list[Array]) -> Any:
-    """The values of several arrays in one."""
-    import numpy as np
-
-    return np.concatenate([flat_values(array) for array in arrays])
-
-
-def have_same_shapes(found: list[Array], right: list[Array]) -> bool:
-    """True if two lists of arrays have the same shapes and dtypes."""
-    found_shapes = [(array.shape, array.dtype) for array in found]
-    return found_shapes == [(array.shape, array.dtype) for array in right]
-
-
-def flat_values(found: Array) -> Any:
-    return numpy_values(found).astype("float64").reshape(-1)
+    length = float(np.linalg.norm(right_values))
+    distance = float(np.linalg.norm(values - right_values))
+    return Difference(float(np.linalg.norm(values)) / length, distance / length)
