@@ -1,10 +1,11 @@
-"""Small tensors as evidence."""
+"""Tensors as evidence: small ones, and what students' functions return."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpudojo.model.evidence import Case, Fact
+from gpudojo.grading.call import array_of, torch
+from gpudojo.model.evidence import Array, Case, Fact
 
 
 class Values(Case, frozen=True):
@@ -22,3 +23,21 @@ def values_of(tensor: Any) -> Values:
     except (RuntimeError, TypeError):
         numbers = None
     return Values(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), numbers)
+
+
+class ReturnedTensor(Case, frozen=True):
+    """What a function returned: a tensor, or only the type of anything else."""
+
+    kind: str
+    device: str  # of a tensor; else empty
+    dtype: str
+    value: Array | None
+
+
+def describe_returned(value: Any) -> ReturnedTensor:
+    """What a function returned, as evidence."""
+    kind = type(value).__name__
+    if not isinstance(value, torch.Tensor):
+        return ReturnedTensor(kind, "", "", None)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return ReturnedTensor(kind, str(value.device), dtype, array_of(value))

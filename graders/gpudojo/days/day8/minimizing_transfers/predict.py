@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from gpudojo.days.day8.loops_over_batches import (
@@ -11,13 +10,15 @@ from gpudojo.days.day8.loops_over_batches import (
     why_a_loop_raises,
 )
 from gpudojo.days.day8.minimizing_transfers.declaration import predict
+from gpudojo.days.day8.occurrences import Occurrences, count_occurrences
 from gpudojo.days.day8.sprites import make_sprites, seeded_generator
+from gpudojo.days.day8.tensor_values import ReturnedTensor, describe_returned
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
-from gpudojo.grading.call import Call, array_of, nn, torch, try_scenarios
-from gpudojo.grading.checks import compare_cases, runs
+from gpudojo.grading.call import Call, nn, torch, try_scenarios
+from gpudojo.grading.checks import check_scenarios, runs
 from gpudojo.grading.comparing import arrays_close
-from gpudojo.model.evidence import Array, Case, Cases
-from gpudojo.model.exercise import Failed, Seen, returned_other_type
+from gpudojo.model.evidence import Case, Cases
+from gpudojo.model.exercise import Failed, returned_other_type
 
 MODEL = ""  # the name of the whole model among its parts
 
@@ -27,21 +28,16 @@ MODEL = ""  # the name of the whole model among its parts
 class Predicted(Case, frozen=True):
     """One call: the result, the forward passes, and what was copied."""
 
-    kind: str
-    device: str | None
-    value: Array | None
+    returned: ReturnedTensor
     forwards: list[ForwardPass]
-    forward_line: int | None
-    graph_line: int | None
     trainable: bool  # whether all parameters require gradients afterwards
     grad_mode: bool  # whether gradients are on afterwards
     batches: int
-    copies_back: int
-    copy_line: int | None
-    reads: int  # of values from the device, which wait for it
-    read_line: int | None
-    targets_moved: int
-    targets_line: int | None
+    forward_line: int | None
+    graph_line: int | None
+    copies_back: Occurrences
+    reads: Occurrences  # of values from the device, which wait for it
+    targets_moved: Occurrences
 
     def predicted_samples(self) -> int:
         """For how many samples the model was called."""
@@ -76,27 +72,20 @@ def _call_predict(call: Call, device: Any, count: int, moved: bool = False) -> P
         value = call(model, loader, device)
         grad_mode = torch.is_grad_enabled()
     ledger = call.ledger
-    copies_back = ledger.transfers_to_host()
-    reads = ledger.syncs(besides=("copy", "tolist"))
     to_device = ledger.transfers_to_device()
     of_targets = [copy for copy in to_device if copy.bytes in log.target_sizes]
-    is_tensor = isinstance(value, torch.Tensor)
+    reads = ledger.syncs(besides=("copy", "tolist"))
     return Predicted(
-        kind=type(value).__name__,
-        device=value.device.type if is_tensor else None,
-        value=array_of(value) if is_tensor else None,
+        returned=describe_returned(value),
         forwards=log.forwards,
-        forward_line=call.first_line(ledger.forwards()),
-        graph_line=call.first_line(ledger.forwards_building_graph()),
         trainable=all(p.requires_grad for p in model.parameters()),
         grad_mode=grad_mode,
         batches=log.batches,
-        copies_back=len(copies_back),
-        copy_line=call.first_line(copies_back),
-        reads=len(reads),
-        read_line=call.first_line(reads),
-        targets_moved=len(of_targets),
-        targets_line=call.first_line(of_targets),
+        forward_line=call.first_line(ledger.forwards()),
+        graph_line=call.first_line(ledger.forwards_building_graph()),
+        copies_back=count_occurrences(call, ledger.transfers_to_host()),
+        reads=count_occurrences(call, reads),
+        targets_moved=count_occurrences(call, of_targets),
     )
 
 
@@ -127,101 +116,97 @@ def loops_on_the_second_gpu(call: Call) -> Cases[Predicted]:
 runs(predict, diagnose=why_a_loop_raises)
 
 
-def _compared_predictions(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
-    """Yield what was seen and what the reference did, for each scenario.
-
-    Raises Failed if the model was not called for every sample.
-    """
-    for _, found, right in compare_cases(seen, wanted, loops):
-        called = found.predicted_samples()
-        samples = right.predicted_samples()
-        if called < samples:
-            happened = f"the model was called for {called} of {samples} inputs"
-            expected = "a forward pass for every batch"
-            raise Failed(happened, expected, misconception="loop-left-early")
-        yield found, right
+def _expect_every_sample(found: Predicted, right: Predicted) -> None:
+    """Raises Failed if the model was not called for every sample."""
+    called = found.predicted_samples()
+    samples = right.predicted_samples()
+    if called < samples:
+        happened = f"the model was called for {called} of {samples} inputs"
+        expected = "a forward pass for every batch"
+        raise Failed(happened, expected, misconception="loop-left-early")
 
 
-@predict.check(points=0.5)
-def works_on_the_device(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(predict, loops, loops_on_the_second_gpu, points=0.5)
+def works_on_the_device(scenario: str, found: Predicted, right: Predicted) -> None:
     """Every forward pass runs on the device passed in, even if another GPU is current."""
-    for _, found, right in compare_cases(seen, wanted, loops, loops_on_the_second_gpu):
-        used = {forward.input_device for forward in found.forwards}
-        expect_ran_on(right.forwards[0].input_device, used, found.forward_line)
+    used = {forward.input_device for forward in found.forwards}
+    expect_ran_on(right.forwards[0].input_device, used, found.forward_line)
 
 
-@predict.check(points=0.25)
-def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(predict, loops, points=0.25)
+def predicts_in_evaluation_mode(scenario: str, found: Predicted, right: Predicted) -> None:
     """Every forward pass runs in evaluation mode."""
-    for found, _ in _compared_predictions(seen, wanted):
-        training = found.training_passes()
-        if training:
-            count = f"{training} of {len(found.forwards)} forward passes"
-            happened = f"{count} ran in training mode, with dropout"
-            expected = "model.eval() before the loop"
-            graph = any(forward.graph for forward in found.forwards)
-            key = None if graph else "no-grad-without-eval"
-            raise Failed(happened, expected, found.forward_line, key, ("eval not called",))
+    _expect_every_sample(found, right)
+    training = found.training_passes()
+    if training:
+        count = f"{training} of {len(found.forwards)} forward passes"
+        happened = f"{count} ran in training mode, with dropout"
+        expected = "model.eval() before the loop"
+        graph = any(forward.graph for forward in found.forwards)
+        key = None if graph else "no-grad-without-eval"
+        raise Failed(happened, expected, found.forward_line, key, ("eval not called",))
 
 
-@predict.check(points=0.25)
-def builds_no_graph(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(predict, loops, points=0.25)
+def builds_no_graph(scenario: str, found: Predicted, right: Predicted) -> None:
     """No forward pass builds an autograd graph, and the model can still be trained afterwards."""
-    for found, _ in _compared_predictions(seen, wanted):
-        in_training = found.training_passes() > 0
-        expect_no_graph(found.forwards, found.graph_line, in_training)
-        if not found.trainable:
-            happened = "parameters of the model no longer require a gradient"
-            key = "requires-grad-left-off"
-            raise Failed(happened, "requires_grad as before", misconception=key)
-        if not found.grad_mode:
-            happened = "gradients were still switched off after the call"
-            raise Failed(happened, "gradients off in the loop only")
+    _expect_every_sample(found, right)
+    in_training = found.training_passes() > 0
+    expect_no_graph(found.forwards, found.graph_line, in_training)
+    if not found.trainable:
+        happened = "parameters of the model no longer require a gradient"
+        key = "requires-grad-left-off"
+        raise Failed(happened, "requires_grad as before", misconception=key)
+    if not found.grad_mode:
+        happened = "gradients were still switched off after the call"
+        raise Failed(happened, "gradients off in the loop only")
 
 
-@predict.check(points=0.5, needs=("runs", "predicts_in_evaluation_mode"))
-def returns_every_output(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(predict, loops, points=0.5, needs=("runs", "predicts_in_evaluation_mode"))
+def returns_every_output(scenario: str, found: Predicted, right: Predicted) -> None:
     """It returns the outputs of all batches in one tensor, in order, on the CPU."""
-    for found, right in _compared_predictions(seen, wanted):
-        assert right.value is not None
-        if found.value is None:
-            raise returned_other_type(found.kind, "one tensor")
-        if found.device != "cpu":
-            happened = f"the outputs were returned on {found.device}"
-            if found.copies_back:  # the copy was made, and the original returned
-                raise Failed(happened, "the CPU", found.copy_line, "result-thrown-away")
-            raise Failed(happened, "the CPU")
-        if found.value.shape != right.value.shape:
-            happened = f"{right.batches} batches gave shape {found.value.shape}"
-            raise Failed(happened, str(right.value.shape))
-        if not arrays_close(found.value, right.value):
-            happened = "the values or their order differ from the model's outputs"
-            raise Failed(happened, "the outputs in order")
+    _expect_every_sample(found, right)
+    returned = found.returned
+    outputs = right.returned.value
+    assert outputs is not None
+    if returned.value is None:
+        raise returned_other_type(returned.kind, "one tensor")
+    if returned.device != "cpu":
+        happened = f"the outputs were returned on {returned.device}"
+        # Where they were copied, the copy was thrown away.
+        key = "result-thrown-away" if found.copies_back.count else None
+        raise Failed(happened, "the CPU", found.copies_back.line, key)
+    if returned.value.shape != outputs.shape:
+        happened = f"{right.batches} batches gave shape {returned.value.shape}"
+        raise Failed(happened, str(outputs.shape))
+    if not arrays_close(returned.value, outputs):
+        happened = "the values or their order differ from the model's outputs"
+        raise Failed(happened, "the outputs in order")
 
 
-@predict.check(points=0.5, needs=("runs", "works_on_the_device"))
-def copies_back_once(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(predict, loops, points=0.5, needs=("runs", "works_on_the_device"))
+def copies_back_once(scenario: str, found: Predicted, right: Predicted) -> None:
     """There is one copy back to the host, however many batches there are."""
-    for found, right in _compared_predictions(seen, wanted):
-        if found.copies_back > right.copies_back:
-            happened = f"{found.batches} batches made {found.copies_back} copies back to the host"
-            expected = "one, of all outputs together, after the loop"
-            key = None
-            if found.copies_back >= found.batches:
-                key = "copied-every-batch-back"
-            raise Failed(happened, expected, found.copy_line, key)
-        if found.reads > right.reads:
-            read = f"the host read a value from the device {found.reads} times"
-            happened = f"{read} and waited for it each time"
-            expected = "no reading before the one copy"
-            raise Failed(happened, expected, found.read_line, "sync-in-hot-loop")
+    _expect_every_sample(found, right)
+    copies = found.copies_back
+    if copies.count > right.copies_back.count:
+        happened = f"{found.batches} batches made {copies.count} copies back to the host"
+        expected = "one, of all outputs together, after the loop"
+        key = "copied-every-batch-back" if copies.count >= found.batches else None
+        raise Failed(happened, expected, copies.line, key)
+    reads = found.reads
+    if reads.count > right.reads.count:
+        read = f"the host read a value from the device {reads.count} times"
+        happened = f"{read} and waited for it each time"
+        expected = "no reading before the one copy"
+        raise Failed(happened, expected, reads.line, "sync-in-hot-loop")
 
 
-@predict.check(points=0.5)
-def leaves_the_targets(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(predict, loops, points=0.5)
+def leaves_the_targets(scenario: str, found: Predicted, right: Predicted) -> None:
     """The targets are never moved."""
-    for found, _ in _compared_predictions(seen, wanted):
-        if found.targets_moved:
-            copied = f"the targets of {found.targets_moved} batches were copied to the device"
-            happened = f"{copied}, and nothing used them"
-            raise Failed(happened, "only the inputs moved", found.targets_line)
+    _expect_every_sample(found, right)
+    moved = found.targets_moved
+    if moved.count:
+        copied = f"the targets of {moved.count} batches were copied to the device"
+        raise Failed(f"{copied}, and nothing used them", "only the inputs moved", moved.line)

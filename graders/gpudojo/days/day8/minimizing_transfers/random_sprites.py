@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gpudojo.days.day8.minimizing_transfers.declaration import random_sprites
-from gpudojo.grading.call import (
-    Call,
-    StudentRaised,
-    array_of,
-    device_name,
-    torch,
-    try_scenarios,
-)
-from gpudojo.grading.checks import compare_cases, expect_device_used, runs
+from gpudojo.days.day8.tensor_values import ReturnedTensor, describe_returned
+from gpudojo.grading.call import Call, StudentRaised, device_name, torch, try_scenarios
+from gpudojo.grading.checks import check_scenarios, expect_device_used, runs
 from gpudojo.grading.comparing import numpy_values
-from gpudojo.model.evidence import Array, Case, Cases, Raised
-from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
+from gpudojo.model.evidence import Case, Cases, Raised
+from gpudojo.model.exercise import Failed, returned_other_type
 
 COUNT = 40  # with this size, 3000 values
 SIZE = 5
@@ -28,10 +22,7 @@ GENERATOR = "generator "  # the beginning of the name of a draw from a generator
 class Draw(Case, frozen=True):
     """The result of one call."""
 
-    kind: str
-    dtype: str | None
-    device: str | None
-    value: Array | None
+    sprites: ReturnedTensor
     moved: int  # bytes copied between host and device
     line: int | None
     default_device: str
@@ -53,12 +44,8 @@ def _call_random_sprites(call: Call, device: Any, **options: Any) -> Draw:
     # with `out`.
     torch.set_default_device(None)
     copies = call.ledger.transfers()
-    is_tensor = isinstance(value, torch.Tensor)
     return Draw(
-        kind=type(value).__name__,
-        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else None,
-        device=str(value.device) if is_tensor else None,
-        value=array_of(value) if is_tensor else None,
+        sprites=describe_returned(value),
         moved=sum(copy.bytes for copy in copies),
         line=call.first_line(copies),
         default_device=default_device,
@@ -143,22 +130,20 @@ def _draw_on_the_second_gpu(call: Call) -> Draws:
 runs(random_sprites)
 
 
-@random_sprites.check(points=0.5)
-def made_on_the_device(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(random_sprites, draws, points=0.5)
+def made_on_the_device(scenario: str, found: Draws, right: Draws) -> None:
     """The sprites are made on the device passed in: nothing is transferred."""
-    for _, found, right in compare_cases(seen, wanted, draws):
-        device = right.wanted_device
-        for draw in found.draws.values():
-            if draw.moved:
-                happened = f"{draw.moved} bytes were copied between host and device"
-                expected = "none: values made where they are needed"
-                key = "made-on-cpu-then-moved"
-                if device != "cpu" and draw.device == "cpu":
-                    key = "result-thrown-away"
-                raise Failed(happened, expected, draw.line, key)
-        if found.refused is not None:
-            raise _failure_with_generator(found, found.refused, device)
-        _expect_made_on(found, device)
+    device = right.wanted_device
+    for draw in found.draws.values():
+        if draw.moved:
+            happened = f"{draw.moved} bytes were copied between host and device"
+            expected = "none: values made where they are needed"
+            thrown_away = device != "cpu" and draw.sprites.device == "cpu"
+            key = "result-thrown-away" if thrown_away else "made-on-cpu-then-moved"
+            raise Failed(happened, expected, draw.line, key)
+    if found.refused is not None:
+        raise _failure_with_generator(found, found.refused, device)
+    _expect_made_on(found, device)
 
 
 def _failure_with_generator(found: Draws, refused: Raised, device: str) -> Failed:
@@ -166,7 +151,7 @@ def _failure_with_generator(found: Draws, refused: Raised, device: str) -> Faile
     key = None
     if device == "cpu":
         key = "hard-coded-cuda"
-    elif all(draw.device == device for draw in found.draws.values()):
+    elif all(draw.sprites.device == device for draw in found.draws.values()):
         # Without a generator the device was right: with it, the values came from the CPU.
         key = "made-on-cpu-then-moved"
     happened = f"with a generator of {device} it raised: {refused.message}"
@@ -176,53 +161,49 @@ def _failure_with_generator(found: Draws, refused: Raised, device: str) -> Faile
 def _expect_made_on(found: Draws, device: str) -> None:
     """Raises Failed unless all sprites are on this device, and have values."""
     for draw in found.draws.values():
-        if draw.value is None or not draw.value.data:
-            note = "" if draw.value is None else " without values"
-            happened = f"it returned {with_article(draw.kind)}{note}"
-            raise Failed(happened, "sprites", at=("return",))
-        expect_device_used(device, [str(draw.device)], "they were made on")
+        value = draw.sprites.value
+        if value is None or not value.data:
+            raise returned_other_type(draw.sprites.kind, "a tensor with values")
+        expect_device_used(device, [draw.sprites.device], "they were made on")
 
 
-@random_sprites.check(points=0.25)
-def finds_the_second_gpu(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(random_sprites, draws_on_the_second_gpu, points=0.25)
+def finds_the_second_gpu(scenario: str, found: Draws, right: Draws) -> None:
     """With "cuda:1" they are made on the second GPU, even if the first one is current."""
-    for _, found, right in compare_cases(seen, wanted, draws_on_the_second_gpu):
-        _expect_made_on(found, right.wanted_device)
+    _expect_made_on(found, right.wanted_device)
 
 
-@random_sprites.check(points=0.25)
-def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(random_sprites, draws, points=0.25)
+def returns_sprites_there(scenario: str, found: Draws, right: Draws) -> None:
     """It returns float32 of shape (count, 3, size, size), and leaves torch's default device
     alone."""
-    for _, found, expected in compare_cases(seen, wanted, draws):
-        for name, right in expected.draws.items():
-            if found.refused is not None and name not in found.draws:
-                continue  # another check reports the refusal
-            _expect_sprites(found.draws[name], right)
+    for name, draw in right.draws.items():
+        if found.refused is None or name in found.draws:  # a refusal is another check's
+            _expect_sprites(found.draws[name], draw)
 
 
 def _expect_sprites(draw: Draw, right: Draw) -> None:
     """Raises Failed for another type, dtype or shape, and for another default device."""
-    assert right.value is not None
-    if draw.value is None:
-        raise returned_other_type(draw.kind, "a tensor")
+    value = draw.sprites.value
+    shape = right.sprites.value.shape if right.sprites.value else ()
+    if value is None:
+        raise returned_other_type(draw.sprites.kind, "a tensor")
     if draw.default_device != right.default_device:
         default = draw.default_device
         happened = f"{default} is the default device of the whole program afterwards"
         raise Failed(happened, "`device=` for these sprites only")
-    if draw.dtype != "float32" or draw.value.dtype != "float32":
-        raise Failed(f"their dtype is {draw.dtype}", "float32")
-    if draw.value.shape != right.value.shape:
-        raise Failed(f"their shape is {draw.value.shape}", str(right.value.shape))
+    if draw.sprites.dtype != "float32" or value.dtype != "float32":
+        raise Failed(f"their dtype is {draw.sprites.dtype}", "float32")
+    if value.shape != shape:
+        raise Failed(f"their shape is {value.shape}", str(shape))
 
 
-@random_sprites.check(points=0.25, needs=("runs", "returns_sprites_there"))
-def spreads_evenly(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(random_sprites, draws, points=0.25, needs=("runs", "returns_sprites_there"))
+def spreads_evenly(scenario: str, found: Draws, right: Draws) -> None:
     """The values are uniform in [0, 1), each of them drawn anew."""
-    for name in wanted[draws]:
-        for draw in seen[draws][name].draws.values():
-            assert draw.value is not None
-            _expect_uniform(numpy_values(draw.value).reshape(-1))
+    for draw in found.draws.values():
+        assert draw.sprites.value is not None
+        _expect_uniform(numpy_values(draw.sprites.value).reshape(-1))
 
 
 def _expect_uniform(values: Any) -> None:
@@ -252,14 +233,12 @@ def _expect_uniform(values: Any) -> None:
         raise Failed(happened, "a new value for each pixel")
 
 
-@random_sprites.check(points=0.25)
-def follows_its_seed(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(random_sprites, draws, points=0.25)
+def follows_its_seed(scenario: str, found: Draws, right: Draws) -> None:
     """The same seed gives the same sprites, another seed others, and a second draw is not the first
     again."""
-    for scenario in wanted[draws]:
-        found = seen[draws][scenario]
-        _expect_equal_by_seed(found, "", "torch's own random state")
-        _expect_equal_by_seed(found, GENERATOR, "a generator")
+    _expect_equal_by_seed(found, "", "torch's own random state")
+    _expect_equal_by_seed(found, GENERATOR, "a generator")
 
 
 def _expect_equal_by_seed(found: Draws, prefix: str, what: str) -> None:
@@ -274,9 +253,9 @@ def _expect_equal_by_seed(found: Draws, prefix: str, what: str) -> None:
         if draw is None:
             message = found.refused.message if found.refused else "nothing was recorded"
             raise Failed(f"with {what} it raised: {message}", "sprites drawn from it")
-        if draw.value is None:
-            raise returned_other_type(draw.kind, "a tensor")
-        values.append(draw.value.data)
+        if draw.sprites.value is None:
+            raise returned_other_type(draw.sprites.kind, "a tensor")
+        values.append(draw.sprites.value.data)
     first, next_one, again, other = values
     if first == next_one:
         happened = f"with {what}, two draws in a row were the same"
