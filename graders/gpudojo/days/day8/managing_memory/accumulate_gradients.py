@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
-
-from virtual_cuda.ledger import Backward, Forward, OptimizerStep, Record, questions
 
 from gpudojo.days.day8.loops_over_batches import (
     CLIPPING,
@@ -20,8 +19,8 @@ from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites, seeded_genera
 from gpudojo.days.day8.watched_objects import WatchLog
 from gpudojo.grading.call import Call, array_of, device_name, nn, torch, try_inputs
 from gpudojo.grading.checks import (
+    check_scenarios,
     compare_cases,
-    count_in_words,
     expect_mode_kept,
     mode_in_words,
     runs,
@@ -62,11 +61,9 @@ class Accumulated(Case, frozen=True):
     devices: list[str]
     wanted_device: str
     after: list[Array]  # the weights
-    taken: int  # optimizer steps
     own: bool  # whether it was the optimizer passed in that stepped
     emptied: bool  # whether one of its steps found no gradients
-    step_line: int | None
-    extra_line: int | None  # of the first step without a backward pass, else of the first
+    step_lines: list[int | None]
     backward_line: int | None
     per_step: list[int]  # backward passes before each step
     unused: int  # backward passes after the last step
@@ -78,7 +75,32 @@ class Accumulated(Case, frozen=True):
     training: bool  # the mode before the call
     whole: list[bool]  # whether it was in training mode, in every pass and afterwards
     part: list[bool]  # the same of a part that was in the other mode
-    calls: int  # of the model
+
+    @property
+    def taken(self) -> int:
+        """The number of optimizer steps."""
+        return len(self.per_step)
+
+    @property
+    def where(self) -> str:
+        """The pass in words: how many batches, and how many for each step."""
+        return f"({_batches_in_words(self.batches)}, steps={self.steps})"
+
+    @property
+    def step_line(self) -> int | None:
+        return self.step_lines[0] if self.step_lines else None
+
+    @property
+    def extra_line(self) -> int | None:
+        """The line of the first step without a backward pass, else of the first."""
+        for line, passes in zip(self.step_lines, self.per_step, strict=False):
+            if not passes:
+                return line
+        return self.step_line
+
+
+def _batches_in_words(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count} batches"
 
 
 class PassSetting(NamedTuple):
@@ -105,10 +127,7 @@ def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
     loss_fn = log.make_loss()
     with log.explaining_errors():
         value = call(model, loader, loss_fn, optimizer, setting.device, setting.steps)
-    # What was recorded
-    records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
-    taken = questions.optimizer_steps(records)
-    without_backward = questions.steps_without_backward(records)
+    ledger = call.ledger
     devices = {forward.input_device for forward in log.forwards}
     whole = [LINEAR in forward.training for forward in log.forwards]
     part = [FLATTEN in forward.training for forward in log.forwards]
@@ -118,15 +137,13 @@ def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
         devices=sorted(devices),
         wanted_device=device_name(setting.device),
         after=[array_of(p) for p in model.parameters()],
-        taken=len(taken),
         own=bool(log.steps_with_gradients),
         emptied=False in log.steps_with_gradients,
-        step_line=call.first_line(taken),
-        extra_line=call.first_line((*without_backward, *taken)),
-        backward_line=call.first_line(questions.backward_passes(records)),
-        per_step=list(questions.backwards_per_step(records)),
-        unused=len(questions.backwards_after_last_step(records)),
-        ahead=_steps_before_backward(records),
+        step_lines=[call.line_of(step) for step in ledger.optimizer_steps()],
+        backward_line=call.first_line(ledger.backward_passes()),
+        per_step=list(ledger.backwards_per_step()),
+        unused=len(ledger.backwards_after_last_step()),
+        ahead=("forward", "step") in pairwise(ledger.training_order()),
         scales=[round(scale.item(), 4) for scale in log.scales],
         clean=log.clean,
         batches=log.batches,
@@ -134,7 +151,6 @@ def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
         training=setting.training,
         whole=[*whole, model.training, model[1].training],
         part=[*part, model[0].training],
-        calls=len(log.forwards),
     )
 
 
@@ -161,20 +177,6 @@ def _make_optimizer(model: Any, setting: PassSetting) -> Any:
         if setting.dirty:
             parameter.grad = torch.ones_like(parameter)
     return optimizer
-
-
-def _steps_before_backward(records: Sequence[Record]) -> bool:
-    """True if there were more forward passes of the model than backward passes before a step."""
-    waiting = 0
-    for record in records:
-        if isinstance(record, Forward):
-            is_loss = record.module == "CrossEntropyLoss"
-            waiting += not record.depth and not is_loss
-        elif isinstance(record, Backward):
-            waiting -= 1
-        elif waiting > 0:
-            return True
-    return False
 
 
 @accumulate.probe
@@ -204,25 +206,20 @@ TRAINED = ("model_on_the_cpu", "model_already_there", "told_to_use_the_cpu")
 runs(accumulate, scenarios=TRAINED, diagnose=why_a_loop_raises)
 
 
-def _passes_over(
+def _compare_passes(
     seen: Seen, wanted: Seen, *names: str
-) -> Iterator[tuple[str, Accumulated, Accumulated]]:
-    """Batches and steps, what was seen and what the reference did, for these scenarios."""
+) -> Iterator[tuple[Accumulated, Accumulated]]:
+    """What was seen and what the reference did, for these scenarios."""
     probes = (accumulations, accumulations_on_the_second_gpu)
-    for _, case, right in compare_cases(seen, wanted, *probes, names=names):
-        batches = _batches_in_words(right.batches)
-        yield f"({batches}, steps={right.steps})", case, right
-
-
-def _batches_in_words(count: int) -> str:
-    return "1 batch" if count == 1 else f"{count} batches"
+    for _, found, right in compare_cases(seen, wanted, *probes, names=names):
+        yield found, right
 
 
 @accumulate.check(points=0.25)
 def works_on_the_device(seen: Seen, wanted: Seen) -> None:
     """The model is trained on the device passed in, even if another GPU is current."""
     was_called = False
-    for _, found, right in _passes_over(seen, wanted, *TRAINED, "on_the_second_gpu"):
+    for found, right in _compare_passes(seen, wanted, *TRAINED, "on_the_second_gpu"):
         if found.devices:
             was_called = True
             expect_ran_on(right.wanted_device, found.devices)
@@ -235,9 +232,9 @@ def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
     """The optimizer steps after every `steps` batches, with the mean of their gradients."""
     anywhere = _steps_in_any_scenario(seen)
     names = ("model_on_the_cpu", "told_to_use_the_cpu", "in_evaluation_mode")
-    for where, found, right in _passes_over(seen, wanted, *names):
+    for found, right in _compare_passes(seen, wanted, *names):
         if found.taken != right.taken or not arrays_close(found.after, right.after):
-            raise _why_weights_differ(where, found, right, anywhere)
+            raise _why_weights_differ(found, right, anywhere)
 
 
 def _steps_in_any_scenario(seen: Seen) -> bool:
@@ -250,31 +247,28 @@ def _steps_in_any_scenario(seen: Seen) -> bool:
     return any(found.taken for found in dict.values(seen[accumulations]))
 
 
-def _why_weights_differ(
-    where: str, found: Accumulated, right: Accumulated, steps_anywhere: bool
-) -> Failed:
+def _why_weights_differ(found: Accumulated, right: Accumulated, steps_anywhere: bool) -> Failed:
     """The failure of a pass whose weights are not the reference's.
 
-    It is the first of the possible causes that is found. `where` names the pass in words;
-    `steps_anywhere` is whether any pass made a step.
+    It is the first of the possible causes that is found. `steps_anywhere` is whether any pass made
+    a step.
     """
     return (
-        _something_left_out(where, found, right, steps_anywhere)
-        or _wrong_groups(where, found, right)
-        or _wrong_scales(where, found, right)
-        or _zeroed_at_wrong_time(where, found, right)
-        or _other_weights(where)
+        _something_left_out(found, right, steps_anywhere)
+        or _wrong_groups(found, right)
+        or _wrong_gradients(found, right)
     )
 
 
 def _something_left_out(
-    where: str, found: Accumulated, right: Accumulated, steps_anywhere: bool
+    found: Accumulated, right: Accumulated, steps_anywhere: bool
 ) -> Failed | None:
     """The failure of a pass that left something out; None if it did not.
 
     Left out are backward passes, batches, steps, the optimizer that was passed in, or the gradients
     of a step. Without steps here, `steps_anywhere` tells a wrong condition from a forgotten call.
     """
+    where = right.where
     if not found.scales:
         happened = f"{where} there was no backward pass"
         expected = "a backward pass for every batch"
@@ -282,12 +276,10 @@ def _something_left_out(
     if found.batches < right.batches:
         return batches_left_out(found.batches, right.batches, f"{where} ")
     if found.taken != right.taken:
-        happened = f"{where} the optimizer never stepped"
-        if found.taken:
-            happened = f"{where} the optimizer stepped {count_in_words(found.taken)}"
+        happened = f"{where} the optimizer made {found.taken} steps"
         line = found.extra_line if found.taken > right.taken else found.step_line
         key = None if steps_anywhere else "missing-step"
-        return Failed(happened, count_in_words(right.taken), line, key)
+        return Failed(happened, str(right.taken), line, key)
     if not found.own:
         return step_of_another_optimizer(f"{where} ")
     if found.emptied and all(found.per_step):
@@ -303,23 +295,21 @@ def _has_joined_losses(found: Accumulated) -> bool:
     return len(found.scales) > sum(found.per_step) + found.unused
 
 
-def _wrong_groups(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
-    """The failure of steps after other numbers of batches."""
+def _wrong_groups(found: Accumulated, right: Accumulated) -> Failed | None:
+    """The failure of steps after other numbers of batches; None for the right ones."""
     if found.per_step == right.per_step or _has_joined_losses(found):
         return None
     groups = " and ".join(map(_batches_in_words, found.per_step))
-    happened = f"{where} you stepped after {groups}"
-    expected = "a step after every batch"
-    if right.steps > 1:
-        expected = f"a step after every {right.steps} batches"
-    key = None
-    if found.unused and found.ahead and found.batches == right.batches:
-        key = "step-before-backward"
+    happened = f"{right.where} you stepped after {groups}"
+    expected = f"a step after every {_batches_in_words(right.steps)}"
+    key = "step-before-backward" if found.unused and found.ahead else None
     return Failed(happened, expected, found.step_line, key)
 
 
-def _wrong_scales(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
-    """The failure of losses that were not divided, or by another number."""
+def _wrong_gradients(found: Accumulated, right: Accumulated) -> Failed:
+    """The failure of steps at the right time with wrong gradients."""
+    where = right.where
+    # Losses that were not divided, or by another number
     if right.steps > 1 and set(found.scales) == {1}:
         too_large = f"each step is up to {right.steps} times too large"
         happened = f"{where} the losses were not divided: {too_large}"
@@ -329,11 +319,7 @@ def _wrong_scales(where: str, found: Accumulated, right: Accumulated) -> Failed 
     if found.scales != right.scales:
         happened = f"{where} the losses were scaled by {found.scales}"
         return Failed(happened, str(right.scales), at=("/", "*", "backward("))
-    return None
-
-
-def _zeroed_at_wrong_time(where: str, found: Accumulated, right: Accumulated) -> Failed | None:
-    """The failure of gradients that were not zeroed after a step, or in the middle of a group."""
+    # Gradients that were not zeroed after a step, or in the middle of a group
     clean = list(zip(found.clean, right.clean, strict=False))
     if (False, True) in clean:
         happened = f"{where} backward() added to gradients that an earlier step had used"
@@ -344,16 +330,10 @@ def _zeroed_at_wrong_time(where: str, found: Accumulated, right: Accumulated) ->
         happened = f"{where} {zeroed}, so a step used its last batch only"
         expected = f"the gradients of {right.steps} batches added up"
         return Failed(happened, expected, at=("zero_grad( 2", "zero_grad("))
-    return None
-
-
-def _other_weights(where: str) -> Failed:
-    """The failure of weights that are wrong for another reason."""
     scaled = "every loss was scaled as it should be"
     happened = f"{where} {scaled}, but the weights differ from the reference's"
     expected = "steps with the mean of the gradients, not changed otherwise"
-    at = (".grad =", "div_(", "mul_(", *CLIPPING)
-    return Failed(happened, expected, at=at)
+    return Failed(happened, expected, at=(".grad =", "div_(", "mul_(", *CLIPPING))
 
 
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
@@ -362,55 +342,55 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
     anywhere = _steps_in_any_scenario(seen)
     # The longer one first: with one batch, different mistakes look alike.
     names = ("with_a_remainder", "model_already_there")
-    for where, found, right in _passes_over(seen, wanted, *names):
+    for found, right in _compare_passes(seen, wanted, *names):
         if found.taken < right.taken:
             unused = right.batches - sum(found.per_step)
             of_batches = f"{unused} of {right.batches} batches"
-            happened = f"{where} no step used the gradients of {of_batches}"
+            happened = f"{right.where} no step used the gradients of {of_batches}"
             raise Failed(happened, "one more step for them", misconception="remainder-dropped")
         if not arrays_close(found.after, right.after):
-            raise _why_weights_differ(where, found, right, anywhere)
+            raise _why_weights_differ(found, right, anywhere)
 
 
-@accumulate.check(points=0.25, needs=("runs", "steps_after_every_group"))
-def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(
+    accumulate,
+    accumulations,
+    points=0.25,
+    needs=("runs", "steps_after_every_group"),
+    names=["dirty_gradients"],
+)
+def starts_from_nothing(scenario: str, found: Accumulated, right: Accumulated) -> None:
     """Gradients from before the call do not leak into the first step."""
-    for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
-        if not arrays_close(found.after, right.after):
-            happened = "gradients from before the call went into the first step"
-            expected = "gradients zeroed before the loop"
-            raise Failed(happened, expected, found.backward_line, "stale-gradients")
+    if not arrays_close(found.after, right.after):
+        happened = "gradients from before the call went into the first step"
+        expected = "gradients zeroed before the loop"
+        raise Failed(happened, expected, found.backward_line, "stale-gradients")
 
 
-@accumulate.check(points=0.25)
-def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(accumulate, accumulations, points=0.25, names=(*TRAINED, "in_evaluation_mode"))
+def leaves_the_mode_alone(scenario: str, found: Accumulated, right: Accumulated) -> None:
     """Training or evaluation mode is the caller's choice and is not changed."""
-    for _, found, right in _passes_over(seen, wanted, *TRAINED, "in_evaluation_mode"):
-        mode = mode_in_words(right.training)
-        other = mode_in_words(not right.training)
-        if not found.calls:
-            raise Failed("the model was never called", f"a pass over the loader in {mode} mode")
-        for training in found.whole:
-            expect_mode_kept(f"a model in {mode} mode", right.training, training)
-        part = f"a part in {other} mode, of a model in {mode} mode,"
-        for training in found.part:
-            expect_mode_kept(part, not right.training, training)
+    mode = mode_in_words(right.training)
+    other = mode_in_words(not right.training)
+    if not found.devices:
+        raise Failed("the model was never called", f"a pass over the loader in {mode} mode")
+    for training in found.whole:
+        expect_mode_kept(f"a model in {mode} mode", right.training, training)
+    part = f"a part in {other} mode, of a model in {mode} mode,"
+    for training in found.part:
+        expect_mode_kept(part, not right.training, training)
 
 
 @accumulate.check(points=0.25)
 def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
     """It returns the number of optimizer steps, as an int."""
     anywhere = _steps_in_any_scenario(seen)
-    for where, found, right in _passes_over(seen, wanted, *TRAINED):
+    for found, right in _compare_passes(seen, wanted, *TRAINED):
         if not found.taken:
-            key = None
-            if not anywhere:
-                key = "missing-step"
-            elif right.batches < right.steps:
-                # Without a remainder it steps: what is missing is the step after the loop.
-                key = "remainder-dropped"
-            happened = f"{where} the optimizer never stepped"
-            raise Failed(happened, count_in_words(right.taken), misconception=key)
-        if found.value is None or found.value != found.taken:
-            happened = f"{where} it returned {found.shown}"
+            # If it steps elsewhere, what is missing is the step after the loop.
+            key = "remainder-dropped" if anywhere else "missing-step"
+            happened = f"{right.where} the optimizer made no step"
+            raise Failed(happened, str(right.taken), misconception=key)
+        if found.value != found.taken:
+            happened = f"{right.where} it returned {found.shown}"
             raise Failed(happened, f"{found.taken}, the number of steps")

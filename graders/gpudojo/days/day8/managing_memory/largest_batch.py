@@ -5,40 +5,55 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpudojo.days.day8.managing_memory.declaration import largest_batch
 from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
-from gpudojo.grading.call import Call, StudentRaised, torch, try_scenarios
-from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.grading.call import Call, StudentRaised, torch, try_inputs
+from gpudojo.grading.checks import check_scenarios, runs
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Failed, Seen
+from gpudojo.model.exercise import Failed
 
 ENOUGH = 40  # tries after which an endless loop is ended
 MIB = 1 << 20
+# Scenarios
+SOMETHING_FITS = (
+    "several_halvings",
+    "the_first_fits",
+    "only_one_fits",
+    "one_fits_exactly",
+    "start_is_one",
+)
+NOTHING_FITS = ("nothing_fits", "nothing_fits_from_one")
+ANOTHER_ERROR = ("ValueError", "RuntimeError", "RuntimeError about memory")
 
 # ---- scenarios ---------------------------------------------------------------------------------
 
 
-class _Trial:
-    """A `try_batch` for student code: batches fit up to some size.
+class SearchSetting(NamedTuple):
+    """One scenario: the first size to try, and the largest that fits.
 
-    Each try leaves something in the cache of the GPU. With the size `bug_at` it raises `bug`
-    instead of an error about memory.
+    With the size `bug_at` a `bug` is raised instead of an error about memory.
     """
 
-    def __init__(self, call: Call, fits: int, bug: Exception | None, bug_at: int) -> None:
+    start: int
+    fits: int
+    bug: Exception | None = None
+    bug_at: int = 0
+
+
+class _Trial:
+    """A `try_batch` for student code. Each try leaves something in the cache of the GPU."""
+
+    def __init__(self, call: Call, setting: SearchSetting) -> None:
         self.call = call
-        self.fits = fits
-        self.bug = bug
-        self.bug_at = bug_at
+        self.setting = setting
         self.on_gpu = call.device.type == "cuda"
         self.sizes: list[float] = []
         self.lines: list[int | None] = []  # from where it was called
         self.cached: list[int] = []  # bytes in the cache when each try began
-        self.tries_at_bug = 0
+        self.tries_until_bug = 0
         self.last_message = ""  # of an error about memory
 
     def __call__(self, size: Any) -> str:
@@ -61,11 +76,12 @@ class _Trial:
 
     def _use_memory(self, size: Any) -> None:
         """Raises the bug or OutOfMemoryError, unless the batch fits."""
-        if len(self.sizes) > ENOUGH or 1 <= size <= self.fits:
+        setting = self.setting
+        if len(self.sizes) > ENOUGH or 1 <= size <= setting.fits:
             return
-        if self.bug is not None and size == self.bug_at:
-            self.tries_at_bug = len(self.sizes)
-            raise self.bug
+        if setting.bug is not None and size == setting.bug_at:
+            self.tries_until_bug = len(self.sizes)
+            raise setting.bug
         try:
             if self.on_gpu:
                 torch.empty(1 << 50, dtype=torch.uint8, device=self.call.device)
@@ -117,32 +133,29 @@ class Search(Case, frozen=True):
         return self.error.line if self.error else None
 
 
-def _call_largest_batch(
-    call: Call, start: int, fits: int, bug: Exception | None = None, bug_at: int = 0
-) -> Search:
+def _call_largest_batch(call: Call, setting: SearchSetting) -> Search:
     """Call the student's function with a `_Trial` and describe what it did.
 
-    `start` is the first size to try, and batches up to `fits` fit; with the size `bug_at` a `bug`
-    is raised. Raises StudentRaised for an error that `try_batch` cannot have raised: then the
-    function itself is wrong.
+    Raises StudentRaised for an error that `try_batch` cannot have raised: then the function itself
+    is wrong.
     """
     if call.device.type == "cuda":
         torch.cuda.empty_cache()  # of an earlier search
-    trial = _Trial(call, fits, bug, bug_at)
+    trial = _Trial(call, setting)
     value: Any = None
     raised = None
     try:
         with _usable_empty_cache(call):
-            value = call(Sealed(trial), start)
+            value = call(Sealed(trial), setting.start)
     except StudentRaised as error:
         raised = error.evidence
         # Errors of `try_batch` are part of the answer.
-        expected = bug is not None or not fits or raised.type == "OutOfMemoryError"
-        if not (trial.sizes and expected):
+        other_errors = setting.bug is not None or not setting.fits
+        if not trial.sizes or not (other_errors or raised.type == "OutOfMemoryError"):
             raise
     return Search(
-        start=start,
-        fits=fits,
+        start=setting.start,
+        fits=setting.fits,
         value=int_or_none(value),
         shown=f"{value!r:.60}",
         error=raised,
@@ -150,7 +163,7 @@ def _call_largest_batch(
         lines=trial.lines[: ENOUGH + 1],
         kept=trial.kept_in_cache(),
         last=trial.last_message,
-        met=trial.tries_at_bug,
+        met=trial.tries_until_bug,
     )
 
 
@@ -168,25 +181,6 @@ def _usable_empty_cache(call: Call) -> Iterator[None]:
         yield
 
 
-def _starts_and_fits(seed: int) -> dict[str, tuple[int, int]]:
-    """For each scenario, where to start and what fits; other numbers for every seed.
-
-    Halving meets odd numbers on its way, and 5, 2, 1 at its end.
-    """
-    draw = random.Random(seed).randrange
-    odd = draw(91, 127, 2)
-    exact = 8 * draw(9, 15)
-    several = draw(odd // 8 + 1, odd // 4)
-    first = draw(50, 90)
-    return {
-        "several_halvings": (odd, several),
-        "the_first_fits": (first, first),
-        "only_one_fits": (draw(20, 24), 1),
-        "one_fits_exactly": (exact, exact // 4),
-        "start_is_one": (1, 1),
-    }
-
-
 def error_start(seed: int) -> int:
     """The size at which searches with another error start.
 
@@ -196,136 +190,117 @@ def error_start(seed: int) -> int:
 
 
 @largest_batch.probe
-def searches(call: Call) -> dict[str, Cases[Search]]:
+def searches(call: Call) -> Cases[Search]:
     """Searches in which some size fits, nothing fits, or `try_batch` has a bug.
 
-    The bug shows at once, after one halving, and after two as an error about memory.
+    The numbers are others for every seed. Halving meets odd ones on its way, and 5, 2, 1 at its
+    end. The bug shows at once, after one halving, and after two as an error about memory.
     """
     draw = random.Random(call.seed).randrange
-    search = partial(_call_largest_batch, call)
-    fitting = {}
-    for name, (start, fits) in _starts_and_fits(call.seed).items():
-        fitting[name] = partial(search, start, fits)
-    # Other errors
-    odd = ValueError(f"{draw(100)} is an odd number of sprites")
+    odd = draw(91, 127, 2)
+    exact = 8 * draw(9, 15)
+    first = draw(50, 90)
+    start = error_start(call.seed)
+    sprites = ValueError(f"{draw(100)} is an odd number of sprites")
     shapes = f"mat1 and mat2 shapes cannot be multiplied ({draw(9)}x2 and 3x4)"
     access = "CUDA error: an illegal memory access was encountered"
-    start = error_start(call.seed)
-    bugs = {
-        "ValueError": partial(search, start, 1, odd, start),
-        "RuntimeError": partial(search, start, 1, RuntimeError(shapes), start // 2),
-        "RuntimeError about memory": partial(search, start, 1, RuntimeError(access), start // 4),
+    settings = {
+        "several_halvings": SearchSetting(odd, draw(odd // 8 + 1, odd // 4)),
+        "the_first_fits": SearchSetting(first, first),
+        "only_one_fits": SearchSetting(draw(20, 24), 1),
+        "one_fits_exactly": SearchSetting(exact, exact // 4),
+        "start_is_one": SearchSetting(1, 1),
+        "ValueError": SearchSetting(start, 1, sprites, start),
+        "RuntimeError": SearchSetting(start, 1, RuntimeError(shapes), start // 2),
+        "RuntimeError about memory": SearchSetting(start, 1, RuntimeError(access), start // 4),
+        "nothing_fits": SearchSetting(draw(10, 12), 0),
+        "nothing_fits_from_one": SearchSetting(1, 0),
     }
-    # Nothing fits
-    nothing = {}
-    for start in (draw(10, 12), 1):
-        nothing[f"nothing_fits_{start}"] = partial(search, start, 0)
-    return {
-        "something_fits": try_scenarios(fitting),
-        "nothing_fits": try_scenarios(nothing),
-        "another_error": try_scenarios(bugs),
-    }
+    return try_inputs(_call_largest_batch, call, settings)
 
 
 # ---- claims ------------------------------------------------------------------------------------
 
-HALVING: tuple[str, ...] = ("start =", "//", "/", "-", "except", "for", "return")
-
-runs(largest_batch, scenarios=_starts_and_fits(0))
+runs(largest_batch, scenarios=SOMETHING_FITS)
 
 
-def _compared_searches(seen: Seen, wanted: Seen, kind: str) -> Iterator[tuple[Search, Search]]:
-    """What was seen and what the reference did, for one kind of searches."""
-    for _, found, right in scenario_pairs(seen[searches][kind], wanted[searches][kind]):
-        yield found, right
-
-
-@largest_batch.check(points=0.5)
-def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(largest_batch, searches, points=0.5, names=SOMETHING_FITS)
+def halves_until_it_fits(scenario: str, found: Search, right: Search) -> None:
     """It tries start, start // 2, ... and returns the first that does not run out of memory."""
-    for found, right in _compared_searches(seen, wanted, "something_fits"):
-        if found.sizes != right.sizes:
-            raise _tried_other_sizes(found, right)
-        if found.value != right.value:
-            raise _returned_another_size(found, right)
+    if found.sizes != right.sizes:
+        raise _tried_other_sizes(found, right)
+    if found.value != right.value:
+        raise _returned_another_size(found, right)
 
 
 def _tried_other_sizes(found: Search, right: Search) -> Failed:
     """The failure of a search that tried other sizes than the reference, or in another order."""
     happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
-    expected = right.sizes_in_words
     if found.error:
         happened = f"{happened} and raised {found.error.type}"
-    count = len(right.sizes)
     if len(found.sizes) < 2:
-        return Failed(happened, expected, found.error_line, at=("raise", "except"))
-    if len(found.sizes) < count:
-        return Failed(happened, expected, at=("raise", *HALVING))
-    if found.sizes[:count] == right.sizes:  # it had found the size
-        return Failed(happened, expected, found.lines[count])
-    return Failed(happened, expected, at=HALVING)
+        return Failed(happened, right.sizes_in_words, found.error_line, at=("raise", "except"))
+    count = len(right.sizes)
+    goes_on = found.sizes[:count] == right.sizes  # after it had found the size
+    line = found.lines[count] if goes_on and len(found.lines) > count else None
+    return Failed(happened, right.sizes_in_words, line)
 
 
 def _returned_another_size(found: Search, right: Search) -> Failed:
     """The failure of a search that tried the right sizes, but returned no right one."""
-    where = right.scenario_in_words
     expected = f"{right.value} returned"
     if found.error:
-        return Failed(f"{where} it raised {found.error.type}", expected, found.error.line)
-    happened = f"{where} it returned {found.shown}"
-    if found.shown == "None":  # the line of the try that fitted
-        line = found.lines[-1]
-        return Failed(happened, expected, line, at=("unused largest_batch(",))
-    return Failed(happened, expected, at=("return",))
+        happened = f"{right.scenario_in_words} it raised {found.error.type}"
+        return Failed(happened, expected, found.error.line)
+    happened = f"{right.scenario_in_words} it returned {found.shown}"
+    line = found.lines[-1] if found.shown == "None" else None  # of the try that fitted
+    return Failed(happened, expected, line, at=("unused largest_batch(", "return"))
 
 
-@largest_batch.check(points=0.25)
-def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(largest_batch, searches, points=0.25, names=SOMETHING_FITS)
+def gives_the_cache_back(scenario: str, found: Search, right: Search) -> None:
     """Cached memory is freed between two tries."""
-    for found, right in _compared_searches(seen, wanted, "something_fits"):
-        if len(found.sizes) < min(2, len(right.sizes)):
-            happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
-            raise Failed(happened, right.sizes_in_words)
-        if found.kept > right.kept + 20 * MIB:
-            kept = found.kept // MIB
-            happened = f"{kept} MiB were still in the cache when the next try began"
-            raise Failed(happened, "torch.cuda.empty_cache() first")
+    if len(found.sizes) < min(2, len(right.sizes)):
+        happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
+        raise Failed(happened, right.sizes_in_words)
+    if found.kept > right.kept + 20 * MIB:
+        kept = found.kept // MIB
+        happened = f"{kept} MiB were still in the cache when the next try began"
+        raise Failed(happened, "torch.cuda.empty_cache() first")
 
 
-@largest_batch.check(points=0.25)
-def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(largest_batch, searches, points=0.25, names=NOTHING_FITS)
+def raises_when_nothing_fits(scenario: str, found: Search, right: Search) -> None:
     """If not even 1 fits, the error of the last try is raised."""
     expected = "the OutOfMemoryError of the last try"
-    for found, right in _compared_searches(seen, wanted, "nothing_fits"):
-        where = f"(start={right.start})"
-        raised = found.error
-        assert right.error is not None
-        if raised is None:
-            happened = f"{where} nothing fits, and it returned {found.shown}"
-            tried_too_small = any(size < 1 for size in found.sizes)
-            raise Failed(happened, expected, at=() if tried_too_small else ("last return",))
-        if raised.type != right.error.type or raised.message != found.last:
-            message, *_ = raised.message.split(".")
-            raise Failed(f"{where} it raised {raised.type}: {message}", expected, raised.line)
-        if found.sizes != right.sizes:
-            raise Failed(f"{where} it tried {found.sizes_in_words}", right.sizes_in_words)
+    where = f"(start={right.start})"
+    raised = found.error
+    assert right.error is not None
+    if raised is None:
+        happened = f"{where} nothing fits, and it returned {found.shown}"
+        tried_too_small = any(size < 1 for size in found.sizes)
+        raise Failed(happened, expected, at=() if tried_too_small else ("last return",))
+    if raised.type != right.error.type or raised.message != found.last:
+        message, *_ = raised.message.split(".")
+        raise Failed(f"{where} it raised {raised.type}: {message}", expected, raised.line)
+    if found.sizes != right.sizes:
+        raise Failed(f"{where} it tried {found.sizes_in_words}", right.sizes_in_words)
 
 
-@largest_batch.check(points=0.5)
-def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(largest_batch, searches, points=0.5, names=ANOTHER_ERROR)
+def swallows_nothing_else(scenario: str, found: Search, right: Search) -> None:
     """Any other error is raised at once, unchanged."""
-    for found, right in _compared_searches(seen, wanted, "another_error"):
-        raised = found.error
-        bug = right.error
-        assert bug is not None
-        tried = found.sizes_in_words
-        if not found.met:
-            size = f"a batch of {right.sizes[-1]}, which raises a {bug.type}, was never tried"
-            raise Failed(f"{size}; tried: {tried}", right.sizes_in_words, found.error_line)
-        if raised is None or len(found.sizes) > found.met:
-            happened = f"{bug.type} ({bug.message}) was taken for out of memory; tried: {tried}"
-            expected = f"the {bug.type} itself, after {right.sizes_in_words}"
-            raise Failed(happened, expected, misconception="swallowed-every-error")
-        if (raised.type, raised.message) != (bug.type, bug.message):
-            happened = f"a {bug.type} was raised as {raised.type}: {raised.message}"
-            raise Failed(happened, f"{bug.type}: {bug.message}", raised.line)
+    raised = found.error
+    bug = right.error
+    assert bug is not None
+    tried = found.sizes_in_words
+    if not found.met:
+        size = f"a batch of {right.sizes[-1]}, which raises a {bug.type}, was never tried"
+        raise Failed(f"{size}; tried: {tried}", right.sizes_in_words, found.error_line)
+    if raised is None or len(found.sizes) > found.met:
+        happened = f"{bug.type} ({bug.message}) was taken for out of memory; tried: {tried}"
+        expected = f"the {bug.type} itself, after {right.sizes_in_words}"
+        raise Failed(happened, expected, misconception="swallowed-every-error")
+    if (raised.type, raised.message) != (bug.type, bug.message):
+        happened = f"a {bug.type} was raised as {raised.type}: {raised.message}"
+        raise Failed(happened, f"{bug.type}: {bug.message}", raised.line)

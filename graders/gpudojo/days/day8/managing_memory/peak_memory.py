@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 from gpudojo.days.day8.managing_memory.declaration import peak_memory
 from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, torch, try_inputs
-from gpudojo.grading.checks import compare_cases, count_in_words, is_about_cuda, runs
+from gpudojo.grading.checks import (
+    check_scenarios,
+    compare_cases,
+    count_in_words,
+    is_about_cuda,
+    runs,
+)
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Failed, Probe, Seen, with_article
+from gpudojo.model.exercise import Failed, Seen, with_article
 
 KIB = 1024
 
@@ -171,24 +176,14 @@ def _meaning_of_answer(found: Measured, right: Measured) -> str | None:
     return meanings.get(found.value)
 
 
-def _compared_answers(
-    seen: Seen, wanted: Seen, probe: Probe[Cases[Measured]]
-) -> Iterator[tuple[str, Measured, Measured]]:
-    """Yield name, answer and right answer of each scenario of a probe.
-
-    Raises Failed for an answer that is no int, and if `fn` was not called exactly once.
-    """
-    for name, found, right in compare_cases(seen, wanted, probe):
-        if found.value is None:
-            happened = f"device={name} gave {found.shown}, {with_article(found.kind)}"
-            raise Failed(happened, "a number of bytes, as an int")
-        if found.calls != 1:
-            called = "never called"
-            if found.calls:
-                called = f"called {count_in_words(found.calls)}"
-            happened = f"device={name}: `fn` was {called}"
-            raise Failed(happened, "called once", at=("last fn(",))
-        yield name, found, right
+def _expect_number(device: str, found: Measured) -> None:
+    """Raises Failed for an answer that is no int, and if `fn` was not called exactly once."""
+    if found.value is None:
+        happened = f"device={device} gave {found.shown}, {with_article(found.kind)}"
+        raise Failed(happened, "a number of bytes, as an int")
+    if found.calls != 1:
+        called = f"called {count_in_words(found.calls)}" if found.calls else "never called"
+        raise Failed(f"device={device}: `fn` was {called}", "called once", at=("last fn(",))
 
 
 def _in_kib(size: int | None) -> str:
@@ -199,30 +194,30 @@ def _in_kib(size: int | None) -> str:
     return f"{size / KIB:g} KiB"
 
 
-@peak_memory.check(points=0.5)
-def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
-    """It calls `fn` once and returns the most bytes that were allocated meanwhile, earlier ones
-    included."""
-    for name, found, right in _compared_answers(seen, wanted, peaks):
-        meaning = _meaning_of_answer(found, right)
-        if meaning not in ("", EARLIER):  # the second is another check's
-            happened = _answer_in_words(name, found, meaning)
-            raise Failed(happened, f"{_in_kib(right.value)}, the peak")
-
-
-def _answer_in_words(name: str, found: Measured, meaning: str | None) -> str:
+def _answer_in_words(device: str, found: Measured, meaning: str | None) -> str:
     """The answer for a device, and what that number is."""
     note = f": {meaning}" if meaning else ""
-    return f"device={name} gave {_in_kib(found.value)}{note}"
+    return f"device={device} gave {_in_kib(found.value)}{note}"
 
 
-@peak_memory.check(points=0.25, needs=("runs", "finds_the_highest_moment"))
-def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(peak_memory, peaks, points=0.5)
+def finds_the_highest_moment(device: str, found: Measured, right: Measured) -> None:
+    """It calls `fn` once and returns the most bytes that were allocated meanwhile, earlier ones
+    included."""
+    _expect_number(device, found)
+    meaning = _meaning_of_answer(found, right)
+    if meaning not in ("", EARLIER):  # the second is another check's
+        happened = _answer_in_words(device, found, meaning)
+        raise Failed(happened, f"{_in_kib(right.value)}, the peak")
+
+
+@check_scenarios(peak_memory, peaks, points=0.25, needs=("runs", "finds_the_highest_moment"))
+def forgets_earlier_peaks(device: str, found: Measured, right: Measured) -> None:
     """A peak from before the call does not count."""
-    for name, found, right in _compared_answers(seen, wanted, peaks):
-        if _meaning_of_answer(found, right) == EARLIER:
-            happened = f"device={name} gave {_in_kib(found.value)}, {EARLIER}"
-            raise Failed(happened, f"{_in_kib(right.value)}, the peak while `fn` ran")
+    meaning = _meaning_of_answer(found, right)
+    if meaning == EARLIER:
+        happened = _answer_in_words(device, found, meaning)
+        raise Failed(happened, f"{_in_kib(right.value)}, the peak while `fn` ran")
 
 
 @peak_memory.check(points=0.25)
@@ -230,12 +225,14 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
     """It measures the device passed in, even if another one is current."""
     # What is mistaken in the same way on one GPU is another check's.
     elsewhere = set()
-    for _, found, right in _compared_answers(seen, wanted, peaks):
+    for device, found, right in compare_cases(seen, wanted, peaks):
+        _expect_number(device, found)
         elsewhere.add(_meaning_of_answer(found, right))
-    for name, found, right in _compared_answers(seen, wanted, on_the_second_gpu):
+    for device, found, right in compare_cases(seen, wanted, on_the_second_gpu):
+        _expect_number(device, found)
         meaning = _meaning_of_answer(found, right)
         if meaning is None or (meaning and meaning not in elsewhere):
-            happened = f"with two GPUs, {_answer_in_words(name, found, meaning)}"
+            happened = f"with two GPUs, {_answer_in_words(device, found, meaning)}"
             expected = f"{_in_kib(right.value)}: the memory of that one"
             key = "current-gpu-used" if meaning not in elsewhere else None
             at = ("reset_peak_memory_stats(",) if meaning == EARLIER else ()
@@ -246,6 +243,7 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
 def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
     """On the CPU `fn` is also called once, and the answer is 0."""
     for probe in (on_the_cpu, without_a_gpu):
-        for name, found, _ in _compared_answers(seen, wanted, probe):
+        for device, found, _ in compare_cases(seen, wanted, probe):
+            _expect_number(device, found)
             if found.value != 0:
-                raise Failed(f"device={name} gave {found.value}", "0")
+                raise Failed(f"device={device} gave {found.value}", "0")
