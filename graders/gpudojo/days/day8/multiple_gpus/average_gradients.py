@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpudojo.days.day8.multiple_gpus.declaration import average_gradients
-from gpudojo.days.day8.multiple_gpus.two_ranks import WITHOUT_GRADIENT, run_in_two_ranks
+from gpudojo.days.day8.multiple_gpus.two_ranks import RANK_COUNT, WITHOUT_GRADIENT, run_in_two_ranks
 from gpudojo.grading.call import Call
 from gpudojo.grading.checks import runs
 from gpudojo.model.evidence import Case, Raised
@@ -19,7 +19,15 @@ RANKS: Final = ("rank 0", "rank 1")
 PARAMETERS: Final = ("0.weight", "0.bias", "1.weight", "1.bias")  # of the model in `two_ranks`
 CLOSE: Final = 1e-4
 # Results that are thrown away
-UNUSED: Final = ("unused mean(", "unused div(", "unused sum(", "unused stack(", "unused /")
+UNUSED: Final = (
+    ".data",
+    "clone(",
+    "unused mean(",
+    "unused div(",
+    "unused sum(",
+    "unused stack(",
+    "unused /",
+)
 
 # ---- scenarios ---------------------------------------------------------------------------------
 
@@ -61,113 +69,72 @@ runs(average_gradients, diagnose=_why_it_raises)
 class RankGradients(NamedTuple):
     """The gradients of one process, after the call, before it, and as they should be."""
 
-    rank: str
     found: Gradients
     before: Gradients
     mean: Gradients
 
-    def is_mean(self, factor: float = 1.0) -> bool:
-        """True if every gradient is the mean, or the mean times a factor."""
-        return _are_equal(self.found, self.mean, factor)
 
-    def is_own(self, factor: float = 1.0) -> bool:
-        """True if every gradient is that from before, or that times a factor."""
-        return _are_equal(self.found, self.before, factor)
-
-    def is_mean_at(self, number: int) -> bool:
-        """True if the gradient of one parameter is there, and is the mean."""
-        if number >= len(self.found):
-            return False
-        return _is_equal(self.found[number], self.mean[number])
-
-    def is_own_at(self, number: int) -> bool:
-        """True if the gradient of one parameter is that from before."""
-        return _is_equal(self.found[number], self.before[number])
-
-    def describe_gradient(self, number: int) -> str:
-        """The gradient of one parameter, for people."""
-        return f"{_in_words(self.found[number])} in {self.rank}"
-
-
-class BothRanks(NamedTuple):
-    """The gradients of both processes."""
-
-    first: RankGradients
-    second: RankGradients
-
-    def are_means(self, factor: float = 1.0) -> bool:
-        """True if in both every gradient is the mean, or the mean times a factor."""
-        return self.first.is_mean(factor) and self.second.is_mean(factor)
-
-    def are_own(self, factor: float = 1.0) -> bool:
-        """True if in both every gradient is that from before, or that times a factor."""
-        return self.first.is_own(factor) and self.second.is_own(factor)
-
-    def has_mean(self, factor: float = 1.0) -> bool:
-        """True if in one of them every gradient is the mean, or the mean times a factor."""
-        return self.first.is_mean(factor) or self.second.is_mean(factor)
-
-    def is_own_at(self, number: int) -> bool:
-        """True if in both the gradient of one parameter is that from before."""
-        return self.first.is_own_at(number) and self.second.is_own_at(number)
-
-    def first_wrong_parameter(self) -> int:
-        """The number of the first parameter whose gradient is not the mean in both."""
-        for number in range(len(PARAMETERS)):
-            if not self.first.is_mean_at(number) or not self.second.is_mean_at(number):
-                return number
-        return 0
-
-
-def _answers_of_both(seen: Seen, wanted: Seen) -> BothRanks:
+def _gradients_of_ranks(seen: Seen, wanted: Seen) -> list[RankGradients]:
     """The gradients of both processes. One alone, where nothing changes, shows those before."""
-    answers = []
-    for rank in RANKS:
-        found = seen[two_processes][rank]
-        right = wanted[two_processes][rank]
-        answer = RankGradients(
-            rank,
-            found=found.some.gradients,
-            before=right.alone.gradients,
-            mean=right.some.gradients,
-        )
-        answers.append(answer)
-    return BothRanks(*answers)
+    ranks = []
+    for name in RANKS:
+        found = seen[two_processes][name].some.gradients
+        right = wanted[two_processes][name]
+        ranks.append(RankGradients(found, right.alone.gradients, right.some.gradients))
+    return ranks
+
+
+def _are_unchanged(ranks: list[RankGradients]) -> bool:
+    """True if in both processes every gradient is that from before."""
+    return all(_are_equal(rank.found, rank.before) for rank in ranks)
 
 
 @average_gradients.check(points=0.75)
 def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     """In every process every gradient becomes the mean over the processes."""
-    answers = _answers_of_both(seen, wanted)
-    if not answers.are_means():
-        raise _not_the_mean(answers)
+    ranks = _gradients_of_ranks(seen, wanted)
+    if not all(_are_equal(rank.found, rank.mean) for rank in ranks):
+        raise _not_the_mean(ranks)
 
 
-def _not_the_mean(answers: BothRanks) -> Failed:
+def _not_the_mean(ranks: list[RankGradients]) -> Failed:
     """The failure of gradients other than the mean, with its cause where that can be told."""
-    first, second = answers
-    number = answers.first_wrong_parameter()
-    gradients = f"{first.describe_gradient(number)} and {second.describe_gradient(number)}"
+    first, second = ranks
+    # What happened, at the first parameter whose gradient is wrong
+    number = _first_wrong_parameter(ranks)
+    gradients = f"{_in_words(first.found[number])} in rank 0"
+    gradients = f"{gradients} and {_in_words(second.found[number])} in rank 1"
     happened = f"the gradient of `{PARAMETERS[number]}` is {gradients}"
     expected = f"{_in_words(first.mean[number])} in both"
-    if answers.has_mean() and not answers.has_mean(2):  # the other has still its own
+    # Its cause, where all gradients are what that would make of them
+    are_means = [_are_equal(rank.found, rank.mean) for rank in ranks]
+    are_sums = [_are_equal(rank.found, rank.mean, RANK_COUNT) for rank in ranks]
+    if any(are_means) and not any(are_sums):  # the other has still its own
         return Failed(happened, expected, misconception="reduced-to-one-rank")
-    if answers.are_means(2):
+    if all(are_sums):
         return Failed(happened, expected, misconception="gradients-summed-not-averaged")
-    if answers.are_own():
-        at = (".data", "clone(", *UNUSED)
-        return Failed(f"{happened}: no gradient has changed", expected, at=at)
-    if answers.is_own_at(number):
+    if _are_unchanged(ranks):
+        return Failed(f"{happened}: no gradient has changed", expected, at=UNUSED)
+    if all(_is_equal(rank.found[number], rank.before[number]) for rank in ranks):
         return Failed(f"{happened}, as before the call", expected, at=("leaves loop", "for"))
-    if answers.are_own(0.5):
+    if all(_are_equal(rank.found, rank.before, 1 / RANK_COUNT) for rank in ranks):
         happened = f"{happened}: half of its own, with nothing added"
         return Failed(happened, expected, at=("async_op=",))
-    if answers.are_means(0.5):
-        return Failed(f"{happened}: half of the mean", expected)
-    if _are_equal(first.found, second.found):
-        return Failed(happened, expected)
     # After a sum that has arrived, both have the same.
-    return Failed(happened, expected, at=("async_op=True",))
+    at = () if _are_equal(first.found, second.found) else ("async_op=True",)
+    return Failed(happened, expected, at=at)
+
+
+def _first_wrong_parameter(ranks: list[RankGradients]) -> int:
+    """The number of the first parameter whose gradient is not the mean in both processes.
+
+    Raises IndexError for evidence with too few gradients.
+    """
+    for number in range(len(PARAMETERS)):
+        for rank in ranks:
+            if not _is_equal(rank.found[number], rank.mean[number]):
+                return number
+    return 0
 
 
 def _in_words(gradient: Gradient) -> str:
@@ -204,7 +171,7 @@ def _is_equal(found: Gradient, right: Gradient, factor: float = 1.0) -> bool:
 def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
     """Only gradients change: parameters without one have none, weights are as before, and the group
     still exists."""
-    if _answers_of_both(seen, wanted).are_own():
+    if _are_unchanged(_gradients_of_ranks(seen, wanted)):
         raise Failed("no gradient has changed", "the gradients of all processes put together")
     for rank in RANKS:
         found = seen[two_processes][rank].some

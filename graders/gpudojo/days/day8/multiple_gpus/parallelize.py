@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpudojo.days.day8.multiple_gpus.declaration import parallelize
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
 from gpudojo.grading.call import Call, nn, torch, try_inputs
-from gpudojo.grading.checks import compare_cases, is_about_cuda, runs
+from gpudojo.grading.checks import check_scenarios, is_about_cuda, runs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
 
@@ -115,32 +115,27 @@ runs(parallelize, diagnose=_why_it_raises)
 BESIDE_GPUS: Final = (two_gpus, one_gpu, three_gpus)
 
 
-@parallelize.check(points=0.25)
-def moves_the_model(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(parallelize, *BESIDE_GPUS, no_gpu, points=0.25)
+def moves_the_model(scenario: str, found: Spread, right: Spread) -> None:
     """It returns a model whose parameters and buffers are on the device."""
-    for name, found, right in compare_cases(seen, wanted, *BESIDE_GPUS, no_gpu):
-        if not found.is_module:
-            raise returned_other_type(found.kind, "a model", f"{name} ")
-        if found.wraps != right.wraps:  # another check's: a wrapper moves the model too
-            continue
-        expected = ", ".join(right.devices)
-        devices = ", ".join(found.devices)
-        if devices != expected:
-            happened = f"{name} its parameters are on {devices}"
-            key = "model-not-moved" if devices == "cpu" else "hard-coded-cuda"
-            raise Failed(happened, expected, misconception=key)
+    if not found.is_module:
+        raise returned_other_type(found.kind, "a model", f"{scenario} ")
+    # A wrapper moves the model too: a wrong number of them is another check's.
+    if found.wraps == right.wraps and found.devices != right.devices:
+        happened = f"{scenario} its parameters are on {', '.join(found.devices)}"
+        key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
+        raise Failed(happened, ", ".join(right.devices), misconception=key)
 
 
-@parallelize.check(points=0.5)
-def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(parallelize, *BESIDE_GPUS, points=0.5)
+def wraps_for_several_gpus(scenario: str, found: Spread, right: Spread) -> None:
     """It is wrapped in `nn.DataParallel` over all GPUs exactly if the device is CUDA and there are
     several."""
-    for name, found, right in compare_cases(seen, wanted, *BESIDE_GPUS):
-        if found.wraps != right.wraps:
-            raise _wrapped_otherwise(name, found, right)
-        if found.gpus != right.gpus:
-            happened = f"{name} it uses the GPUs {found.gpus}"
-            raise Failed(happened, f"all of them: {right.gpus}")
+    if found.wraps != right.wraps:
+        raise _wrapped_otherwise(scenario, found, right)
+    if found.gpus != right.gpus:
+        happened = f"{scenario} it uses the GPUs {found.gpus}"
+        raise Failed(happened, f"all of them: {right.gpus}")
 
 
 def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
@@ -156,14 +151,13 @@ def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
     return Failed(happened, expected, at=("unused DataParallel(", *condition))
 
 
-@parallelize.check(points=0.25, needs=("runs", "moves_the_model"))
-def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(parallelize, *BESIDE_GPUS, points=0.25, needs=("runs", "moves_the_model"))
+def keeps_the_model_itself(scenario: str, found: Spread, right: Spread) -> None:
     """The model that was passed in is moved and wrapped, not a copy of it."""
     expected = "the same object, with the same parameters"
-    for name, found in seen.cases(*BESIDE_GPUS).items():
-        if not found.same_parameters:
-            happened = f"{name} the model in the result is not the one passed in"
-            raise Failed(happened, expected, misconception="copied-before-wrapping")
-        if not found.same:
-            happened = f"{name} the result has the model inside another module"
-            raise Failed(happened, expected)
+    if not found.same_parameters:
+        happened = f"{scenario} the model in the result is not the one passed in"
+        raise Failed(happened, expected, misconception="copied-before-wrapping")
+    if not found.same:
+        happened = f"{scenario} the result has the model inside another module"
+        raise Failed(happened, expected)

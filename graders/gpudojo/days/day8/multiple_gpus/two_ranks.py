@@ -293,22 +293,10 @@ def _join_group_of_two(job: RankJob) -> None:
 
 
 def _join_group_of_one() -> None:
-    """Replace the process group by one of this process alone.
-
-    It is not ended by `destroy_process_group`, which takes 20 ms to end its threads, unless torch
-    keeps the group otherwise than in `GroupMember`.
-    """
+    """Replace the process group by one of this process alone."""
     distributed: Any = torch.distributed
-    try:
-        distributed.GroupMember.WORLD = None
-        _initialise_alone()
-    except (AttributeError, ValueError):
+    if distributed.is_initialized():  # the student's function may have ended it
         distributed.destroy_process_group()
-        _initialise_alone()
-
-
-def _initialise_alone() -> None:
-    distributed: Any = torch.distributed
     store = distributed.HashStore()
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 

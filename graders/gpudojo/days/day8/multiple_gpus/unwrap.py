@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gpudojo.days.day8.multiple_gpus.declaration import unwrap
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
 from gpudojo.grading.call import Call, nn, try_inputs
-from gpudojo.grading.checks import expect_mode_kept, runs, scenario_pairs
+from gpudojo.grading.checks import check_scenarios, expect_mode_kept, runs, scenario_pairs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
 
@@ -119,20 +119,19 @@ def _mistake_in(name: str) -> str | None:
     return "wrapper-guessed-by-attribute" if "`module`" in name else None
 
 
-@unwrap.check(points=0.25)
-def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(unwrap, wrappers, points=0.25)
+def finds_the_model_inside(scenario: str, found: Inside, right: Inside) -> None:
     """It returns the model inside `DataParallel` and `DistributedDataParallel`."""
-    for name, found, right in scenario_pairs(seen[wrappers], wanted[wrappers]):
-        if not found.same:
-            returned = with_article(found.kind)
-            if found.kind == found.inside:
-                returned = f"another {found.kind}"
-            is_wrapper = found.kind in ("DataParallel", "DistributedDataParallel")
-            at = () if is_wrapper else ("deepcopy(", "return")
-            happened = f"for {name} it returned {returned}"
-            expected = "the same model that was wrapped"
-            raise Failed(happened, expected, None, _mistake_in(name), at)
-        _expect_same_state(found, right, f"the model inside {name}")
+    if not found.same:
+        returned = with_article(found.kind)
+        if found.kind == found.inside:
+            returned = f"another {found.kind}"
+        is_wrapper = found.kind in ("DataParallel", "DistributedDataParallel")
+        at = () if is_wrapper else ("deepcopy(", "return")
+        happened = f"for {scenario} it returned {returned}"
+        expected = "the same model that was wrapped"
+        raise Failed(happened, expected, None, _mistake_in(scenario), at)
+    _expect_same_state(found, right, f"the model inside {scenario}")
 
 
 @unwrap.check(points=0.25)
