@@ -15,14 +15,11 @@ from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_artic
 
 
 class Read(Case, frozen=True):
-    """What one text gave.
-
-    Of each item there is its type, or each value of a dict in words: 3 is "3 (int)".
-    """
+    """What one text gave: a dict in words for each item, such as {"index": "3 (int)"}."""
 
     text: str
     kind: str
-    gpus: list[str | dict[str, str]]
+    gpus: list[dict[str, str]]
 
 
 def _call_read_nvidia_smi(call: Call, text: str) -> Read:
@@ -37,10 +34,10 @@ def _call_read_nvidia_smi(call: Call, text: str) -> Read:
     return Read(text, type(answer).__name__, rows)
 
 
-def _describe_gpu(gpu: Any) -> str | dict[str, str]:
-    """One item of the list that the student's function returned."""
+def _describe_gpu(gpu: Any) -> dict[str, str]:
+    """One item of the list that the student's function returned, in words."""
     if not isinstance(gpu, dict):
-        return with_article(type(gpu).__name__)
+        return {"no dict": with_article(type(gpu).__name__)}
     return {str(key): _value_in_words(value) for key, value in dict.items(gpu)}
 
 
@@ -60,6 +57,16 @@ MODELS: Final = (
 )
 
 
+UNKNOWN: Final = "[N/A]"
+
+
+def _draw_line(draw: random.Random, index: int, model: str, used: str = "", total: str = "") -> str:
+    """The line of one GPU; numbers that are not given are drawn."""
+    used = used or str(draw.randrange(1, 9_999))
+    total = total or str(draw.randrange(10_000, 150_000))
+    return f"{index}, {model}, {used}, {total}"
+
+
 def _make_texts(seed: int) -> dict[str, str]:
     """Texts that nvidia-smi may print, by scenario.
 
@@ -67,15 +74,12 @@ def _make_texts(seed: int) -> dict[str, str]:
     line: who splits at those gets an empty line, which is the subject of one check.
     """
     draw = random.Random(seed)
-    names = draw.sample(MODELS, 5)
-    used = draw.sample(range(1, 9_999), 5)
-    total = draw.sample(range(10_000, 150_000), 5)
-    # Lines of the table
-    first = f"0, {names[0]}, {used[0]}, {total[0]}"
-    second = f"1, {names[1]}, {used[1]}, {total[1]}"
-    unknown = f"0, {names[3]}, [N/A], [N/A]"
-    half_known = f"1, {names[2]}, [N/A], {total[2]}"
-    unused = f"{draw.randrange(10, 99)}, {names[4]}, 0, {total[4]}"
+    models = draw.sample(MODELS, 5)
+    first = _draw_line(draw, 0, models[0])
+    second = _draw_line(draw, 1, models[1])
+    unused = _draw_line(draw, draw.randrange(10, 99), models[2], used="0")
+    unknown = _draw_line(draw, 0, models[3], used=UNKNOWN, total=UNKNOWN)
+    half_known = _draw_line(draw, 1, models[4], used=UNKNOWN)
     return {
         "one": first,
         "several": f"{unused}\n{first}\n{second}",
@@ -113,29 +117,27 @@ def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise Failed(happened, str(len(right.gpus)), at=("first return",))
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                raise _wrong_gpu(gpu, wished, right)
+                happened = f"{right.text!r} gave {_gpu_in_words(gpu)}"
+                at = _where_to_look(gpu, wished)
+                raise Failed(happened, _gpu_in_words(wished), at=at)
 
 
-def _wrong_gpu(gpu: str | dict[str, str], wished: str | dict[str, str], right: Read) -> Failed:
-    """The failure of a wrong dict, at the line that may have made it."""
-    happened = f"{right.text!r} gave {_gpu_in_words(gpu)}"
-    expected = _gpu_in_words(wished)
-    if gpu in right.gpus:  # that of another line
-        return Failed(happened, expected, at=("sorted(", "sort("))
-    if isinstance(gpu, str) or isinstance(wished, str):
-        return Failed(happened, expected)
-    wrong = {key for key, value in wished.items() if gpu.get(key) != value}
+def _where_to_look(gpu: dict[str, str], wished: dict[str, str]) -> tuple[str, ...]:
+    """Patterns for the line that made a wrong dict, by the keys whose values are wrong."""
+    wrong = set()
+    for key, value in wished.items():
+        if gpu.get(key) != value:
+            wrong.add(key)
     if wrong == {"name"}:
-        return Failed(happened, expected, at=("last split(",))
-    if not wrong <= {"used_mib", "total_mib"} or "(str)" in gpu.get("used_mib", ""):
-        return Failed(happened, expected)
-    return Failed(happened, expected, at=('== "[N/A]"', "int("))
+        return ("last split(",)
+    if wrong <= {"used_mib", "total_mib"}:
+        return ('== "[N/A]"', "int(")
+    return ()
 
 
-def _gpu_in_words(gpu: str | dict[str, str]) -> str:
-    if isinstance(gpu, str):
-        return gpu
-    return "{" + ", ".join(f"{key}: {value}" for key, value in gpu.items()) + "}"
+def _gpu_in_words(gpu: dict[str, str]) -> str:
+    values = [f"{key}: {value}" for key, value in gpu.items()]
+    return "{" + ", ".join(values) + "}"
 
 
 @read_nvidia_smi.check(points=0.25)

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.timing_and_profiling.chosen_durations import operators_taking
 from gpudojo.days.day8.timing_and_profiling.declaration import top_operations
-from gpudojo.grading.call import Call, torch
-from gpudojo.grading.checks import runs
-from gpudojo.model.evidence import Case
+from gpudojo.grading.call import Call, torch, try_inputs
+from gpudojo.grading.checks import compare_cases, runs
+from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
 ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
@@ -61,56 +61,43 @@ def _make_work(device: Any, operators: list[OperatorCalls]) -> Callable[[], None
     return work
 
 
-class Names(Case, frozen=True):
+class RankedNames(Case, frozen=True):
     """One answer."""
 
     kind: str
     texts: bool
     names: list[str]
+    work: str  # what `fn` does, in words
+    recorded: bool  # whether `fn` ran while the profiler was recording, where there are no names
 
 
-class Ranked(Case, frozen=True):
-    """The answers for one device: with a `count`, with a large one, and without."""
+class RankingSetting(NamedTuple):
+    """One scenario."""
 
-    operators: list[str]  # the three of `_draw_operators`
-    some: Names
-    every: Names | None
-    default: Names | None
-    # Where there were no names: whether `fn` ran while the profiler was recording.
-    recorded: bool
+    device: Any
+    options: dict[str, int]
 
 
-def _call_top_operations(call: Call, work: Any, **options: int) -> Names:
+def _call_top_operations(call: Call, setting: RankingSetting) -> RankedNames:
     """Call the student's function and describe the names it gave. Raises StudentRaised."""
-    value = call(work, **options)
-    names = value if isinstance(value, (list, tuple)) else ()
-    return Names(
+    operators = _draw_operators(f"{call.seed} {setting.device}")
+    work = _make_work(setting.device, operators)
+    durations = {f"aten::{operator.name}": operator.taking for operator in operators}
+    with operators_taking(durations):
+        value = call(work, **setting.options)
+        names = value if isinstance(value, (list, tuple)) else ()
+        recorded = bool(names) or _is_run_under_profiler(call, work)
+    most, longest, often, *_ = operators
+    return RankedNames(
         kind=type(value).__name__,
         texts=all(isinstance(name, str) for name in names),
         names=[str(name) for name in names][:60],
+        work=f"20 short `{often.name}`, one long `{longest.name}` and 9 `{most.name}`",
+        recorded=recorded,
     )
 
 
-def _rank_operators(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
-    """Call the student's function several times on one device. Raises StudentRaised.
-
-    It is asked for `count` names; with `default` also for very many, and without a count.
-    """
-    operators = _draw_operators(f"{call.seed} {device}")
-    work = _make_work(device, operators)
-    every = None
-    without_count = None
-    with operators_taking({f"aten::{each.name}": each.taking for each in operators}):
-        some = _call_top_operations(call, work, count=count)
-        if default:
-            every = _call_top_operations(call, work, count=50)
-            without_count = _call_top_operations(call, work)
-        recorded = bool(some.names) or _is_run_under_profiler(call, work, count)
-    names = [each.name for each in operators[:3]]
-    return Ranked(names, some, every, without_count, recorded)
-
-
-def _is_run_under_profiler(call: Call, work: Any, count: int) -> bool:
+def _is_run_under_profiler(call: Call, work: Any) -> bool:
     """True if `fn` ran while the profiler was recording. Raises StudentRaised.
 
     Asked in a call of its own: a profiler that records stacks would see this function.
@@ -121,18 +108,24 @@ def _is_run_under_profiler(call: Call, work: Any, count: int) -> bool:
         recording.append(torch._C._autograd._profiler_enabled())
         work()
 
-    call(fn, count=count)
+    call(fn)
     return any(recording)
 
 
 @top_operations.probe(machine="laptop")
-def on_the_cpu(call: Call) -> Ranked:
-    return _rank_operators(call, "cpu", count=3, default=True)
+def on_the_cpu(call: Call) -> Cases[RankedNames]:
+    settings = {
+        "count=3": RankingSetting("cpu", {"count": 3}),
+        "count=50": RankingSetting("cpu", {"count": 50}),
+        "no `count`": RankingSetting("cpu", {}),
+    }
+    return try_inputs(_call_top_operations, call, settings)
 
 
 @top_operations.probe(machine="one gpu")
-def on_the_gpu(call: Call) -> Ranked:
-    return _rank_operators(call, call.device, count=2)
+def on_the_gpu(call: Call) -> Cases[RankedNames]:
+    settings = {"count=2": RankingSetting(call.device, {"count": 2})}
+    return try_inputs(_call_top_operations, call, settings)
 
 
 # ---- claims ------------------------------------------------------------------------------------
@@ -143,58 +136,58 @@ runs(top_operations)
 @top_operations.check(points=0.25)
 def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     """It returns a list of `count` names such as "aten::mm"."""
-    _expect_names(seen[on_the_cpu], 3)
-    _expect_names(seen[on_the_gpu], 2)
-    _expect_other_counts(seen[on_the_cpu], wanted[on_the_cpu])
+    for scenario, found, right in compare_cases(seen, wanted, on_the_cpu, on_the_gpu):
+        _expect_names(scenario, found)
+        if scenario == "count=50":
+            _expect_all_names(found, right)
+        elif len(found.names) != len(right.names):
+            happened = f"with {scenario} it gave {len(found.names)} names"
+            at = ("",) if scenario == "no `count`" else ()
+            raise Failed(happened, str(len(right.names)), at=at)
 
 
-def _expect_names(found: Ranked, count: int) -> None:
-    """Raises Failed unless a call with this `count` gave so many names of operators."""
-    answer = found.some
-    if answer.kind != "list":
-        raise returned_other_type(answer.kind, "a list of strings")
-    if not answer.texts:
-        happened = f"it returned a list of other things: {answer.names[:1]}"
+def _expect_names(scenario: str, found: RankedNames) -> None:
+    """Raises Failed unless a call gave names of operators."""
+    if found.kind != "list":
+        raise returned_other_type(found.kind, "a list of strings")
+    if not found.texts:
+        happened = f"it returned a list of other things: {found.names[:1]}"
         raise Failed(happened, "a list of strings")
-    if len(answer.names) != count:
-        happened = f"count={count} gave {len(answer.names)} names"
-        if found.recorded:
-            raise Failed(happened, str(count))
-        happened = f"{happened}: `fn` did not run while the profiler was recording"
-        raise Failed(happened, str(count), at=("fn(", "profile("))
-    for name in answer.names:
+    if not found.recorded:
+        not_recorded = "`fn` did not run while the profiler was recording"
+        happened = f"with {scenario} it gave no names: {not_recorded}"
+        raise Failed(happened, "the names of operators", at=("fn(", "profile("))
+    for name in found.names:
         if "::" not in name:
             expected = "an operator's name from the profiler: aten::mm"
-            raise Failed(f"one of the names is {name!r}", expected)
+            raise Failed(f"one of the names is {name!r}", expected, at=("record_function(",))
 
 
-def _expect_other_counts(found: Ranked, wanted: Ranked) -> None:
-    """Raises Failed unless there are five names without `count`, and all with a large one."""
-    assert found.default is not None
-    assert found.every is not None
-    assert wanted.every is not None
-    count = len(found.default.names)
-    if count != 5:
-        raise Failed(f"without `count` it gave {count} names", "5", at=("",))
-    names = found.every.names
-    right = wanted.every.names
-    if set(names) != set(right):  # names given twice are another check's
-        happened = f"count=50 gave {len(names)} names: {', '.join(names)}"
-        expected = f"the {len(right)} operators that there are: {', '.join(right)}"
+def _expect_all_names(found: RankedNames, right: RankedNames) -> None:
+    """Raises Failed unless all operators are there. Names given twice are another check's."""
+    if set(found.names) != set(right.names):
+        names = ", ".join(found.names)
+        right_names = ", ".join(right.names)
+        happened = f"count=50 gave {len(found.names)} names: {names}"
+        expected = f"the {len(right.names)} operators that there are: {right_names}"
         raise Failed(happened, expected, at=("record_function(",))
 
 
 @top_operations.check(points=0.5, needs=("runs", "gives_as_many_names_as_asked"))
 def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
     """The operator that took most time in total comes first."""
-    for probe, place in ((on_the_cpu, "the CPU"), (on_the_gpu, "the GPU")):
-        right = wanted[probe].some.names
-        names = seen[probe].some.names
-        if names == right:
-            continue
-        most, longest, often = wanted[probe].operators
-        work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
-        happened = f"{work} gave {', '.join(names)}"
-        expected = f"{', '.join(right)}: by the time of all calls together"
-        at = ("reversed(", "[::-1]", "reverse(") if names == right[::-1] else ()
-        raise Failed(happened, expected, at=at)
+    _expect_order("the CPU", seen[on_the_cpu]["count=3"], wanted[on_the_cpu]["count=3"])
+    _expect_order("the GPU", seen[on_the_gpu]["count=2"], wanted[on_the_gpu]["count=2"])
+
+
+def _expect_order(place: str, found: RankedNames, right: RankedNames) -> None:
+    """Raises Failed for names in another order than the reference's."""
+    if found.names == right.names:
+        return
+    names = ", ".join(found.names)
+    right_names = ", ".join(right.names)
+    happened = f"{right.work} on {place} gave {names}"
+    expected = f"{right_names}: by the time of all calls together"
+    is_reversed = found.names == right.names[::-1]
+    at = ("reversed(", "[::-1]", "reverse(") if is_reversed else ()
+    raise Failed(happened, expected, at=at)
