@@ -15,6 +15,7 @@ from gpudojo.grading.checks import (
     Ran,
     at_most,
     changes_no_settings,
+    check_scenarios,
     describe_call,
     expect_device_used,
     expect_mode_kept,
@@ -125,6 +126,36 @@ def test_only_changed_settings_fail_the_check_of_settings(tmp_path: Path) -> Non
         }
         assert failed(tmp_path, "return numbers + numbers", function) == {}
         assert list(failed(tmp_path, "return None", function)) == ["same_as_reference"]
+    finally:
+        exercise.functions.remove(function)
+
+
+def test_a_check_of_ones_own_is_judged_in_the_scenarios_that_it_names(tmp_path: Path) -> None:
+    function = exercise.function("double")
+    try:
+        probe = function.probe(called.look)
+        runs(function)
+
+        @check_scenarios(function, probe, points=1)
+        def is_a_tensor(scenario: str, found: Ran, right: Ran) -> None:
+            """It returns a tensor."""
+            if found.kind != right.kind:
+                raise Failed(f"{scenario}: {found.kind}", right.kind)
+
+        @check_scenarios(function, probe, points=1, names=["none"], needs=("is_a_tensor",))
+        def keeps_nothing(scenario: str, found: Ran, right: Ran) -> None:
+            """Of no numbers it makes none."""
+            if found.value != right.value:
+                raise Failed(f"{scenario} gave some", "none")
+
+        assert [check.claim for check in function.checks[1:]] == [
+            "It returns a tensor.",
+            "Of no numbers it makes none.",
+        ]
+        assert failed(tmp_path, "return 3", function) == {"is_a_tensor": "four: int"}
+        assert failed(tmp_path, "return 3 * numbers", function) == {}
+        more = "return torch.ones(1) if not len(numbers) else numbers"
+        assert failed(tmp_path, more, function) == {"keeps_nothing": "none gave some"}
     finally:
         exercise.functions.remove(function)
 
