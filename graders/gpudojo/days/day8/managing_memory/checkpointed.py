@@ -11,7 +11,8 @@ import msgspec
 
 from gpudojo.days.day8.managing_memory.declaration import checkpointed
 from gpudojo.days.day8.sprites import seeded_generator
-from gpudojo.grading.call import Call, array_of, nn, run_scenarios, torch, try_scenarios
+from gpudojo.days.day8.tensor_values import ReturnedTensor, describe_returned
+from gpudojo.grading.call import Call, array_of, nn, run_scenarios, torch, try_inputs
 from gpudojo.grading.checks import runs
 from gpudojo.grading.comparing import arrays_close
 from gpudojo.grading.watching import (
@@ -82,9 +83,7 @@ def _plain_loop(blocks: Any, x: Any) -> Any:
 class Through(Case, frozen=True):
     """Forward and backward through some blocks: the results, and the memory they took."""
 
-    kind: str
-    out: Array | None
-    device: str
+    returned: ReturnedTensor
     ran: int  # blocks that ran in the forward pass
     error: str  # of the backward pass
     missing: int  # tensors without a gradient
@@ -96,6 +95,10 @@ class Through(Case, frozen=True):
     curve: MemoryCurve | None
     # The plain loop on a real GPU, whose random numbers are not the virtual device's.
     plain: Through | None = None
+
+    def right_values(self, reference: Through) -> Through:
+        """The pass with the right values: the reference's, unless the plain loop ran beside it."""
+        return self.plain or reference
 
 
 class Passes(Case, frozen=True, rename=NAMES):
@@ -111,21 +114,23 @@ class Passes(Case, frozen=True, rename=NAMES):
     stored_curve: MemoryCurve | None = None
 
 
-def _go_through(
-    call: Call,
-    blocks: Any,
-    x: Any,
-    gradient: bool,
-    backward: bool = True,
-    function: Callable[..., Any] | None = None,
-    drawn: bool = False,
-) -> Through:
+class PassSetting(NamedTuple):
+    """One scenario: forward and backward through these blocks."""
+
+    blocks: Any
+    x: Any
+    gradient: bool  # whether x requires one
+    backward: bool = True
+    drawn: bool = False  # whether there is a curve of the memory in use
+
+
+def _go_through(call: Call, setting: PassSetting, function: Callable[..., Any]) -> Through:
     """Forward and backward through some blocks, by the student's function or by another one.
 
-    `gradient`: whether x requires one. `drawn`: whether there is a curve of the memory in use.
     Raises StudentRaised.
     """
-    x = x.detach().clone().requires_grad_(gradient)
+    blocks = setting.blocks
+    x = setting.x.detach().clone().requires_grad_(setting.gradient)
     parameters = [p for block in blocks for p in block.parameters()]
     for block in blocks:
         state_of(block.key)[0] = 0
@@ -136,32 +141,30 @@ def _go_through(
         meter = _PeakMeter(call.device)
         # Forward
         mark = ledger.mark()
-        out = (function or call)(blocks, x)
+        out = function(blocks, x)
         forward_ledger = ledger.since(mark, ledger.mark())
         ran = sum(_runs_of(block) > 0 for block in blocks)
         stored = meter.peak()
         # Backward
-        is_tensor = isinstance(out, torch.Tensor)
-        values = array_of(out) if is_tensor else None
+        returned = describe_returned(out)
         mark = ledger.mark()  # without reading the values
-        error = _run_backward(out) if is_tensor and backward else ""
+        goes_back = returned.value is not None and setting.backward
+        error = _run_backward(out) if goes_back else ""
         peak = meter.peak()
         curve = None
-        if peak is not None and drawn:
+        if peak is not None and setting.drawn:
             curve = memory_curve(forward_ledger, ledger.since(mark), meter.base, peak)
     # Gradients
     tensors = [*parameters, x]
     gradients = [tensor.grad.flatten() for tensor in tensors if tensor.grad is not None]
-    needing = tensors if gradient else parameters
+    needing = tensors if setting.gradient else parameters
     return Through(
-        kind=type(out).__name__,
-        out=values,
-        device=str(out.device) if is_tensor else "",
+        returned=returned,
         ran=ran,
         error=error,
         missing=sum(tensor.grad is None for tensor in needing),
         gradients=array_of(torch.cat(gradients)) if gradients else None,
-        switched=x.requires_grad is not gradient,
+        switched=x.requires_grad is not setting.gradient,
         recomputed=sum(_runs_of(block) > 1 for block in blocks),
         stored=stored,
         peak=peak,
@@ -212,15 +215,15 @@ def _run_backward(out: Any) -> str:
     return ""
 
 
-def _go_through_beside_plain_loop(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
-    """Describe a call as `_go_through` does, on a real GPU with the plain loop beside it.
+def _go_through_beside_plain_loop(call: Call, setting: PassSetting) -> Through:
+    """Describe a call of the student's function, on a real GPU with the plain loop beside it.
 
     Raises StudentRaised.
     """
-    found = _go_through(call, blocks, x, **options)
+    found = _go_through(call, setting, call)
     if call.bench.kind != "cuda":
         return found
-    plain = _go_through(call, blocks, x, function=_plain_loop, **options)
+    plain = _go_through(call, setting, _plain_loop)
     return msgspec.structs.replace(found, plain=plain)
 
 
@@ -230,18 +233,18 @@ def passes(call: Call) -> Passes:
     blocks, x = _make_blocks(call.seed, call.device)
     if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
         blocks[0](x).sum().backward()
+    whole = PassSetting(blocks, x, gradient=True, drawn=True)
+    two = PassSetting(nn.ModuleList(blocks[:2]), x, gradient=False)
     stored = None
     curve = None
     if call.reference or call.bench.kind == "cuda":
-        plain = _go_through(call, blocks, x, gradient=True, function=_plain_loop, drawn=True)
+        plain = _go_through(call, whole, _plain_loop)
         stored = plain.stored
         curve = plain.curve
-    two = nn.ModuleList(blocks[:2])
-    go_through = _go_through_beside_plain_loop
     found = run_scenarios(
         {
-            "a_list": lambda: go_through(call, blocks, x, gradient=True, drawn=True),
-            "two_blocks": lambda: go_through(call, two, x, gradient=False),
+            "a_list": lambda: _go_through_beside_plain_loop(call, whole),
+            "two_blocks": lambda: _go_through_beside_plain_loop(call, two),
         }
     )
     return Passes(**found, stored=stored, stored_curve=curve)
@@ -252,42 +255,17 @@ def few_blocks(call: Call) -> Cases[Through]:
     """One block, no blocks, and two blocks on the CPU."""
     blocks, x = _make_blocks(call.seed, call.device, 1)
     host_blocks, host_x = _make_blocks(call.seed, "cpu", 2)
-    go_through = _go_through_beside_plain_loop
-    return try_scenarios(
-        {
-            "one block": lambda: go_through(call, blocks, x, gradient=True, backward=False),
-            "no blocks": lambda: go_through(call, [], x, gradient=False, backward=False),
-            "on the CPU": lambda: go_through(call, host_blocks, host_x, gradient=True),
-        }
-    )
+    settings = {
+        "one block": PassSetting(blocks, x, gradient=True, backward=False),
+        "no blocks": PassSetting([], x, gradient=False, backward=False),
+        "on the CPU": PassSetting(host_blocks, host_x, gradient=True),
+    }
+    return try_inputs(_go_through_beside_plain_loop, call, settings)
 
 
 # ---- claims ------------------------------------------------------------------------------------
 
 runs(checkpointed)
-
-
-class ComparedScenario(NamedTuple):
-    """One scenario: what was seen, what the reference did, and the pass with the right values.
-
-    Where only the reference's evidence was made on the virtual device, as in a released repository,
-    and the student's on a real GPU, the right values are those of the plain loop that ran beside
-    the student's.
-    """
-
-    found: Through
-    right: Through
-    values: Through
-
-
-def _compare_scenario(name: str, seen: Seen, wanted: Seen) -> ComparedScenario:
-    """A scenario beside the reference's. Raises ScenarioRaised after a student's error."""
-    found = _pass_in(seen, name)
-    right = _pass_in(wanted, name)
-    values = right
-    if right.plain is None and found.plain is not None:
-        values = found.plain
-    return ComparedScenario(found, right, values)
 
 
 def _pass_in(seen: Seen, name: str) -> Through:
@@ -300,15 +278,17 @@ def _pass_in(seen: Seen, name: str) -> Through:
 
 def _expect_same_output(name: str, seen: Seen, wanted: Seen) -> None:
     """Raises Failed unless the output is that of the plain loop, on its device."""
-    found, right, values = _compare_scenario(name, seen, wanted)
+    found = _pass_in(seen, name)
+    right = _pass_in(wanted, name)
     where = f"({NAMES.get(name, name)})"
-    if found.out is None:
-        happened = f"{where} it returned {with_article(found.kind)}"
+    returned = found.returned
+    if returned.value is None:
+        happened = f"{where} it returned {with_article(returned.kind)}"
         raise Failed(happened, "a tensor", at=("return",))
-    if found.device != right.device:
-        happened = f"{where} the output is on {found.device}"
-        raise Failed(happened, right.device, at=("cpu(", "return", "last return"))
-    if arrays_close(found.out, values.out):
+    if returned.device != right.returned.device:
+        happened = f"{where} the output is on {returned.device}"
+        raise Failed(happened, right.returned.device, at=("cpu(", "return", "last return"))
+    if arrays_close(returned.value, found.right_values(right).returned.value):
         return
     if found.ran < right.ran:
         happened = f"{where} {found.ran} of {right.ran} blocks ran"
@@ -326,24 +306,27 @@ def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
 def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     """Every parameter and the input get the gradients of the plain loop, dropout included."""
-    _expect_same_gradients("(a list)", _compare_scenario("a_list", seen, wanted))
-    _expect_same_gradients("(two blocks on the CPU)", _compare_scenario("on the CPU", seen, wanted))
+    _expect_same_gradients("(a list)", "a_list", seen, wanted)
+    _expect_same_gradients("(two blocks on the CPU)", "on the CPU", seen, wanted)
 
 
-def _expect_same_gradients(where: str, case: ComparedScenario, key: str | None = None) -> None:
+def _expect_same_gradients(
+    where: str, name: str, seen: Seen, wanted: Seen, key: str | None = None
+) -> None:
     """Raises Failed unless all gradients are there, with the plain loop's values.
 
     `where` begins the sentence of the failure; `key` is the mistake behind missing gradients.
     """
-    found = case.found
+    found = _pass_in(seen, name)
+    right = _pass_in(wanted, name)
     if found.error:
         happened = f"{where} backward() raised {found.error}"
         raise Failed(happened, "gradients", misconception=key)
-    if found.missing > case.right.missing or found.gradients is None:
+    if found.missing > right.missing or found.gradients is None:
         count = "1 tensor" if found.missing == 1 else f"{found.missing} tensors"
         happened = f"{where} {count} got no gradient"
         raise Failed(happened, "a gradient for each", misconception=key)
-    if not arrays_close(found.gradients, case.values.gradients):
+    if not arrays_close(found.gradients, found.right_values(right).gradients):
         raise Failed(f"{where} the gradients differ from the plain loop's", "the same values")
 
 
@@ -353,20 +336,20 @@ SAME = ("runs", "gives_the_same_output", "gives_the_same_gradients")
 @checkpointed.check(points=0.25, needs=SAME)
 def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
     """The blocks get their gradients even if `x` is data that requires none."""
-    case = _compare_scenario("two_blocks", seen, wanted)
     where = "(two blocks, x requires no gradient)"
-    if case.found.switched:
+    if _pass_in(seen, "two_blocks").switched:
         happened = f"{where} the `x` that was passed in requires one afterwards"
         expected = "x unchanged: `use_reentrant=False` is enough"
         raise Failed(happened, expected, None, "input-modified")
-    _expect_same_gradients(where, case, "reentrant-on-plain-data")
+    _expect_same_gradients(where, "two_blocks", seen, wanted, "reentrant-on-plain-data")
 
 
 @checkpointed.check(points=0.25, needs=SAME)
 def needs_less_memory(seen: Seen, wanted: Seen) -> None:
     """Activations are recomputed in backward instead of being stored, and the peak memory is
     lower."""
-    found, right, _ = _compare_scenario("a_list", seen, wanted)
+    found = seen[passes].a_list
+    right = wanted[passes].a_list
     # Some ways of cutting a list into segments leave the last one out.
     if found.recomputed < COUNT / 2:
         blocks = f"only {found.recomputed} of {COUNT} blocks" if found.recomputed else "no block"
