@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpudojo.days.day8.minimizing_transfers.declaration import random_sprites
@@ -55,14 +56,17 @@ def _call_random_sprites(call: Call, device: Any, **options: Any) -> Draw:
 def _draw_on(call: Call, device: Any, spelled: str) -> Draws:
     """Draw several times on one device. Raises StudentRaised.
 
-    The draws are from torch's own random state, which is seeded here, from generators of the
-    device, and one with the device as a string.
+    The draws are from torch's own random state, from a generator of the device, and one with the
+    device as a string.
     """
-    found = _draw_from_default_state(call, device)
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        found = _draw_by_seeds(call, device, torch.manual_seed)
+    generator = torch.Generator(device=device)
     refused = None
     try:
-        for name, generator in _make_generators(call.seed, device).items():
-            found[GENERATOR + name] = _call_random_sprites(call, device, generator=generator)
+        drawn = _draw_by_seeds(call, device, generator.manual_seed, generator=generator)
+        found |= {GENERATOR + name: draw for name, draw in drawn.items()}
     except StudentRaised as error:
         # torch refuses a generator of another device than the one on which the values are made.
         if "device type for generator" not in error.evidence.message:
@@ -72,30 +76,22 @@ def _draw_on(call: Call, device: Any, spelled: str) -> Draws:
     return Draws(found, refused, device_name(device))
 
 
-def _draw_from_default_state(call: Call, device: Any) -> dict[str, Draw]:
-    """Draws from torch's own random state, which is seeded here. Raises StudentRaised."""
-    found = {}
-    devices = [device.index or 0] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(call.seed)
-        found["first"] = _call_random_sprites(call, device)
-        found["next"] = _call_random_sprites(call, device)
-        torch.manual_seed(call.seed)
-        found["again"] = _call_random_sprites(call, device)
-        torch.manual_seed(call.seed + 1)
-        found["other"] = _call_random_sprites(call, device)
-    return found
+def _draw_by_seeds(
+    call: Call, device: Any, set_seed: Callable[[int], Any], **options: Any
+) -> dict[str, Draw]:
+    """Draw twice with one seed, once more with the same, and once with another.
 
-
-def _make_generators(seed: int, device: Any) -> dict[str, Any]:
-    """Generators of a device; the first two are one, the third has the same seed."""
-    first = torch.Generator(device=device).manual_seed(seed)
-    return {
-        "first": first,
-        "next": first,
-        "again": torch.Generator(device=device).manual_seed(seed),
-        "other": torch.Generator(device=device).manual_seed(seed + 1),
-    }
+    Raises StudentRaised.
+    """
+    draws = {}
+    set_seed(call.seed)
+    draws["first"] = _call_random_sprites(call, device, **options)
+    draws["next"] = _call_random_sprites(call, device, **options)
+    set_seed(call.seed)
+    draws["again"] = _call_random_sprites(call, device, **options)
+    set_seed(call.seed + 1)
+    draws["other"] = _call_random_sprites(call, device, **options)
+    return draws
 
 
 @random_sprites.probe
