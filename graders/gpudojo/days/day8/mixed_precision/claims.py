@@ -314,13 +314,17 @@ def _has_stale_gradients(case: Stepped) -> bool:
     return any(backward.stale for backward in case.backward)
 
 
+def _lacks_clean_gradients(case: Stepped) -> bool:
+    return not case.backward or _has_stale_gradients(case)
+
+
 def _expect_clean_gradients(name: str, case: Stepped, seen: Seen) -> None:
     """Raises Failed if a backward pass added to gradients from before."""
     if not _has_stale_gradients(case):
         return
     happened = "backward added to the gradients from before"
     expected = "gradients of this batch only, zeroed before backward"
-    if _clipped_without(name, seen, _has_stale_gradients):
+    if _clipped_without(name, seen, _lacks_clean_gradients):
         happened = f"without `max_norm`, {happened}; with it they are zeroed"
         at = ("skipped zero_grad(", "zero_grad(")
         raise Failed(happened, f"{expected}, in every case", at=at)

@@ -59,6 +59,7 @@ class PrecisionLog(WatchLog):
         self.forward_regions: list[list[str]] = []
         self.loss_regions: list[list[str]] = []
         self.backwards: list[ScaledBackward] = []
+        self.own_steps = 0  # of the optimizer that student code gets
 
     def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
         super().record_forward(model, inputs, outputs)
@@ -70,6 +71,9 @@ class PrecisionLog(WatchLog):
         self.forward_regions.append(regions)
         if self.overflow and outputs.requires_grad:
             outputs.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
+
+    def record_step(self, optimizer: Any) -> None:
+        self.own_steps += optimizer is self.optimizer
 
     def record_loss(self, outputs: Any, targets: Any, value: Any) -> Any:
         self.loss_regions.append(autocast_regions())
@@ -245,6 +249,7 @@ def _call_step(call: Call, setting: StepSetting) -> Stepped:
     log = PrecisionLog(call, setting.overflow)
     model = log.make_model(*make_layers(call.seed)).to(device)
     optimizer = _make_optimizer(model, setting.momentum)
+    log.watch_optimizer(optimizer)
     scaler = _make_scaler(setting)
     try:
         value = _call_once_or_twice(call, setting, model, log.make_loss(), optimizer, scaler)
@@ -259,7 +264,7 @@ def _call_step(call: Call, setting: StepSetting) -> Stepped:
         device=kind,
         scale=scaler.get_scale(),
         update=_update_of(model, call.seed),
-        own=_has_new_momentum(optimizer, setting.momentum),
+        own=log.own_steps > 0,
         forward=log.forward_regions,
         loss=log.loss_regions,
         backward=log.backwards,
@@ -349,17 +354,6 @@ def _update_of(model: Any, seed: int) -> Array:
         weights = parameter.detach().cpu()
         changes.append((weights - start).flatten())
     return array_of(torch.cat(changes))
-
-
-def _has_new_momentum(optimizer: Any, momentum: float) -> bool:
-    """True if the optimizer has a momentum that it did not have before."""
-    for state in optimizer.state.values():
-        if not momentum:
-            return True
-        differs = state["momentum_buffer"].cpu() != momentum
-        if differs.any():
-            return True
-    return False
 
 
 def _gradients_of(model: Any) -> list[Any]:
