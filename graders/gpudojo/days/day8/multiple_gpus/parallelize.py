@@ -41,7 +41,7 @@ def _is_spread(wrapper: Any) -> bool:
 def _call_parallelize(call: Call, device: Any) -> Spread:
     """Call the student's function for one device and describe the result. Raises StudentRaised."""
     model = make_model()
-    parameters_before = list(map(id, model.parameters()))
+    own_parameters = list(map(id, model.parameters()))
     result = call(model, device)
     # The model inside of all wrappers
     gpus: list[int] = []
@@ -52,18 +52,18 @@ def _call_parallelize(call: Call, device: Any) -> Spread:
         wraps += 1
         inner = inner.module
     # Its tensors; something else has none
-    parameters: list[Any] = []
-    buffers: list[Any] = []
+    parameters = []
+    devices = set()
     if isinstance(inner, nn.Module):
-        parameters = list(inner.parameters())
-        buffers = list(inner.buffers())
-    devices = {str(tensor.device) for tensor in (*parameters, *buffers)}
+        parameters = list(map(id, inner.parameters()))
+        for tensor in (*inner.parameters(), *inner.buffers()):
+            devices.add(str(tensor.device))
     return Spread(
         kind=type(result).__name__,
         is_module=isinstance(result, nn.Module),
         wraps=wraps,
         same=inner is model,
-        same_parameters=list(map(id, parameters)) == parameters_before,
+        same_parameters=parameters == own_parameters,
         gpus=gpus,
         devices=sorted(devices),
     )

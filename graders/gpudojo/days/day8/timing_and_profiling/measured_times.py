@@ -166,7 +166,8 @@ def wrong_time(found: TimedCall, time: MeasuredTime, device: str) -> Failed:
         expected = "the seconds of one timed call; an event's elapsed_time() is in milliseconds"
         return Failed(f"{happened}{note}", expected, at=("elapsed_time(",))
     total = math.fsum(time.took)
-    with_warm_up = is_near(value, total / found.repeats) or is_near(value, total / time.calls)
+    per_call = total / max(time.calls, 1)
+    with_warm_up = is_near(value, total / found.repeats) or is_near(value, per_call)
     if with_warm_up and (device == "cpu" or time.calls <= found.repeats):
         expected = "the calls after the warm-up, timed as in `time_on_device`"
         at = ("warmup=", *CLOCKS)
