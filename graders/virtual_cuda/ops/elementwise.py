@@ -82,17 +82,28 @@ def _index_put_waits(given: dict[str, Any]) -> int:
     accumulates = given.get("accumulate")
     if not on_device(given["self"]):
         # A device mask on a host tensor is counted there, and the numbers it stands for come over.
-        return 2 * sum(_is_device_mask(index) for index in indices)
-    given_indices = [index for index in indices if index is not None]
-    is_masked = len(given_indices) == 1 and _is_device_mask(given_indices[0])
-    is_host_number = on_host(values) and values.numel() == 1
-    if is_masked and is_host_number and not accumulates:
-        # `x[mask] = number` is a fill, which needs no count of the mask: canDispatchToMaskedFill.
+        masks = [index for index in indices if _is_device_mask(index)]
+        return 2 * len(masks)
+    if not accumulates and _fills_by_mask(indices, values):
         return 0
-    waits = _waits_of_indices(indices) + on_host(values)
+    waits = _waits_of_indices(indices)
+    if on_host(values):
+        waits += 1
     if accumulates:  # sums over sorted indices, for which a host mask is copied too
-        waits += sum(_is_host_mask(index) for index in indices)
+        masks = [index for index in indices if _is_host_mask(index)]
+        waits += len(masks)
     return waits
+
+
+def _fills_by_mask(indices: Any, values: Any) -> bool:
+    """True for `x[mask] = number`: it is a fill, which needs no count of the mask.
+
+    torch's function for this is canDispatchToMaskedFill.
+    """
+    if not on_host(values) or values.numel() != 1:
+        return False
+    given_indices = [index for index in indices if index is not None]
+    return len(given_indices) == 1 and _is_device_mask(given_indices[0])
 
 
 def _waits_of_where(given: dict[str, Any]) -> int:
@@ -207,10 +218,14 @@ def _judge_index_fill(call: OperatorCall) -> Any:
 def _refuse_products(args: Any, kwargs: Any) -> None:
     """Raise CUDA's error for `scatter(..., reduce="multiply")` of complex numbers or booleans."""
     dtype = args[0].dtype
-    if kwargs.get("reduce") == "multiply" and (dtype.is_complex or dtype is torch.bool):
-        gathers = isinstance(args[3], torch.Tensor)
-        kernel = "gather_base_kernel_func" if gathers else "fill_base_kernel_reduce_multiply"
-        raise kernel_lacks_dtype_error(f"cuda_scatter_{kernel}", DTYPE_NAMES[dtype])
+    if kwargs.get("reduce") != "multiply":
+        return
+    if not dtype.is_complex and dtype is not torch.bool:
+        return
+    kernel = "cuda_scatter_fill_base_kernel_reduce_multiply"
+    if isinstance(args[3], torch.Tensor):
+        kernel = "cuda_scatter_gather_base_kernel_func"
+    raise kernel_lacks_dtype_error(kernel, DTYPE_NAMES[dtype])
 
 
 def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
@@ -262,12 +277,16 @@ def _index_put_words(inner: Any, text: str) -> Exception | None:
 
     Where CUDA sorts the indices first, it expands the values, and that says so in other words.
     """
-    wanted = re.search(r"cannot be broadcast to indexing result of shape \[([\d, ]*)\]", text)
-    sorted_first = torch.are_deterministic_algorithms_enabled() or (len(inner) > 3 and inner[3])
-    if wanted is None or not sorted_first:
+    found = re.search(r"cannot be broadcast to indexing result of shape \[([\d, ]*)\]", text)
+    if found is None:
         return None
+    accumulates = len(inner) > 3 and inner[3]
+    if not accumulates and not torch.are_deterministic_algorithms_enabled():
+        return None
+    values = inner[2]
+    sizes = re.findall(r"\d+", found[1])
     try:
-        inner[2].expand([int(size) for size in re.findall(r"\d+", wanted[1])])
+        values.expand([int(size) for size in sizes])
     except RuntimeError as error:
         return error
     return None
@@ -294,25 +313,30 @@ def _bags_as_cuda(inner: Any, kwargs: Any, out: Any) -> Any:
     Every index has its bag. The largest of a bag are kept only for the mode "max".
     """
     result, _, sizes, largest = out
-    indices = inner[1]
-    offsets = inner[2]
-    mode = inner[4] if len(inner) > 4 else kwargs.get("mode", 0)
-    padding = inner[8] if len(inner) > 8 else kwargs.get("padding_idx", -1)
-    # The bag of each index: how many bags have begun up to it.
-    starts = offsets[1:]
-    starts = starts[starts < len(indices)].long()
-    begun = torch.zeros(len(indices), dtype=torch.int64)
-    begun.index_add_(0, starts, torch.ones_like(starts))
-    bags = begun.cumsum(0)
-    if len(sizes) <= len(offsets):  # what is padding does not count
+    names = [argument.name for argument in aten._embedding_bag.default._schema.arguments]
+    given = dict(zip(names, inner, strict=False)) | kwargs
+    indices = given["indices"]
+    offsets = given["offsets"]
+    bags = _bags_of_indices(indices, offsets)
+    if len(sizes) <= len(offsets):
+        padding = given.get("padding_idx", -1)
         counted = bags[indices != padding]
-        ones = torch.ones(len(counted), dtype=sizes.dtype)
-        all_sizes = torch.zeros(len(offsets), dtype=sizes.dtype)
-        sizes = all_sizes.index_add_(0, counted, ones)[: len(sizes)]
-    if mode != 2:
+        counts = torch.bincount(counted, minlength=len(offsets))
+        sizes = counts[: len(sizes)].to(sizes.dtype)
+    if given.get("mode", 0) != _LARGEST_OF_BAG:
         largest = largest.new_empty(0)
     dtype = torch.promote_types(indices.dtype, offsets.dtype)
-    return (result, bags.to(dtype), sizes, largest)
+    return result, bags.to(dtype), sizes, largest
+
+
+_LARGEST_OF_BAG: Final = 2  # the number of the mode "max"
+
+
+def _bags_of_indices(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The bag of each index; `offsets` says where each bag begins."""
+    starts = offsets[1:].contiguous()
+    positions = torch.arange(len(indices), dtype=starts.dtype)
+    return torch.searchsorted(starts, positions, right=True)
 
 
 # ---- entries -------------------------------------------------------------------------------------
@@ -320,8 +344,9 @@ def _bags_as_cuda(inner: Any, kwargs: Any, out: Any) -> Any:
 
 def _index_select_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for an index of a wrong dtype or shape; None for other texts."""
-    if "Expected dtype int32 or int64 for index" in text and inner[2].dtype in DTYPE_NAMES:
-        return kernel_lacks_dtype_error("index_select_out_cuda_impl", DTYPE_NAMES[inner[2].dtype])
+    dtype = inner[2].dtype
+    if "Expected dtype int32 or int64 for index" in text and dtype in DTYPE_NAMES:
+        return kernel_lacks_dtype_error("index_select_out_cuda_impl", DTYPE_NAMES[dtype])
     if "Index is supposed to be a vector" not in text:
         return None
     return RuntimeError("Index is supposed to be an empty tensor or a vector")
@@ -342,11 +367,11 @@ IN_CPP: Final = {
 
 def _masked_fill_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for a mask of a wrong dtype; None for other texts."""
-    if "only supports boolean masks" not in text or inner[1].dtype not in DTYPE_NAMES:
+    mask = inner[1]
+    if "only supports boolean masks" not in text or mask.dtype not in DTYPE_NAMES:
         return None
-    return RuntimeError(
-        f"masked_fill only supports boolean masks, but got dtype {DTYPE_NAMES[inner[1].dtype]}"
-    )
+    dtype = DTYPE_NAMES[mask.dtype]
+    return RuntimeError(f"masked_fill only supports boolean masks, but got dtype {dtype}")
 
 
 def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
@@ -379,9 +404,12 @@ def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
 
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
     """The indices with one column after the other in memory, as CUDA leaves them."""
-    if out.stride() == (1, max(len(out), 1)):
+    rows = max(len(out), 1)
+    if out.stride() == (1, rows):
         return out
-    return torch.empty(out.shape[::-1], dtype=out.dtype).copy_(out.t()).t()
+    columns = torch.empty(out.shape[::-1], dtype=out.dtype)
+    columns.copy_(out.t())
+    return columns.t()
 
 
 operator("index", placement=_judge_index, asserts=True)
@@ -479,29 +507,38 @@ def wider_emulation(
         """The results, or NOT_EMULATED where the error has another reason."""
         if not isinstance(error, NotImplementedError):
             return NOT_EMULATED
-        positions = [at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)]
-        dtypes = [inner[at].dtype for at in positions]
-        narrow_dtypes = [dtype for dtype in dtypes if dtype in narrow]
-        if not narrow_dtypes:
+        tensors = [value for value in inner if isinstance(value, torch.Tensor)]
+        dtype = _first_dtype_among(narrow, tensors)
+        if dtype is None:
             return NOT_EMULATED
-        dtype = narrow_dtypes[0]
         # Indices and targets are whole numbers too: where the operator takes those, only the first
         # tensor is widened.
         if dtype not in HALF:
-            positions = positions[:1]
-        wide_args = [*inner]
-        for at in positions:
-            if inner[at].dtype is dtype:
-                wide_args[at] = inner[at].to(wide)
+            tensors = tensors[:1]
+        narrow_ones = [tensor for tensor in tensors if tensor.dtype is dtype]
+        wide_args = []
+        for value in inner:
+            is_narrow = any(value is tensor for tensor in narrow_ones)
+            wide_args.append(value.to(wide) if is_narrow else value)
         results = func(*wide_args, **kwargs)
         target = dtype
         if back is not None and dtype is torch.bool:
             target = back
-        if isinstance(results, tuple):
-            return tuple(each.to(target) if each.dtype is wide else each for each in results)
-        return results.to(target)
+        if not isinstance(results, tuple):
+            return results.to(target)
+        return tuple(each.to(target) if each.dtype is wide else each for each in results)
 
     return emulate
+
+
+def _first_dtype_among(
+    dtypes: tuple[torch.dtype, ...], tensors: list[torch.Tensor]
+) -> torch.dtype | None:
+    """The dtype of the first tensor that has one of these; None if none has."""
+    for tensor in tensors:
+        if tensor.dtype in dtypes:
+            return tensor.dtype
+    return None
 
 
 # ---- integers ------------------------------------------------------------------------------------
@@ -518,26 +555,24 @@ def _divide_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any
     name = name_of(func)
     plain = name.rstrip("_")
     mode = "floor" if plain == "floor_divide" else kwargs.get("rounding_mode")
-    dividend = inner[0]
-    divisor = inner[1]
     # Divide by 1 where the divisor is 0, and put CUDA's number there.
-    dtype = torch.result_type(dividend, divisor)
-    shape = (torch.as_tensor(dividend) + torch.as_tensor(divisor)).shape
-    one = torch.as_tensor(dividend, dtype=dtype).expand(shape)
-    other = torch.as_tensor(divisor, dtype=dtype).expand(shape)
-    zero = other == 0
-    safe = other.masked_fill(zero, 1)
+    dtype = torch.result_type(inner[0], inner[1])
+    operands = [torch.as_tensor(operand, dtype=dtype) for operand in inner[:2]]
+    dividend, divisor = torch.broadcast_tensors(*operands)
+    zero = divisor == 0
+    safe = divisor.masked_fill(zero, 1)
     if plain in ("floor_divide", "div"):
-        usual = torch.div(one, safe, rounding_mode=mode)
+        usual = torch.div(dividend, safe, rounding_mode=mode)
     elif plain == "remainder":
-        usual = torch.remainder(one, safe)
+        usual = torch.remainder(dividend, safe)
     else:
-        usual = torch.fmod(one, safe)
-    result = torch.where(zero, _quotients_by_zero(one, mode), usual)
-    if name.endswith("_"):
-        return dividend.copy_(result)
-    out = kwargs.get("out")
-    return result if out is None else out.copy_(result)
+        usual = torch.fmod(dividend, safe)
+    by_zero = _quotients_by_zero(dividend, mode)
+    result = torch.where(zero, by_zero, usual)
+    target = inner[0] if name.endswith("_") else kwargs.get("out")
+    if target is None:
+        return result
+    return target.copy_(result)
 
 
 def _quotients_by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:

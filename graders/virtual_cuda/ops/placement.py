@@ -408,27 +408,31 @@ def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     first_list = next(value for value in args if isinstance(value, (list, tuple)))
     if func._overloadname == "Tensor" and len(args) > 1:
         _check_scalar_tensor(first_list, args[1])
-    # Elements whose tensors are on one device go to the operator itself, others to the single one.
     results = []
     for position in range(len(first_list)):
         lists = [_only_element(value, position) for value in args]
         labels = {label_of(tensor) for tensor in tensors_in(lists)}
+        # With its tensors on one device, an element goes to the operator itself.
         if len(labels) == 1:
             result = func(*lists, **kwargs)
             results.append(result[0] if result else None)
             continue
-        element = [value[0] if isinstance(value, list) else value for value in lists]
-        if name.startswith("_foreach_addc"):  # the factor is named there
-            factor = element[3] if len(element) > 3 else kwargs.get("value", 1)
-            results.append(run_single(*element[:3], value=factor))
-        else:
-            results.append(run_single(*element, **kwargs))
+        operands = [_element_itself(value) for value in lists]
+        named = kwargs
+        if name.startswith("_foreach_addc") and len(operands) > 3:
+            named = {"value": operands.pop()}  # the factor, which the single operator has by name
+        results.append(run_single(*operands, **named))
     return None if name.endswith("_") else results
 
 
 def _only_element(value: Any, position: int) -> Any:
     """A list with one element of a list or tuple; any other value as it is."""
     return [value[position]] if isinstance(value, (list, tuple)) else value
+
+
+def _element_itself(value: Any) -> Any:
+    """The element of a list with one; any other value as it is."""
+    return value[0] if isinstance(value, list) else value
 
 
 def _check_scalar_tensor(tensors: Any, scalar: Any) -> None:
