@@ -80,18 +80,20 @@ def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) 
     torch's error for a failure if `check_errors` is set.
     """
     factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
-    lost = factor.diagonal(dim1=-2, dim2=-1).isnan()  # some CPUs go on where a pivot is no number
+    diagonal = factor.diagonal(dim1=-2, dim2=-1)
+    # Some CPUs go on where a pivot is no number.
+    lost = diagonal.isnan()
     if lost.any():
         first_lost = lost.int().argmax(-1) + 1
         is_unnoticed = (info == 0) & lost.any(-1)
         info = torch.where(is_unnoticed, first_lost, info).int()
     if check_errors:
-        aten._linalg_check_errors.default(info, "linalg.cholesky_ex", is_matrix=self.dim() == 2)
+        is_matrix = self.dim() == 2
+        aten._linalg_check_errors.default(info, "linalg.cholesky_ex", is_matrix=is_matrix)
     failed = info > 0
     if failed.any():
-        diagonal = factor.diagonal(dim1=-2, dim2=-1)
-        order = torch.arange(1, diagonal.shape[-1] + 1)
-        is_after_failure = failed.unsqueeze(-1) & (order >= info.unsqueeze(-1))
+        steps = torch.arange(1, diagonal.shape[-1] + 1)
+        is_after_failure = failed.unsqueeze(-1) & (steps >= info.unsqueeze(-1))
         diagonal.masked_fill_(is_after_failure & (diagonal <= 0), float("nan"))
     return factor, info
 
@@ -168,8 +170,10 @@ def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
     GPUs do it so. Where the CPU is fast in that dtype, it computes the product itself.
     """
     dtype = operands[-1].dtype
-    is_of_one_dtype = all(tensor.dtype is dtype for tensor in operands)
-    if not is_of_one_dtype or not is_slow_on_host(dtype):
+    if not is_slow_on_host(dtype):
+        return product(*operands, **named)
+    dtypes = {tensor.dtype for tensor in operands}
+    if len(dtypes) > 1:
         return product(*operands, **named)
     wide = [tensor.float() for tensor in operands]
     return product(*wide, **named).to(dtype)
@@ -216,14 +220,18 @@ _REAL: Final = (*HALF, torch.float32, torch.float64)
 
 def _bmm_words(inner: Any, text: str) -> Exception | None:
     """The CPU's text again for two floating dtypes, as CUDA says the same; else None."""
-    real = all(t.dtype in _REAL for t in inner[:2])
-    return RuntimeError(text) if real and _SCALAR.match(text) else None
+    are_real = all(tensor.dtype in _REAL for tensor in inner[:2])
+    if not are_real or not _SCALAR.match(text):
+        return None
+    return RuntimeError(text)
 
 
 def _cross_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for different dtypes; None for other texts."""
     found = _SCALAR.match(text)
-    return RuntimeError(f"Found dtype {found[2]} but expected {found[1]}") if found else None
+    if found is None:
+        return None
+    return RuntimeError(f"Found dtype {found[2]} but expected {found[1]}")
 
 
 def _mv_words(inner: Any, text: str) -> Exception | None:
@@ -239,7 +247,9 @@ def _mv_words(inner: Any, text: str) -> Exception | None:
 
 def _trace_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for a tensor that is no matrix; None for other texts."""
-    return RuntimeError("expected a matrix") if "expected a matrix" in text else None
+    if "expected a matrix" not in text:
+        return None
+    return RuntimeError("expected a matrix")
 
 
 def _waits_of_pinv(given: dict[str, Any]) -> int:
@@ -353,18 +363,19 @@ def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any
     if image.dtype is not torch.float32:
         return False
     batch = image.shape[0]
-    steps = [*given["stride"], *given["dilation"]]
     window = weight.shape[2:][-2:]
-    is_plain = all(step == 1 for step in steps)
-    is_one_point = all(side == 1 for side in window)
-    if is_plain and is_one_point and batch < 16:
+    # A window of one point is a product of matrices, for which a small batch needs no oneDNN.
+    ones = {*given["stride"], *given["dilation"], *window}
+    if ones == {1} and batch < 16:
         return False
     if int(given["groups"]) > 1 or batch > 1:
         return True
     if weight.dim() > 3 and min(window) > 3:
         return True
-    elements = image.numel() if image.dim() < 5 else image[..., 0].numel()
-    return elements > 20480
+    # The size of one image.
+    if image.dim() == 5:
+        image = image[..., 0]
+    return image.numel() > 20480
 
 
 def _refuse_integers(args: Any, kwargs: Any) -> None:
@@ -461,29 +472,29 @@ def _batch_norm_as_cuda(
     `statistics` says whether running ones are arguments; `direct` says that cuDNN is not asked.
     """
     data = inner[0]
+    result, mean, invstd, *rest = out
     has_running = statistics and inner[3] is not None
     is_training = training is None or bool(inner[training])
     is_for_cudnn = not direct and (has_running or is_training)
     by_cudnn = is_for_cudnn and _cudnn_norms(*inner[:3])
-    result = out[0]
+    # The other kernels keep any order of dimensions.
     if not by_cudnn and result.stride() != data.stride():
-        # The other kernels keep any order of dimensions.
         result = torch.empty_like(data).copy_(result)
     if is_training:
-        return (result, _widen_half(out[1]), _widen_half(out[2]), *out[3:])
+        return result, _widen_half(mean), _widen_half(invstd), *rest
     # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps
     # both statistics.
     size = 0 if by_cudnn else data.shape[1]
     dtype = torch.promote_types(data.dtype, torch.float32)
-    mean = torch.empty(size, dtype=dtype)
-    invstd = torch.empty(size, dtype=dtype)
     if size and has_running:
-        *_, running_mean, running_var = inner[:5]
+        mean = inner[3].to(dtype, copy=True)
+        variance = inner[4].to(dtype)
         eps = inner[-1]
-        mean.copy_(running_mean)
-        variance = running_var.to(dtype)
-        invstd.copy_((variance + eps).rsqrt())
-    return (result, mean, invstd, *out[3:])
+        invstd = (variance + eps).rsqrt()
+    else:
+        mean = torch.empty(size, dtype=dtype)
+        invstd = torch.empty(size, dtype=dtype)
+    return result, mean, invstd, *rest
 
 
 def _cudnn_norms(data: Any, weight: Any, bias: Any) -> bool:
@@ -569,15 +580,21 @@ def _norm_gradients_in_single(func: Any, statistic: int, /, *args: Any, **kwargs
     kept = args[statistic]
     if kept is None or kept.dtype is half or half not in HALF:
         return func(*args, **kwargs)
-    wide = []
-    half_count = 0
-    for value in args:
-        is_tensor = isinstance(value, torch.Tensor)
-        wide.append(value.float() if is_tensor and value.is_floating_point() else value)
-        half_count += is_tensor and value.dtype is half
+    wide = [_float_if_real(value) for value in args]
     data, *parameters = func(*wide, **kwargs)
-    dtype = half if half_count > 2 else torch.float32
-    return (_cast_if_any(data, half), *(_cast_if_any(each, dtype) for each in parameters))
+    # Besides input and gradient, are the parameters in half precision, too?
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    half_tensors = [tensor for tensor in tensors if tensor.dtype is half]
+    dtype = half if len(half_tensors) > 2 else torch.float32
+    cast_parameters = [_cast_if_any(each, dtype) for each in parameters]
+    return _cast_if_any(data, half), *cast_parameters
+
+
+def _float_if_real(value: Any) -> Any:
+    """A tensor of real numbers in single precision; any other value as it is."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.float()
+    return value
 
 
 def _cast_if_any(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -588,7 +605,7 @@ def _cast_if_any(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tenso
 def make_contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
     """The result with the strides of a new tensor.
 
-    Where a size is 0 or 1, a tensor with other strides counts as make_contiguous, too; here it gets
+    Where a size is 0 or 1, a tensor with other strides counts as contiguous, too; here it gets
     those of a new one.
     """
     strides = torch.empty(out.shape, device="meta").stride()
@@ -634,11 +651,10 @@ def _convolve(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     times as long.
     """
     dtype = image.dtype
+    operands = [image, weight, bias]
     if dtype in HALF and weight.dtype is dtype:
-        bias = None if bias is None else bias.float()
-        out = torch.convolution(image.float(), weight.float(), bias, *settings).to(dtype)
-    else:
-        out = torch.convolution(image, weight, bias, *settings)
+        operands = [_cast_if_any(operand, torch.float32) for operand in operands]
+    out = torch.convolution(*operands, *settings).to(dtype)
     if dtype is torch.float64 or _not_by_cudnn(settings):
         # As cuDNN writes it, which has channels last in single and half precision only.
         return out.contiguous()
@@ -681,8 +697,11 @@ def _not_by_cudnn(settings: Any) -> bool:
 
     cuDNN does not do that.
     """
-    stride, _, _, transposed, more, _ = settings
-    return bool(transposed) and any(m >= s for m, s in zip(more, stride, strict=False))
+    stride, _, _, transposed, output_padding, _ = settings
+    if not transposed:
+        return False
+    pairs = zip(output_padding, stride, strict=False)
+    return any(padding >= step for padding, step in pairs)
 
 
 def _convolve_backward(*args: Any) -> Any:
@@ -739,7 +758,9 @@ def _by_cudnn_add_relu(
     """The result of `cudnn_convolution_add_relu`: `more`, times `alpha`, is added first."""
     stride, padding, dilation, groups = settings
     out = _convolve(image, weight, bias, stride, padding, dilation, False, [0], groups)
-    return out.add(more, alpha=1 if alpha is None else alpha).relu()
+    if alpha is None:
+        alpha = 1
+    return out.add(more, alpha=alpha).relu()
 
 
 _LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
