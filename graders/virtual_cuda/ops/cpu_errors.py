@@ -97,7 +97,8 @@ def _error_in_cuda_words(func: Any, inner: Any, error: Exception) -> Exception |
     # Then kernels' names, and what all messages have in common.
     if kernel:
         cpu_name = kernel[1]
-        cuda_name = measured_table("refusals")["kernels"].get(cpu_name) or usual_cuda_name(cpu_name)
+        names_on_cuda = measured_table("refusals")["kernels"]
+        cuda_name = names_on_cuda.get(cpu_name) or usual_cuda_name(cpu_name)
         if cuda_name == cpu_name:
             return None
         return kernel_lacks_dtype_error(cuda_name, dtype_name)

@@ -116,20 +116,19 @@ def record_operation(
     nbytes: int,
     work: Any = None,
     where: Any = None,
-    at: float | None = None,
 ) -> None:
     """Append one operation to the ledger; all operations go through here.
 
     `nbytes` is what its results newly occupy. `where`, if known: code object and instruction offset
-    of the student's line. `at`: when it ended, if not now.
+    of the student's line.
     """
+    ended = perf_counter()
     code, offset = where or site()
     mode = GRAD if _is_grad_enabled() else 0
     if _is_inference_mode():
         mode |= INFERENCE
     live = device.memory.live
     dtype = thread_state.autocast
-    ended = perf_counter() if at is None else at
     label = device.label
     device.note(OperationRow(ended, code, offset, name, label, mode, dtype, nbytes, live, work))
 
@@ -139,10 +138,7 @@ def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
 
     That is the dtype, the shape of the first result, and the shapes of the tensors it was given.
     """
-    tensors = []
-    for argument in arguments:
-        values = argument if type(argument) in (list, tuple) else (argument,)
-        tensors += [value for value in values if isinstance(value, torch.Tensor)]
+    tensors = _tensors_among(arguments)
     shapes = [tensor.shape for tensor in tensors]
     dtype = tensors[0].dtype if tensors else None
     if isinstance(results, (list, tuple)):
@@ -152,18 +148,26 @@ def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
     return dtype or results.dtype, results.shape, *shapes
 
 
+def _tensors_among(values: Any) -> list[torch.Tensor]:
+    """The tensors among these values, and in the lists and tuples among them."""
+    tensors = []
+    for value in values:
+        items = value if type(value) in (list, tuple) else [value]
+        tensors += [item for item in items if isinstance(item, torch.Tensor)]
+    return tensors
+
+
 def put_on_device(result: Any, device: VirtualDevice, name: str, *shapes: Any) -> Any:
     """A device tensor around a new strided result; the operation is recorded.
 
     `shapes`: those of the tensors it was made from, where they are not the result's. Raises torch's
     OutOfMemoryError.
     """
-    at = perf_counter()
     nbytes = result.nbytes
     shape = result.shape
     dtype = result.dtype
     block = allocate(device, nbytes)
-    record_operation(name, device, nbytes, (dtype, shape, *shapes), at=at)
+    record_operation(name, device, nbytes, (dtype, shape, *shapes))
     shell = wrap_new(result, shape, dtype, block)
     if dtype.is_complex and result.is_conj():  # `vdot` of a conjugate
         set_conjugate(shell, True)

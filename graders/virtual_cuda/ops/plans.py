@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
-from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -476,7 +475,6 @@ def _put_all_on_device(
     results: Any, device: VirtualDevice, name: str, shapes: list[Any]
 ) -> tuple[Any, ...]:
     """The results of one operator as device tensors; the operation is recorded."""
-    at = perf_counter()
     wrapped: list[Any] = []
     nbytes = 0
     dtype = None
@@ -492,7 +490,7 @@ def _put_all_on_device(
     first = results[0]
     first_shape = first.shape if on_host(first) else None
     work = (dtype, first_shape, *shapes)
-    record_operation(name, device, nbytes, work, at=at)
+    record_operation(name, device, nbytes, work)
     return tuple(wrapped)
 
 

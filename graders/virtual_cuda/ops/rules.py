@@ -41,9 +41,16 @@ def rules_of(func: Any) -> Rules:
     """The rules of an overload; made once, since an operator is called often."""
     facts = facts_of(func)
     call = call_of(func)
-    if "linalg" in func.name() or not has_kernel(func.name(), "CPU"):
+    is_made_of_others = not has_kernel(func.name(), "CPU")
+    if is_made_of_others or "linalg" in func.name():
         call = functools.partial(_call_with_resolved_bits, call)
-    return Rules(call, _refusal_of(func, facts), facts.output, waits_of(func), str(func))
+    return Rules(
+        call=call,
+        refuse=_refusal_of(func, facts),
+        output=facts.output,
+        count_waits=waits_of(func),
+        name=str(func),
+    )
 
 
 _FEATURE: Final = "an operator of complex numbers that is made of others"
