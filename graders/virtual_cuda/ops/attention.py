@@ -222,21 +222,24 @@ class FusedAttention(WholeKernel):
         inner = _copy_result(kernel, host_result.detach(), operands[0].detach())
         size = query.shape[3]
         padded = _head_size_in_memory(kernel, size)
-        result = wrap(inner, allocate(device, inner.nbytes // size * padded))
+        block = allocate(device, inner.nbytes // size * padded)
+        result = wrap(inner, block)
         name = "aten._scaled_dot_product_efficient_attention.default"
         record_operation(name, device, inner.nbytes, work_of(inner, operands))
+        if not needs_graph:
+            return result
         # Keep for backward what CUDA keeps.
-        if needs_graph:
-            if bias is not None and bias.requires_grad:
-                operands.append(bias)
-            ctx.held = conceal(_KeptForBackward(operands, host_result, device, kernel))
-            kept = [result]
-            if mask is not None and mask.dtype is not torch.bool:
-                kept.append(mask)
-            if padded == size:
-                kept += [query, key, value]
-            kept += hold_memory(device, *_sizes_for_backward(kernel, query, key, value, mask))
-            ctx.save_for_backward(*kept)
+        if bias is not None and bias.requires_grad:
+            operands.append(bias)
+        ctx.held = conceal(_KeptForBackward(operands, host_result, device, kernel))
+        kept = [result]
+        if mask is not None and mask.dtype is not torch.bool:
+            kept.append(mask)
+        if padded == size:
+            kept += [query, key, value]
+        sizes = _sizes_for_backward(kernel, query, key, value, mask)
+        kept += hold_memory(device, *sizes)
+        ctx.save_for_backward(*kept)
         return result
 
     @staticmethod
@@ -324,53 +327,63 @@ def _has_fused_form(operands: _Operands) -> bool:
 
     That is four dimensions, one device, one dtype, and shapes that fit.
     """
-    query, key, value, mask, enable_gqa = operands
-    for tensor in (query, key, value):
+    query = operands.query
+    tensors = [query, operands.key, operands.value]
+    for tensor in tensors:
         if type(tensor) not in VIRTUAL or tensor.dim() != 4:
             return False
         if not tensor.numel() or tensor.stride(-1) != 1:
             return False
-    device = query._virtual_block.device
-    for tensor in (key, value):
-        if tensor._virtual_block.device is not device or tensor.dtype is not query.dtype:
+        if tensor.dtype is not query.dtype:
             return False
-    has_mask = mask is not None
-    if has_mask and (type(mask) not in VIRTUAL or mask._virtual_block.device is not device):
-        return False
     if query.dtype not in _HALF_OR_SINGLE:
         return False
-    query_batch, query_heads, _, query_size = query.shape
-    key_batch, key_heads, _, key_size = key.shape
-    can_group = enable_gqa and query_heads % key_heads == 0
+    # All on one device, the mask too.
+    if operands.mask is not None:
+        tensors.append(operands.mask)
+    device = query._virtual_block.device
+    for tensor in tensors:
+        if type(tensor) not in VIRTUAL or tensor._virtual_block.device is not device:
+            return False
+    return _shapes_fit(operands)
+
+
+def _shapes_fit(operands: _Operands) -> bool:
+    """True if query, key and value, of four dimensions each, have shapes that go together."""
+    query_batch, query_heads, _, query_size = operands.query.shape
+    key_batch, key_heads, _, key_size = operands.key.shape
+    can_group = operands.enable_gqa and query_heads % key_heads == 0
     if query_heads != key_heads and not can_group:
         return False
     if query_batch != key_batch or query_size != key_size:
         return False
-    return bool(key.shape[:3] == value.shape[:3])
+    return bool(operands.key.shape[:3] == operands.value.shape[:3])
 
 
 def _kernel_suits(kernel: str, operands: _Operands) -> bool:
     """True if this fused kernel takes operands that have the form for fused kernels."""
     query, key, value, mask, _ = operands
     is_single = query.dtype is torch.float32
-    query_size = query.shape[3]
-    value_size = value.shape[3]
+    head_sizes = (query.shape[3], value.shape[3])
     if kernel == "efficient":
         multiple = 4 if is_single else 8
-        is_odd = query_size % multiple or value_size % multiple
-        return not operands.is_grouped and not is_odd
+        return not operands.is_grouped and _are_multiples(head_sizes, multiple)
     # The other two need half precision and a GPU of Ampere's kind or later.
     model = query._virtual_block.device.gpu.model
     is_old = model is not None and model.capability[0] < 8
-    if is_single or is_old or max(query_size, value_size) > _LARGEST_HEAD:
+    if is_single or is_old or max(head_sizes) > _LARGEST_HEAD:
         return False
     if kernel == "flash":
-        return mask is None and query_size == value_size
+        return mask is None and query.shape[3] == value.shape[3]
+    # cuDNN's.
     if mask is not None and mask.requires_grad:
         return False
-    if query_size % 8 or value_size % 8:
-        return False
-    return bool(key.shape[2] > 1)
+    return bool(key.shape[2] > 1) and _are_multiples(head_sizes, 8)
+
+
+def _are_multiples(numbers: tuple[int, ...], factor: int) -> bool:
+    """True if all numbers are multiples of this one."""
+    return all(number % factor == 0 for number in numbers)
 
 
 def _kernel_takes(kernel: str, operands: _Operands) -> bool:

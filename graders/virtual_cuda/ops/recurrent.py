@@ -72,10 +72,11 @@ def _gru_states(
         hidden_product = hidden_product + biases[1]
     r, z, n = input_product.chunk(3, 1)
     hr, hz, hn = hidden_product.chunk(3, 1)
-    reset = (r + hr).sigmoid()
-    candidate = (n + reset * hn).tanh()
-    update = (z + hz).sigmoid()
-    return (candidate + update * (state - candidate),)
+    reset = torch.sigmoid(r + hr)
+    update = torch.sigmoid(z + hz)
+    candidate = torch.tanh(n + reset * hn)
+    new_state = candidate + update * (state - candidate)
+    return (new_state,)
 
 
 class _CellKind(NamedTuple):
@@ -176,12 +177,12 @@ def run_cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *wei
     states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
     biases = [bias for bias in weights[2:] if bias is not None]
     matrices = [input, *states, *weights[:2]]
-    if type(input) in VIRTUAL and are_on_several_devices(*matrices, *biases):
+    operands = [*matrices, *biases]
+    if type(input) in VIRTUAL and are_on_several_devices(*operands):
         _compare_devices_of_cell(kind, state, input, states, weights)
     has_all_weights = len(weights) == 4 and len(biases) != 1
     if not has_all_weights or not _fused_cell_takes(matrices):
         return original(input, hidden, *weights)
-    operands = [*matrices, *biases]
     if not torch.is_autocast_enabled("cuda"):
         return _run_fused_cell(kind, len(states), *operands)
     dtype = torch.get_autocast_dtype("cuda")
@@ -364,21 +365,24 @@ def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: 
 
 def _size_of_reserve(settings: _LayerSettings, data: Any, hidden: int) -> int:
     """How many bytes cuDNN keeps for backward, for a hidden size."""
-    if settings.batch_sizes is None:
+    batch_sizes = settings.batch_sizes
+    if batch_sizes is None:
         steps = data.shape[0] * data.shape[1]
     else:
-        steps = len(settings.batch_sizes) * int(settings.batch_sizes[0])
+        steps = len(batch_sizes) * int(batch_sizes[0])
     per_layer = steps * hidden * data.element_size()
     if settings.bidirectional:
         per_layer *= 2
-    # How many times the size of a layer each part has.
-    multiples = [count * settings.layers for count in RESERVED_PARTS[settings.kind]]
-    multiples.append(settings.layers - 1)
-    nbytes = 256
-    for multiple in multiples:
-        part = multiple * per_layer
-        nbytes += -(-part // 32) * 32  # rounded up
-    return nbytes
+    layers = settings.layers
+    sizes = [count * layers * per_layer for count in RESERVED_PARTS[settings.kind]]
+    between_layers = (layers - 1) * per_layer
+    sizes.append(between_layers)
+    return 256 + sum(_round_up_to_32(size) for size in sizes)
+
+
+def _round_up_to_32(size: int) -> int:
+    """The next multiple of 32."""
+    return -(-size // 32) * 32
 
 
 class CudnnRnn(WholeKernel):
@@ -505,9 +509,9 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     on the device.
     """
     # Packed input comes with its batch sizes before the state, padded input with a flag at the end.
+    # The state of an LSTM is a list, the second argument of others, if padded, is one of weights.
     distinctive = args[0] if kind == "lstm" else args[1]
-    is_packed = isinstance(distinctive, torch.Tensor)
-    if is_packed:
+    if isinstance(distinctive, torch.Tensor):
         batch_sizes, state, weights, *flags = args
         batch_first = False
     else:
@@ -517,16 +521,14 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     tensors = [data, *states, *weights]
     # See whether cuDNN takes it. Whatever autocast was asked for, its layers are cast to half.
     is_casting = torch.is_autocast_enabled("cuda")
-    device = None
-    if isinstance(data, torch.Tensor):
-        device = _common_device(tensors, is_casting)
+    device = _common_device(tensors, is_casting)
     if device is None:
         are_virtual = all(type(each) in VIRTUAL for each in tensors)
         if are_virtual and not is_casting:
             _compare_dtypes(data, states, weights[0])
         return original(data, *args)
-    is_refused = not torch.backends.cudnn.enabled or is_recording_operators()
-    if is_refused or not data.numel():
+    is_off = not torch.backends.cudnn.enabled
+    if is_off or is_recording_operators() or not data.numel():
         return original(data, *args)
     # cuDNN runs it.
     if type(batch_sizes) in VIRTUAL:
@@ -569,16 +571,12 @@ def flatten_parameters(self: Any) -> None:
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not weights:
         return
-    if not all(isinstance(weight, torch.Tensor) for weight in weights):
-        return
     device = _common_device(weights)
     if device is None or not torch.backends.cudnn.enabled:
         return
     dtype = weights[0].dtype
-    if dtype not in _FLATTENED:
-        return
     addresses = {weight.data_ptr() for weight in weights}
-    if len(addresses) != len(weights):
+    if dtype not in _FLATTENED or len(addresses) < len(weights):
         return
     # Copy them into one buffer.
     matrices_first = sorted(weights, key=lambda weight: weight.dim() == 1)

@@ -11,6 +11,7 @@ from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops.autocast import cast_argument
 from virtual_cuda.ops.dispatch import record_operation, require_open_device, work_of
+from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import autocast_knows
 from virtual_cuda.ops.whole_kernels import (
     WholeKernel,
@@ -34,14 +35,18 @@ class FusedRmsNorm(WholeKernel):
         """
         device = input._virtual_block.device
         inner = input._virtual_inner
-        inner_weight = None if weight is None else weight._virtual_inner
+        inner_weight = inner_of(weight)
         out = torch.rms_norm(inner, shape, inner_weight, eps)
         # The reciprocal of the root, in single precision at least, is kept for backward.
         dtype = torch.promote_types(inner.dtype, torch.float32)
-        ctx.dims = list(range(-len(shape), 0))
-        ctx.eps = torch.finfo(dtype).eps if eps is None else eps
-        reciprocal = _reciprocal_of_root(inner.to(dtype), ctx.dims, ctx.eps)
+        if eps is None:
+            eps = torch.finfo(dtype).eps
+        dims = list(range(-len(shape), 0))
+        wide = inner.to(dtype)
+        reciprocal = _reciprocal_of_root(wide, dims, eps)
         kept, result = wrap_each((reciprocal, out), device)
+        ctx.dims = dims
+        ctx.eps = eps
         ctx.save_for_backward(input, weight, kept)
         work = work_of(out, (inner,))
         record_operation("aten._fused_rms_norm.default", device, out.nbytes, work)
@@ -61,13 +66,10 @@ class FusedRmsNorm(WholeKernel):
             reciprocal = _reciprocal_of_root(wide, ctx.dims, ctx.eps)
             gradients = _input_and_weight_gradients(ctx, gradient, input, weight, reciprocal)
             return *gradients, None, None
-        inner_weight = None if weight is None else weight._virtual_inner
-        inner_gradient = gradient._virtual_inner
-        gradients = _input_and_weight_gradients(
-            ctx, inner_gradient, input._virtual_inner, inner_weight, kept._virtual_inner
-        )
+        inner = inner_of([gradient, input, weight, kept])
+        gradients = _input_and_weight_gradients(ctx, *inner)
         nbytes = bytes_of_all(gradients)
-        work = work_of(gradients[0], (inner_gradient,))
+        work = work_of(gradients[0], inner[:1])
         record_operation("aten._fused_rms_norm_backward.default", device, nbytes, work)
         return *wrap_each(gradients, device), None, None
 

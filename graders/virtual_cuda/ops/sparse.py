@@ -76,11 +76,14 @@ class SparseTensor(Tensor):
 
     def _to_compressed_layout(self, kind: str, *args: Any, **kwargs: Any) -> Any:
         """The tensor in a compressed layout; itself if it has that layout."""
-        if self._virtual_inner.layout is torch.sparse_coo:
-            return getattr(super(), f"to_sparse_{kind}")(*args, **kwargs)
-        if self._virtual_inner.layout is getattr(torch, f"sparse_{kind}"):
+        layout = self._virtual_inner.layout
+        if layout is torch.sparse_coo:
+            convert = getattr(super(), f"to_sparse_{kind}")
+            return convert(*args, **kwargs)
+        if layout is getattr(torch, f"sparse_{kind}"):
             return self
-        return getattr(aten, f"_to_sparse_{kind}").default(self, *args, **kwargs)
+        packet = getattr(aten, f"_to_sparse_{kind}")
+        return packet.default(self, *args, **kwargs)
 
     to_sparse_csr = partialmethod(_to_compressed_layout, "csr")
     to_sparse_csc = partialmethod(_to_compressed_layout, "csc")
@@ -403,11 +406,7 @@ def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
     if facts.nondeterministic is not None:
         alert_nondeterministic(facts, args, kwargs)
     if facts.absent:
-        backend = "CUDA"
-        for value in args:
-            if type(value) is SparseTensor and not value.is_sparse:
-                backend = "SparseCsrCUDA"
-        raise no_kernel_error(func, backend)
+        raise no_kernel_error(func, _backend_of(args))
     # Compute, wrap and record.
     results = _compute_on_host(func, inner, named, target)
     wrapped, nbytes = opened.close(results, target)
@@ -417,6 +416,14 @@ def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
         if count_waits is not None:
             count_waits(args, kwargs)
     return wrapped
+
+
+def _backend_of(args: Any) -> str:
+    """torch's name for the backend of an operator with these arguments."""
+    for value in args:
+        if type(value) is SparseTensor and not value.is_sparse:
+            return "SparseCsrCUDA"
+    return "CUDA"
 
 
 def _compare_devices(func: Any, args: Any, kwargs: Any) -> None:
