@@ -255,10 +255,11 @@ class FusedAttention(WholeKernel):
         if device.closed:
             raise closed_device_error(device)
         computed = gradients_by_host([kept.result], [gradient._virtual_inner], kept.inner)
-        for position in range(3):
-            if computed[position] is not None:
+        for position in range(3):  # those of query, key and value
+            found = computed[position]
+            if found is not None:
                 operand = kept.inner[position].detach()
-                computed[position] = _copy_gradient(kept.kernel, computed[position], operand)
+                computed[position] = _copy_gradient(kept.kernel, found, operand)
         results = wrap_each(computed, device)
         nbytes = bytes_of_all(results)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"

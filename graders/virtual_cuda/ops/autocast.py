@@ -114,20 +114,20 @@ def _run_with_single_result(op: Any, args: Any, kwargs: Any) -> Any:
 
     It runs unchanged if the caller has asked for a dtype, or autocast does not cast the input.
     """
-    if kwargs.get("dtype") is not None or not _is_castable(args[0]):
-        return op(*args, **kwargs)
-    if any(isinstance(value, torch.dtype) for value in args):
+    values = [*args, *kwargs.values()]
+    has_dtype = any(isinstance(value, torch.dtype) for value in values)
+    if has_dtype or not _is_castable(args[0]):
         return op(*args, **kwargs)
     names = [argument.name for argument in op._schema.arguments]
     if "dtype" not in names:
         return op(*args, **kwargs)
+    # The place of the dtype may hold None.
     position = names.index("dtype")
     if position < len(args):
-        new_args = list(args)
+        new_args = [*args]
         new_args[position] = torch.float32
         return op(*new_args, **kwargs)
-    new_kwargs = {**kwargs, "dtype": torch.float32}
-    return op(*args, **new_kwargs)
+    return op(*args, **{**kwargs, "dtype": torch.float32})
 
 
 def _run_norm_with_dtype(op: Any, args: Any, kwargs: Any) -> Any:

@@ -89,9 +89,7 @@ def _error_in_cuda_words(func: Any, inner: Any, error: Exception) -> Exception |
     kernel = KERNEL_LACKS_DTYPE.match(text)
     dtype_name = kernel[2] if kernel else _first_dtype_name(inner)
     if facts.spoken is not None:
-        key = f"{type(error).__name__}: {text}"
-        with_placeholder = re.sub(rf"\b{dtype_name}\b", "{T}", key)
-        words = facts.spoken.get(key) or facts.spoken.get(with_placeholder)
+        words = _measured_words(facts.spoken, error, dtype_name)
         if words is not None:
             return error_from_fact(words, dtype_name)
     # Then kernels' names, and what all messages have in common.
@@ -104,6 +102,18 @@ def _error_in_cuda_words(func: Any, inner: Any, error: Exception) -> Exception |
         return kernel_lacks_dtype_error(cuda_name, dtype_name)
     in_cuda_words = _in_cuda_words(text)
     return None if in_cuda_words == text else type(error)(in_cuda_words)
+
+
+def _measured_words(spoken: dict[str, str], error: Exception, dtype_name: str) -> str | None:
+    """CUDA's words for an error of the CPU; None where none were measured.
+
+    `spoken` are the words by the error's text, in which {T} may stand for the dtype.
+    """
+    key = f"{type(error).__name__}: {error}"
+    if key in spoken:
+        return spoken[key]
+    with_placeholder = re.sub(rf"\b{dtype_name}\b", "{T}", key)
+    return spoken.get(with_placeholder)
 
 
 def _first_dtype_name(inner: Any) -> str:

@@ -281,8 +281,10 @@ class Unwrapped:
         return wrap_result(tensor, device, self.blocks)
 
 
+# Gives a device tensor around a tensor, and how many bytes are new.
+Wrapper = Callable[[torch.Tensor, VirtualDevice], tuple[Any, int]]
 # How results that are not strided are wrapped, by layout; `sparse.py` fills it.
-WRAPPERS: Final[dict[torch.layout, Callable[[torch.Tensor, VirtualDevice], tuple[Any, int]]]] = {}
+WRAPPERS: Final[dict[torch.layout, Wrapper]] = {}
 
 
 def wrap_result(
@@ -334,14 +336,7 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
         inner[0] = opened.unshare(args[0])
     # Compute, wrap and record.
-    try:
-        results = rules.call(*inner, **named)
-    except Exception as error:
-        if ledger_device is None:
-            raise
-        results = handle_cpu_error(func, inner, named, ledger_device, error)
-    if rules.output is not None:
-        results = rules.output(inner, named, results)
+    results = _compute_on_host(func, inner, named, ledger_device)
     wrapped, nbytes = opened.close(results, target)
     if ledger_device is not None:
         work = work_of(results, (*inner, *named.values()))
@@ -350,6 +345,23 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
             rules.count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator returns nothing.
     return wrapped if func._schema.returns else None
+
+
+def _compute_on_host(func: Any, inner: Any, named: Any, device: VirtualDevice | None) -> Any:
+    """What an operator gives for inner tensors, in the form that it has on CUDA.
+
+    Raises what CUDA raises; without a device, what the CPU raises.
+    """
+    rules = rules_of(func)
+    try:
+        results = rules.call(*inner, **named)
+    except Exception as error:
+        if device is None:
+            raise
+        results = handle_cpu_error(func, inner, named, device, error)
+    if rules.output is None:
+        return results
+    return rules.output(inner, named, results)
 
 
 def move_to_host(named: dict[str, Any], device: VirtualDevice | None) -> VirtualDevice | None:

@@ -227,15 +227,20 @@ def _measured_facts(func: Any) -> dict[str, Any]:
         method, names = operators["checks"][key]
         facts["check"] = method, [(name, name) for name in names]
     # What CUDA refuses, and in which words.
-    for fact in ("forbidden", "spoken"):
-        facts[fact] = None
-        for name in _names_of_refusals(func):
-            if name in refusals[fact]:
-                facts[fact] = refusals[fact][name]
-                break
-    if facts["forbidden"]:
-        facts["forbidden"] = _refusals_of_this_torch(key, facts["forbidden"])
+    facts["spoken"] = _first_refusal(func, refusals["spoken"])
+    forbidden = _first_refusal(func, refusals["forbidden"])
+    if forbidden:
+        forbidden = _refusals_of_this_torch(key, forbidden)
+    facts["forbidden"] = forbidden
     return facts
+
+
+def _first_refusal(func: Any, table: dict[str, dict[str, str]]) -> dict[str, str] | None:
+    """What a table of refusals has for an overload, under the first name that it has; or None."""
+    for name in _names_of_refusals(func):
+        if name in table:
+            return table[name]
+    return None
 
 
 def _names_of_refusals(func: Any) -> tuple[str, ...]:

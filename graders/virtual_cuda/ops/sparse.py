@@ -28,7 +28,6 @@ from virtual_cuda.ops.dispatch import (
     move_to_host,
     record_operation,
     require_open_device,
-    wrap_result,
 )
 from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
@@ -107,13 +106,17 @@ class SparseTensor(Tensor):
 
     def new(self, *args: Any, device: Any = None) -> Any:
         """A new sparse tensor by torch's old constructor, which `SparseAdam` uses."""
-        if len(args) < 2 or isinstance(args[0], int):
-            inner = self._virtual_inner.new(*args)
-            return wrap_sparse(inner, self._virtual_block.device)[0]
-        return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
+        has_parts = len(args) >= 2 and not isinstance(args[0], int)
+        if has_parts:
+            return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
+        inner = self._virtual_inner.new(*args)
+        shell, _ = wrap_sparse(inner, self._virtual_block.device)
+        return shell
 
     def __copy__(self) -> Any:
-        return wrap_sparse(self._virtual_inner, self._virtual_block.device, self._virtual_parts)[0]
+        device = self._virtual_block.device
+        shell, _ = wrap_sparse(self._virtual_inner, device, self._virtual_parts)
+        return shell
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -173,13 +176,8 @@ class _OpenedSparse(Unwrapped):
         """The value with inner tensors in the place of device tensors; what was met is noted."""
         if type(value) is not SparseTensor:
             return super().open(value)
-        device = value._virtual_block.device
-        self.device = self.device or device
-        if device not in self.devices:
-            self.devices.append(device)
-        self.back.setdefault(identity(value._virtual_inner), value)
         self.blocks.update(value._virtual_parts)
-        return value._virtual_inner
+        return self._open_tensor(value)
 
     def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
         """The results on the device, and how many bytes are new there."""
@@ -187,11 +185,12 @@ class _OpenedSparse(Unwrapped):
             return super().close(value, device)
         known = self.back.get(identity(value))
         if type(known) is SparseTensor:
-            return known, _assign_blocks(known, known._virtual_block.device, self.blocks)
-        if known is not None or device is None:
+            new_bytes = _assign_blocks(known, known._virtual_block.device, self.blocks)
+            return known, new_bytes
+        is_new = known is None and device is not None
+        if not is_new or value.layout is torch.strided:
             return super().close(value, device)
-        if value.layout is torch.strided:
-            return wrap_result(value, device, self.blocks)
+        assert device is not None
         return wrap_sparse(value, device, self.blocks)
 
 
@@ -241,7 +240,8 @@ def _compress_again(pattern: Any, values: Any) -> Any:
     result = build(*indices, new_values, inner.shape, layout=inner.layout)
     blocks = dict(pattern._virtual_parts)
     blocks[new_values.untyped_storage()._cdata] = values._virtual_block
-    return wrap_sparse(result, pattern._virtual_block.device, blocks)[0]
+    shell, _ = wrap_sparse(result, pattern._virtual_block.device, blocks)
+    return shell
 
 
 # ---- what CUDA computes and the CPU does not -----------------------------------------------------
@@ -477,7 +477,8 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     inner = source._virtual_inner
     copy = inner.clone() if dtype is None else inner.to(dtype)
     if target is not None:
-        return wrap_sparse(copy, target)[0]
+        shell, _ = wrap_sparse(copy, target)
+        return shell
     non_blocking = bool(kwargs.get("non_blocking"))
     for part in parts_of_sparse(inner):
         record_copy(part, open_device.label, HOST, non_blocking=non_blocking)
