@@ -59,16 +59,20 @@ class ModelledTime:
         self._clock.sleep(seconds)
 
     def read_clock(self, name: str) -> float:
-        """What one of Python's clocks says, in seconds; reading takes a little time itself."""
+        """What one of Python's clocks says, in seconds; reading takes a little time itself.
+
+        Notes that the clock was read. Other threads get the real clock.
+        """
         if get_ident() != self._thread:
             return _REAL_CLOCKS[name]()
         self.clocks_read.add(name)
         return self._reading_of(name)
 
     def read_clock_ns(self, name: str) -> int:
-        """What one of Python's clocks says, in nanoseconds.
+        """What one of Python's clocks says, in nanoseconds; reading takes a little time itself.
 
-        `name` is that of the clock for seconds.
+        `name` is that of the clock for seconds. Notes that the clock was read. Other threads get
+        the real clock.
         """
         if get_ident() != self._thread:
             return round(_REAL_CLOCKS[name]() * 1e9)

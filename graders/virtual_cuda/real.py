@@ -572,7 +572,10 @@ class Observer:
         self._moved: int | None = None  # the storage that the last copy onto the device made
 
     def run_operator(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run one operator, record what it did if it concerns the device, and return its result."""
+        """Run one operator, record what it did if it concerns the device, and return its result.
+
+        Raises what the operator raises, and what `record_wait` raises for a wait.
+        """
         if not self.open or self.thread.quiet:
             return func(*args, **kwargs)
         inputs = [*tensors_in(args), *tensors_in(kwargs)]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+import torch.utils.dlpack
 
 from virtual_cuda.device.state import LAZY
 from virtual_cuda.device.tensor import AUTOCAST, Tensor, make_shell
@@ -117,6 +118,8 @@ def check_torch() -> None:
 
 # ---- what differs between releases ---------------------------------------------------------------
 
+# By its number, which DLPack fixes: torch 2.9 calls it kDLCUDA, before it was kDLGPU.
+CUDA_IN_DLPACK: Final = torch.utils.dlpack.DLDeviceType(2)
 # From torch 2.14 on there are other names of the class that uses NCCL.
 OTHER_NAMES_OF_NCCL: Final = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 

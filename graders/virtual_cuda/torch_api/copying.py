@@ -279,7 +279,14 @@ def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -
     goes_to_device = device is not None or is_like_device_tensor
     if not goes_to_device or type(tensor) in VIRTUAL or tensor.layout is not torch.strided:
         return original(tensor, *args, **kwargs)
-    # From the host, by C++, which does not say which strides the copy shall have.
+    return _copy_with_strides(original, tensor, args, kwargs)
+
+
+def _copy_with_strides(original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+    """Call `Tensor.to` of a host tensor for the device.
+
+    C++ does not say which strides the copy shall have: `thread_state.strides` tells meanwhile.
+    """
     if _keeps_strides(tensor, kwargs.get("memory_format")):
         thread_state.strides = _strides_of_copy(tensor)
     else:

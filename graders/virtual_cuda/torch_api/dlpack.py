@@ -7,15 +7,14 @@ to torch itself only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.utils.dlpack
 
 from virtual_cuda.device.tensor import VIRTUAL, Tensor, wrap
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-
-_CUDA: Final = torch.utils.dlpack.DLDeviceType.kDLCUDA
+from virtual_cuda.torch_api.compatibility import CUDA_IN_DLPACK
 
 
 class PyCapsule:
@@ -91,7 +90,7 @@ def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
 
 
 Tensor.__dlpack__ = _refuse_dlpack  # type: ignore[method-assign,assignment]
-Tensor.__dlpack_device__ = lambda self: (_CUDA, self._virtual_block.device.index)  # type: ignore[method-assign,attr-defined]
+Tensor.__dlpack_device__ = lambda self: (CUDA_IN_DLPACK, self._virtual_block.device.index)  # type: ignore[method-assign,attr-defined]
 
 
 @torch_patches()

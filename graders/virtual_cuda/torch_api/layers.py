@@ -179,7 +179,7 @@ def _patch_overridable(owners: Sequence[Any], name: str, function: Any) -> list[
 
 @torch_patches()
 def _layer_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of layers, losses, transforms and attention."""
+    """The patches of layers, losses and transforms."""
     both = nn_functions, nn.functional
     yield from _patch_overridable(both, "one_hot", _make_one_hot)
     yield around(nn_functions, "cross_entropy_loss", _compute_cross_entropy)
@@ -194,7 +194,12 @@ def _layer_patches(opening: Opening) -> Iterator[Patch]:
     for name in TRANSFORMS:
         transform = functools.partial(transform_half_precision, name)
         yield from _patch_overridable((torch.fft,), name, transform)
-    # Attention, and the questions which kernel would be used for it.
+
+
+@torch_patches()
+def _attention_patches(opening: Opening) -> Iterator[Patch]:
+    """The patches of attention, and of the questions which kernel would be used for it."""
+    both = nn_functions, nn.functional
     yield from _patch_overridable(both, "scaled_dot_product_attention", attend)
     for kernel in KERNELS:
         can_use = functools.partial(can_use_kernel, kernel)

@@ -142,8 +142,8 @@ def _make_coo(
     if kwargs.get("device") is None:
         _require_values_beside(indices, values)
     if device is None:
-        given = [value for value in (indices, values, size) if value is not None]
-        return original(*given, **kwargs)
+        arguments = [value for value in (indices, values, size) if value is not None]
+        return original(*arguments, **kwargs)
     # It is for the device.
     if values is None:  # a size alone, which may be the first argument
         size = tuple(indices if size is None else size)
@@ -152,10 +152,23 @@ def _make_coo(
     indices = torch.as_tensor(indices, device=device.cuda)
     indices = indices.to(torch.int64)
     values = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=device.cuda)
-    checks = kwargs.get("check_invariants")
+    tensor = _make_checked_coo(device, indices, values, size, kwargs)
+    if kwargs.get("requires_grad"):
+        return tensor.detach().requires_grad_()
+    return tensor
+
+
+def _make_checked_coo(
+    device: VirtualDevice, indices: Any, values: Any, size: Any, options: dict[str, Any]
+) -> Any:
+    """A sparse tensor on the device; raises RuntimeError for wrong indices, if they are checked.
+
+    They are checked if the options of `torch.sparse_coo_tensor` or torch's setting say so.
+    """
+    checks = options.get("check_invariants")
     if checks is None:
         checks = _invariants.is_enabled()
-    is_coalesced = kwargs.get("is_coalesced")
+    is_coalesced = options.get("is_coalesced")
     # C++ cannot tell on the device whether indices are in order.
     with _invariants(bool(checks and not is_coalesced)):
         tensor = _make_coo_on_device(device, indices, values, size, is_coalesced)
@@ -165,8 +178,6 @@ def _make_coo(
             "torch._validate_sparse_coo_tensor_args", otherwise=lambda *args: None
         )
         validate(indices, values, tensor.shape, True)
-    if kwargs.get("requires_grad"):
-        return tensor.detach().requires_grad_()
     return tensor
 
 

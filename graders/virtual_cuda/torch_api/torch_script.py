@@ -45,13 +45,17 @@ def _save_script(original: Any, script: Any, *args: Any, **kwargs: Any) -> Any:
     """
     device = _device_of_script(script)
     if device is not None:
-        kwargs["_extra_files"] = {**(kwargs.get("_extra_files") or {}), _DEVICE_FILE: str(device)}
+        extra_files = dict(kwargs.get("_extra_files") or {})
+        extra_files[_DEVICE_FILE] = str(device)
+        kwargs["_extra_files"] = extra_files
         with torch.no_grad():
             script = copy.deepcopy(script).cpu()
     try:
         return original(script, *args, **kwargs)
     except RuntimeError as error:
-        raise RuntimeError(_NO_FROZEN) if "lazy" in str(error) else error from None
+        if "lazy" in str(error):
+            raise RuntimeError(_NO_FROZEN) from None
+        raise
 
 
 def _load_script(
