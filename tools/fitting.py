@@ -14,10 +14,9 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 from virtual_cuda.clock.gpu_models import (
     CopyPoint,
     Gpu,
@@ -40,10 +39,9 @@ from virtual_cuda.ledger.rows import OperationRow, StepRow, TransferRow
 
 from tools.agreement import agreement_of
 from tools.clock_records import ClockRecord, Program, read_records
+from tools.least_squares import Equation, UsualFigure, solve_equations
 from tools.program_runs import ProgramRun, run_programs
 
-_PULL: Final = 0.02
-_ROUNDS: Final = 30
 # The least share of the usual figure: of times, and of what bytes and FLOPs cost. No kernel beats
 # the memory by much, also where the record has small ones only; some algorithms need fewer FLOPs
 # than are counted.
@@ -52,26 +50,55 @@ _NEW_KERNEL: Final = KernelFigures(1.5e-6, 1.0, 1.0)  # of a kind without figure
 # Usual figures, in seconds. Of kernels: the least time; bytes and FLOPs take what the peak rates
 # say.
 _USUAL: Final = {
-    "event": 9e-6, "module": 4e-6, "backward": 100e-6, "step": 100e-6, "scaler": 30e-6,
-    "transfer": 10e-6, "launch": 4e-6, "recurrent launch": 8e-6,
+    "event": 9e-6,
+    "module": 4e-6,
+    "backward": 100e-6,
+    "step": 100e-6,
+    "scaler": 30e-6,
+    "transfer": 10e-6,
+    "launch": 4e-6,
+    "recurrent launch": 8e-6,
     "recurrent launch backward": 12e-6,
-    "allocation": 3e-6, "view": 3e-6, "view backward": 2e-6, "operator": 10e-6,
-    "operator gradient": 15e-6, "operator backward": 20e-6, "cuBLAS": 8e-6,
-    "cuDNN": 20e-6, "cuDNN norm": 20e-6, "cuDNN recurrent": 100e-6, "attention": 20e-6,
+    "allocation": 3e-6,
+    "view": 3e-6,
+    "view backward": 2e-6,
+    "operator": 10e-6,
+    "operator gradient": 15e-6,
+    "operator backward": 20e-6,
+    "cuBLAS": 8e-6,
+    "cuDNN": 20e-6,
+    "cuDNN norm": 20e-6,
+    "cuDNN recurrent": 100e-6,
+    "attention": 20e-6,
     "indexing": 10e-6,
-}  # fmt: skip
+}
 # What programs on a busy host do not tell: waits, what is rare or small, and what of an optimizer's
 # step comes between its kernels and not before them: the profiler's ranges of steps say that.
 _FIXED: Final = {
-    "item": 4e-6, "wait": 1e-6, "stream": 3e-6, "synchronize": 9e-6, "cudaMalloc": 150e-6,
-    "list": 17e-6, "list tensor": 2e-6, "list number": 0.17e-6, "reduction": 4e-6,
-}  # fmt: skip
+    "item": 4e-6,
+    "wait": 1e-6,
+    "stream": 3e-6,
+    "synchronize": 9e-6,
+    "cudaMalloc": 150e-6,
+    "list": 17e-6,
+    "list tensor": 2e-6,
+    "list number": 0.17e-6,
+    "reduction": 4e-6,
+}
 _USUAL_KERNEL: Final = {
-    "block sort": 14e-6, "radix sort": 6e-6, "attention": 10e-6, "half attention": 8e-6,
-    "loss": 3.5e-6, "softmax": 3.3e-6, "norm": 3e-6, "convolution": 3e-6,
-    "multi-tensor function": 20e-6, "shared reduction": 5e-6, "layout": 2.5e-6,
+    "block sort": 14e-6,
+    "radix sort": 6e-6,
+    "attention": 10e-6,
+    "half attention": 8e-6,
+    "loss": 3.5e-6,
+    "softmax": 3.3e-6,
+    "norm": 3e-6,
+    "convolution": 3e-6,
+    "multi-tensor function": 20e-6,
+    "shared reduction": 5e-6,
+    "layout": 2.5e-6,
     "linear product": 5e-6,
-}  # fmt: skip
+}
 
 
 class KernelPart(NamedTuple):
@@ -86,82 +113,6 @@ class Features(NamedTuple):
 
     kernels: dict[KernelPart, float]
     host: dict[str, float]  # how often each cost of the host arises
-
-
-class Equation(NamedTuple):
-    """The seconds of one program, and the coefficients that they are made of."""
-
-    coefficients: Mapping[Any, float]
-    seconds: float
-    weight: float
-
-
-# ---- least squares -------------------------------------------------------------------------------
-
-
-def solve_equations(equations: Sequence[Equation], usual: Mapping[Any, float]) -> dict[Any, float]:
-    """The figures with which the sums come close to the seconds, relatively.
-
-    Only the figures of `usual` are found, and none is far below the usual one. One that no equation
-    has is left out.
-    """
-    names = []
-    for name in usual:
-        if any(equation.coefficients.get(name) for equation in equations):
-            names.append(name)
-    if not names:
-        return {}
-    # Everything relative: to the seconds, and to the usual figures.
-    scale = np.array([usual[name] for name in names])
-    least = [_least_share_of(name) for name in names]
-    coefficients = []
-    for equation in equations:
-        coefficients.append([equation.coefficients.get(name, 0.0) for name in names])
-    seconds = np.array([equation.seconds for equation in equations])
-    matrix = np.array(coefficients) / seconds[:, None] * scale
-    # Again and again, so that what fits badly counts less.
-    first_weights = np.array([equation.weight for equation in equations])
-    weights = first_weights
-    found = np.ones(len(names))
-    for _ in range(_ROUNDS):
-        _improve(found, matrix, weights, least)
-        weights = first_weights * _weights_by_error(matrix @ found)
-    figures = {}
-    for name, value in zip(names, found * scale, strict=True):
-        figures[name] = float(f"{value:.3g}")
-    return figures
-
-
-def _least_share_of(name: Any) -> float:
-    """The least share of the usual figure that a fit may find."""
-    if isinstance(name, KernelPart):
-        return _LEAST_SHARES[name.place]
-    return _LEAST_SHARES.least
-
-
-def _improve(
-    found: np.ndarray, matrix: np.ndarray, weights: np.ndarray, least: Sequence[float]
-) -> None:
-    """Change `found` towards the least squares: one coefficient after the other, many times."""
-    weighted = matrix * weights[:, None]
-    square = weighted.T @ matrix + _PULL * np.eye(len(found))
-    right = weighted.sum(axis=0) + _PULL
-    for _ in range(200):
-        for index in range(len(found)):
-            step = (right[index] - square[index] @ found) / square[index, index]
-            found[index] = max(least[index], found[index] + step)
-
-
-def _weights_by_error(ratios: np.ndarray) -> np.ndarray:
-    """The weights of equations, by the ratios of what is found to what is wanted.
-
-    Twice as long and half as long weigh the same; what is far from 1 weighs less.
-    """
-    sums = np.maximum(ratios, 1e-9)
-    error = np.log(sums)
-    slope = np.where(error, error, 1) / np.where(error, sums - 1, 1)
-    weights: np.ndarray = slope**2 / np.maximum(abs(error), 0.08)
-    return weights
 
 
 # ---- the fit -------------------------------------------------------------------------------------
@@ -234,7 +185,8 @@ def _fit_host(
         known = sum(fixed.get(cost, 0.0) * times for cost, times in costs.items())
         seconds = max(program.queue_s - known, 0.2 * program.queue_s)
         equations.append(Equation(costs, seconds, weights.get(name, 1.0)))
-    return {**_USUAL, **_FIXED, **solve_equations(equations, _USUAL)}
+    usual = {cost: UsualFigure(value, _LEAST_SHARES.least) for cost, value in _USUAL.items()}
+    return {**_USUAL, **_FIXED, **solve_equations(equations, usual)}
 
 
 def _waits_for_host(program: Program) -> bool:
@@ -256,7 +208,7 @@ def _fit_kernels(
 
     `gpu` has the fitted costs of the host. Kinds that no program has keep its figures.
     """
-    usual: dict[KernelPart, float] = {}
+    usual: dict[KernelPart, UsualFigure] = {}
     equations = []
     for name, program in programs.items():
         work = features[name].kernels
@@ -265,9 +217,7 @@ def _fit_kernels(
         seconds = _seconds_without_steps(program, runs[name], gpu)
         equations.append(Equation(work, seconds, weights.get(name, 1.0)))
         for part in work:
-            usual[part] = 1.0
-            if part.place == 0:
-                usual[part] = _USUAL_KERNEL.get(part.kind, _NEW_KERNEL.least)
+            usual[part] = _usual_figure_of(part)
     found = solve_equations(equations, dict(sorted(usual.items())))
     kernels = dict(gpu.kernels)
     for kind in {part.kind for part in found}:
@@ -275,6 +225,14 @@ def _fit_kernels(
         figures = [found.get(KernelPart(kind, place), old[place]) for place in range(3)]
         kernels[kind] = KernelFigures(*figures)
     return kernels
+
+
+def _usual_figure_of(part: KernelPart) -> UsualFigure:
+    """A usual least time; for bytes and FLOPs, what the peak rates say."""
+    value = 1.0
+    if part.place == 0:
+        value = _USUAL_KERNEL.get(part.kind, _NEW_KERNEL.least)
+    return UsualFigure(value, _LEAST_SHARES[part.place])
 
 
 def _seconds_without_steps(program: Program, run: ProgramRun, gpu: Gpu) -> float:
