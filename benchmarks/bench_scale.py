@@ -106,19 +106,21 @@ def follow_run(process: subprocess.Popen[bytes], out: Path) -> list[Mark]:
 
 def split_in_fifths(marks: list[Mark]) -> list[Fifth]:
     """What each fifth of the class took, from the first verdict on."""
-    first = next(number for number, mark in enumerate(marks) if mark.done)
-    already_done = marks[first].done
-    to_do = marks[-1].done - already_done
+    marks = [mark for mark in marks if mark.done]
+    first = marks[0]
+    to_do = marks[-1].done - first.done
     fifths = []
-    start = first
+    begin = first
     for part in range(1, 6):
-        goal = already_done + to_do * part // 5
-        end = next(number for number, mark in enumerate(marks) if mark.done >= goal)
-        count = marks[end].done - marks[start].done
-        seconds = marks[end].seconds - marks[start].seconds
-        memory = max(mark.grader.memory for mark in marks[start : end + 1])
-        fifths.append(Fifth(marks[end].done, seconds / max(count, 1), memory))
-        start = end
+        goal = first.done + to_do * part // 5
+        end = next(mark for mark in marks if mark.done >= goal)
+        # What was seen between the two moments.
+        meanwhile = [mark for mark in marks if begin.seconds <= mark.seconds <= end.seconds]
+        memory = max(mark.grader.memory for mark in meanwhile)
+        count = max(end.done - begin.done, 1)
+        seconds = end.seconds - begin.seconds
+        fifths.append(Fifth(end.done, seconds / count, memory))
+        begin = end
     return fifths
 
 
@@ -134,49 +136,76 @@ def count_statuses(results: Path) -> Counter[str]:
     return statuses
 
 
+class ScaleTable:
+    """The table of a class: what each command took, in all and for each submission."""
+
+    def __init__(self, students: int, jobs: int) -> None:
+        columns = ("", "seconds", "ms each", "largest, MiB")
+        self.students = students
+        self.table = Table(f"A class of {students:,}, {jobs} jobs", columns)
+
+    def add_seconds(self, what: str, seconds: float, memory: int) -> None:
+        """Add a row; memory in bytes, 0 where it is not known."""
+        each = f"{1000 * seconds / self.students:.1f}"
+        self.table.add(what, f"{seconds:.1f}", each, _in_mib(memory))
+
+    def run_dojo(self, what: str, *words: object) -> None:
+        """Run a `dojo` command, and add a row. Raises SystemExit if it did not end well."""
+        seconds, memory = wait_for_end(start_dojo(*words))
+        self.add_seconds(what, seconds, memory)
+
+    def add_grading(self, marks: list[Mark]) -> None:
+        """Add the rows of `dojo grade`: all of it, the grader's own share, and each fifth."""
+        last = marks[-1]
+        self.add_seconds("dojo grade", last.seconds, max(mark.grader.memory for mark in marks))
+        self.add_seconds("… of which the grader itself was busy", last.grader.busy, 0)
+        for fifth in split_in_fifths(marks):
+            milliseconds = f"{1000 * fifth.seconds_each:.1f}"
+            self.table.add(f"… until {fifth.done:,}", "", milliseconds, _in_mib(fifth.memory))
+        already_done = marks[0].done
+        if already_done:
+            note = f"{already_done:,} were graded by an earlier run of this command."
+            self.table.notes.append(note)
+
+    def add_notes(self, results: Path) -> None:
+        """Say how many submissions have which status, and how large the results are."""
+        counts = []
+        for status, count in count_statuses(results).most_common():
+            counts.append(f"{count:,} {status}")
+        size = results.stat().st_size / MIB
+        self.table.notes.append(f"{', '.join(counts)}.")
+        self.table.notes.append(f"results.json has {size:,.0f} MiB.")
+
+
+def _in_mib(memory: int) -> str:
+    """Bytes in MiB; "" for none."""
+    if not memory:
+        return ""
+    return f"{memory / MIB:.0f}"
+
+
 def measure_class(base: Path, asked: Namespace) -> Table:
     """Make a class in the folder `base`, grade it, and read its results."""
     folder = base / "class"
     out = base / "out"
-    students = asked.students
-    table = Table(
-        f"A class of {students:,}, {asked.jobs} jobs", ("", "seconds", "ms each", "largest, MiB")
-    )
-
-    def add_row(what: str, seconds: float, memory: int) -> None:
-        each = f"{1000 * seconds / students:.1f}"
-        table.add(what, f"{seconds:.1f}", each, f"{memory / MIB:.0f}" if memory else "")
-
-    def add_command(what: str, *words: object) -> None:
-        add_row(what, *wait_for_end(start_dojo(*words)))
-
+    table = ScaleTable(asked.students, asked.jobs)
     if not folder.exists():
-        add_command("dojo sample", "sample", folder, "--students", students, "--seed", asked.seed)
+        sample = ("sample", folder, "--students", asked.students, "--seed", asked.seed)
+        table.run_dojo("dojo sample", *sample)
     # The class graded, with what was seen meanwhile.
     grade = ("grade", folder, "--out", out, "--seed", "scale", "--jobs", asked.jobs, "-q")
-    marks = follow_run(start_dojo(*grade), out)
-    add_row("dojo grade", marks[-1].seconds, max(mark.grader.memory for mark in marks))
-    add_row("… of which the grader itself was busy", marks[-1].grader.busy, 0)
-    for fifth in split_in_fifths(marks):
-        milliseconds = f"{1000 * fifth.seconds_each:.1f}"
-        table.add(f"… until {fifth.done:,}", "", milliseconds, f"{fifth.memory / MIB:.0f}")
-    if marks[0].done:
-        table.notes.append(f"{marks[0].done:,} were graded by an earlier run of this command.")
+    table.add_grading(follow_run(start_dojo(*grade), out))
     # Everything that reads the results.
     results = out / "results.json"
     if not asked.grade_only:
-        add_command("again, nothing to run", *grade)
-        add_command("dojo grade --rejudge", *grade, "--rejudge")
+        table.run_dojo("again, nothing to run", *grade)
+        table.run_dojo("dojo grade --rejudge", *grade, "--rejudge")
         for name in ("gradescope", "junit"):
-            target = base / name
-            add_command(
-                f"dojo export --to {name}", "export", results, "--to", name, "--out", target
-            )
-        add_command("dojo report, a page each", "report", out, "--out", base / "report")
-    counts = [f"{count:,} {status}" for status, count in count_statuses(results).most_common()]
-    size = results.stat().st_size / MIB
-    table.notes += [f"{', '.join(counts)}.", f"results.json has {size:,.0f} MiB."]
-    return table
+            export = ("export", results, "--to", name, "--out", base / name)
+            table.run_dojo(f"dojo export --to {name}", *export)
+        table.run_dojo("dojo report, a page each", "report", out, "--out", base / "report")
+    table.add_notes(results)
+    return table.table
 
 
 def main() -> None:

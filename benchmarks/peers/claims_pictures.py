@@ -13,37 +13,44 @@ FASTER = 3.0  # times as fast as the loop, at least
 
 
 def grayscale_loop(sprites):
-    gray = torch.zeros(sprites.shape[0], *sprites.shape[2:])
-    for n, y, x in every_pixel(sprites):
+    """The brightness of each pixel, as the exercise defines it."""
+    count, _, height, width = sprites.shape
+    gray = torch.zeros(count, height, width)
+    for n, y, x in every_pixel(count, height, width):
         red, green, blue = sprites[n, :, y, x]
         gray[n, y, x] = 0.299 * red + 0.587 * green + 0.114 * blue
     return gray
 
 
 def recolor_loop(indices, palette):
+    """The colour of the palette for each index, as the exercise defines it."""
     count, height, width = indices.shape
     sprites = torch.zeros(count, 3, height, width)
-    for n, y, x in every_pixel(sprites):
-        sprites[n, :, y, x] = palette[indices[n, y, x]]
+    for n, y, x in every_pixel(count, height, width):
+        index = indices[n, y, x]
+        sprites[n, :, y, x] = palette[index]
     return sprites
 
 
 def nearest_color_loop(sprites, palette):
-    indices = torch.zeros(sprites.shape[0], *sprites.shape[2:], dtype=torch.int64)
-    for n, y, x in every_pixel(sprites):
-        indices[n, y, x] = ((sprites[n, :, y, x] - palette) ** 2).sum(1).argmin()
+    """The index of the nearest colour for each pixel, as the exercise defines it."""
+    count, _, height, width = sprites.shape
+    indices = torch.zeros(count, height, width, dtype=torch.int64)
+    for n, y, x in every_pixel(count, height, width):
+        difference = sprites[n, :, y, x] - palette
+        distance = (difference**2).sum(1)
+        indices[n, y, x] = distance.argmin()
     return indices
 
 
-def every_pixel(sprites):
+def every_pixel(count, height, width):
     """The number of the sprite, the row and the column of each pixel."""
-    count, _, height, width = sprites.shape
     return itertools.product(range(count), range(height), range(width))
 
 
-def random_arguments(name, count, height, width, colours, seed=5):
-    """Random pictures, with a palette where a function wants one."""
-    dice = torch.Generator().manual_seed(seed)
+def random_arguments(name, count, height, width, colours):
+    """Random pictures, with a palette where a function wants one; always the same ones."""
+    dice = torch.Generator().manual_seed(5)
     sprites = torch.rand(count, 3, height, width, generator=dice)
     palette = torch.rand(colours, 3, generator=dice)
     if name == "grayscale":
@@ -54,11 +61,22 @@ def random_arguments(name, count, height, width, colours, seed=5):
     return indices, palette
 
 
-LOOPS = {"grayscale": grayscale_loop, "recolor": recolor_loop, "nearest_color": nearest_color_loop}
+LOOPS = {
+    "grayscale": grayscale_loop,
+    "recolor": recolor_loop,
+    "nearest_color": nearest_color_loop,
+}
+SMALLEST = (  # sprites, height, width and colours
+    (1, 4, 4, 3),
+    (2, 1, 1, 3),
+    (2, 1, 5, 3),
+    (2, 3, 3, 1),
+)
+BLACK = [0.0, 0.0, 0.0]
 
 
 def require_right_values(name, function, arguments):
-    """Compare what a function returns with what the loop returns."""
+    """Compare what a function returns with what the loop returns. Raises AssertionError."""
     found = function(*arguments)
     right = LOOPS[name](*arguments)
     assert isinstance(found, torch.Tensor)
@@ -82,16 +100,19 @@ def fastest_of_three(function, arguments):
 
 
 def right_values(name, function):
+    """It returns what the loop returns."""
     require_right_values(name, function, random_arguments(name, 3, 5, 7, 6))
     require_right_values(name, function, random_arguments(name, 2, 8, 4, 3))
 
 
 def right_on_the_smallest(name, function):
-    for shape in ((1, 4, 4, 3), (2, 1, 1, 3), (2, 1, 5, 3), (2, 3, 3, 1)):
+    """It returns what the loop returns, also for one sprite, one pixel, one row, one colour."""
+    for shape in SMALLEST:
         require_right_values(name, function, random_arguments(name, *shape))
 
 
 def leaves_its_inputs_alone(name, function):
+    """Its arguments hold the same values afterwards."""
     arguments = random_arguments(name, 2, 4, 4, 3)
     before = [argument.clone() for argument in arguments]
     function(*arguments)
@@ -100,6 +121,7 @@ def leaves_its_inputs_alone(name, function):
 
 
 def faster_than_the_loop(name, function):
+    """It is at least three times as fast as the loop."""
     arguments = random_arguments(name, 2, 12, 12, 8)
     function(*arguments)  # the first call of an operation pays for it
     fast = fastest_of_three(function, arguments)
@@ -108,9 +130,12 @@ def faster_than_the_loop(name, function):
 
 
 def lowest_index_on_a_tie(nearest_color):
+    """Of colours that are equally near, the first is taken."""
     sprites = torch.full((1, 3, 2, 2), 0.5)
-    palette = torch.tensor([[0.0, 0.0, 0.0], [0.25, 0.5, 0.5], [0.75, 0.5, 0.5], [0.5, 0.25, 0.5]])
-    assert nearest_color(sprites, palette).tolist() == [[[1, 1], [1, 1]]]
+    equally_near = [[0.25, 0.5, 0.5], [0.75, 0.5, 0.5], [0.5, 0.25, 0.5]]
+    palette = torch.tensor([BLACK, *equally_near])
+    indices = nearest_color(sprites, palette)
+    assert indices.tolist() == [[[1, 1], [1, 1]]]
 
 
 def claim_about(claim, name):
