@@ -46,14 +46,13 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parents[1]
-BENCH = os.environ.get(
-    "DOJO_BENCH", "virtual"
-)  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
-EACH = {
-    "right": 2,
-    "wrong": 1,
-}  # solutions of each function, of each check; of a day with MANY, others are slow tests
+# DOJO_BENCH=cuda on a machine with a GPU: the verdicts are the same.
+BENCH = os.environ.get("DOJO_BENCH", "virtual")
+# Of a day with at least MANY solutions, so many of each kind are in every run; others are slow
+# tests. A kind is a function that is solved rightly, or a check that is failed.
 MANY = 100
+RIGHT_OF_EACH_FUNCTION = 2
+WRONG_OF_EACH_CHECK = 1
 # The environment variable with the folder of verdicts of this run; `tests/conftest.py` sets it.
 VERDICTS = "DOJO_TEST_VERDICTS"
 LOSES = "# After it a process cannot use a real GPU any more."
@@ -76,23 +75,35 @@ def shared_names_put_back() -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The files, or the exercises, of the day whose folder the test module is in."""
-    here = Path(str(metafunc.module.__file__)).parent
+    folder = Path(str(metafunc.module.__file__)).parent
     if "path" in metafunc.fixturenames:
-        kind = "right" if "right" in metafunc.function.__name__ else "wrong"
-        found = [each.path for each in kept_solutions(here) if each.wrong == (kind == "wrong")]
-        counts = Counter[Any]()
-        params = []
-        for path in found:
-            kinds = [claimed(path)[:2]] if kind == "wrong" else [f.name for f in functions_in(path)]
-            counts.update(kinds)
-            few = len(found) < MANY or min(counts[each] for each in kinds) <= EACH[kind]
-            marks = [] if few else [pytest.mark.slow]
-            params.append(pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks))
-        metafunc.parametrize("path", params)
+        wrong = "wrong" in metafunc.function.__name__
+        metafunc.parametrize("path", _params_of_solutions(folder, wrong))
     elif "exercise" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "exercise", exercises_of(here.name), ids=lambda exercise: exercise.stem
-        )
+        exercises = exercises_of(folder.name)
+        metafunc.parametrize("exercise", exercises, ids=lambda exercise: exercise.stem)
+
+
+def _params_of_solutions(folder: Path, wrong: bool) -> list[Any]:
+    """A day's right or wrong solutions; where there are many, most of them marked as slow."""
+    paths = [each.path for each in kept_solutions(folder) if each.wrong == wrong]
+    counts = Counter[Any]()
+    params = []
+    for path in paths:
+        # The first of each kind are in every run.
+        if wrong:
+            kinds = [claim_in(path)[:2]]
+            wanted = WRONG_OF_EACH_CHECK
+        else:
+            kinds = [function.name for function in functions_in(path)]
+            wanted = RIGHT_OF_EACH_FUNCTION
+        counts.update(kinds)
+        fewest = min(counts[kind] for kind in kinds)
+        marks = []
+        if len(paths) >= MANY and fewest > wanted:
+            marks.append(pytest.mark.slow)
+        params.append(pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks))
+    return params
 
 
 @cache
@@ -108,80 +119,83 @@ def skip_if_unfinished(day_name: str, stem: str) -> None:
         pytest.skip(f"{stem} is unfinished; dojo lint --day {day_name} says what is missing")
 
 
-def of_path(path: Path) -> tuple[str, str]:
-    """Day and exercise of a solution."""
+def day_and_exercise_of(path: Path) -> tuple[str, str]:
+    """The names of the day and the exercise that a solution is for."""
     return path.parents[2].name, path.parent.name
 
 
 def functions_in(path: Path) -> list[Any]:
     """The functions of the exercise that a file defines."""
     source = path.read_text(encoding="utf-8")
-    exercise = exercise_of(*of_path(path))
-    found = [
-        f
-        for f in exercise.functions
-        if re.search(rf"^(def {f.name}\b|{f.name}\b *=)", source, re.M)
-    ]
-    assert found, f"{path} defines none of {[f.name for f in exercise.functions]}"
+    exercise = exercise_of(*day_and_exercise_of(path))
+    found = []
+    for function in exercise.functions:
+        name = function.name
+        if re.search(rf"^(def {name}\b|{name}\b *=)", source, re.M):
+            found.append(function)
+    assert found, f"{path} defines no function of its exercise"
     return found
 
 
 @cache
-def reference(day_name: str, stem: str) -> ReferenceSolution:
+def reference_solution(day_name: str, stem: str) -> ReferenceSolution:
     return ReferenceSolution(reference_of(Path("exercises") / day_name / f"{stem}.py"), keep=True)
 
 
-def wanted(day_name: str, stem: str, function: str) -> Evidence:
+def reference_evidence(day_name: str, stem: str, function: str) -> Evidence:
+    """What the reference shows of a function, by its name."""
     exercise = exercise_of(day_name, stem)
-    target = next(f for f in exercise.functions if f.name == function)
-    return reference(day_name, stem).evidence_of(exercise, target, BENCH, 8)
+    target = next(each for each in exercise.functions if each.name == function)
+    return reference_solution(day_name, stem).evidence_of(exercise, target, BENCH, 8)
 
 
-def graded(path: Path) -> list[CheckResult]:
-    """The results of a solution, which is graded once: the tests of lines and causes look at the
-    same ones.
-    """
-    skip_if_unfinished(*of_path(path))
+def grade_once(path: Path) -> list[CheckResult]:
+    """The results of a solution, which is graded once in a run: several tests look at them."""
+    day_name, stem = day_and_exercise_of(path)
+    skip_if_unfinished(day_name, stem)
     if VERDICTS not in os.environ:
-        return _graded(path)
-    kept = Path(os.environ[VERDICTS], "-".join((*of_path(path), path.parents[1].name, path.stem)))
-    with contextlib.suppress(OSError):
+        return _grade(path)
+    kept = Path(os.environ[VERDICTS], f"{day_name}-{stem}-{path.parents[1].name}-{path.stem}")
+    with contextlib.suppress(OSError):  # it is not there yet
         return msgspec.msgpack.decode(kept.read_bytes(), type=list[CheckResult])
-    found = _graded(path)
-    kept.with_suffix(f".{os.getpid()}").write_bytes(msgspec.msgpack.encode(found))
-    kept.with_suffix(f".{os.getpid()}").replace(kept)
-    return found
+    results = _grade(path)
+    own = kept.with_suffix(f".{os.getpid()}")
+    own.write_bytes(msgspec.msgpack.encode(results))
+    own.replace(kept)  # at once, as other processes read it
+    return results
 
 
-def _graded(path: Path) -> list[CheckResult]:
+def _grade(path: Path) -> list[CheckResult]:
+    """Grade a solution, in a process of its own where this one would lose its GPU."""
     if BENCH != "cuda" or LOSES not in path.read_text(encoding="utf-8"):
-        return _graded_here(path)
+        return _grade_here(path)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        return process.submit(_graded_here, path).result()
+        return process.submit(_grade_here, path).result()
 
 
-def _graded_here(path: Path) -> list[CheckResult]:
-    day_name, stem = of_path(path)
+def _grade_here(path: Path) -> list[CheckResult]:
+    day_name, stem = day_and_exercise_of(path)
     exercise = exercise_of(day_name, stem)
+    functions = functions_in(path)
     # The reference first, as in grading: a submission may spoil the process it is loaded into.
-    for function in functions_in(path):
-        wanted(day_name, stem, function.name)
+    for function in functions:
+        reference_evidence(day_name, stem, function.name)
     submission = load_submission(path)
-    measure = reference(day_name, stem)
-    graded_by_function = (
-        grade_function(exercise, f, submission, measure, BENCH, 8) for f in functions_in(path)
-    )
-    return [result for results in graded_by_function for result in results]
+    reference = reference_solution(day_name, stem)
+    results = []
+    for function in functions:
+        results += grade_function(exercise, function, submission, reference, BENCH, 8)
+    return results
 
 
 def test_a_right_solution_passes(path: Path) -> None:
-    not_passed = [r for r in graded(path) if r.outcome is not Outcome.PASSED]
+    not_passed = [r for r in grade_once(path) if r.outcome is not Outcome.PASSED]
     assert not_passed == []
 
 
 def test_a_wrong_solution_gets_its_diagnosis(path: Path) -> None:
-    function, check, misconception = claimed(path)
-    failed = [r for r in graded(path) if r.outcome not in (Outcome.PASSED, Outcome.BLOCKED)]
+    function, check, misconception = claim_in(path)
+    failed = [r for r in grade_once(path) if r.outcome not in (Outcome.PASSED, Outcome.BLOCKED)]
     assert failed, "it passes everything"
     first = failed[0]
     found = (first.function, first.check, first.misconception or "-")
@@ -190,7 +204,8 @@ def test_a_wrong_solution_gets_its_diagnosis(path: Path) -> None:
     )
 
 
-def claimed(path: Path) -> tuple[str, str, str]:
+def claim_in(path: Path) -> tuple[str, str, str]:
+    """The function, the check and the misconception that a wrong solution's first line names."""
     match = HEADER.match(path.read_text(encoding="utf-8").splitlines()[0])
     assert match, f"{path}: the first line must say what it fails"
     assert match[3] == "-" or match[3] in known_misconceptions(), f"no misconception {match[3]!r}"
@@ -201,14 +216,15 @@ def test_every_check_is_failed_by_a_wrong_solution(
     exercise: Exercise, request: pytest.FixtureRequest
 ) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    wrong = [each.path for each in kept_solutions(request.path.parent, exercise.stem) if each.wrong]
-    failed = {claimed(path)[:2] for path in wrong}
-    missing = [
-        f"{f.name}::{c.name}"
-        for f in exercise.functions
-        for c in f.checks
-        if (f.name, c.name) not in failed
-    ]
+    failed = set()
+    for solution in kept_solutions(request.path.parent, exercise.stem):
+        if solution.wrong:
+            failed.add(claim_in(solution.path)[:2])
+    missing = []
+    for function in exercise.functions:
+        for check in function.checks:
+            if (function.name, check.name) not in failed:
+                missing.append(f"{function.name}::{check.name}")
     assert missing == []
 
 
@@ -216,15 +232,16 @@ def test_every_function_has_four_right_spellings_and_the_points_add_up(
     exercise: Exercise, request: pytest.FixtureRequest
 ) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    right = [
-        each.path for each in kept_solutions(request.path.parent, exercise.stem) if not each.wrong
-    ]
-    spellings = [f.name for path in right for f in functions_in(path)]
-    few = {
-        f.name: spellings.count(f.name)
-        for f in exercise.functions
-        if spellings.count(f.name) < SPELLINGS
-    }
-    assert few == {}
-    assert sum(f.points for f in exercise.functions) == exercise.points
-    assert all(f.hints for f in exercise.functions)
+    spellings = Counter[str]()
+    for solution in kept_solutions(request.path.parent, exercise.stem):
+        if not solution.wrong:
+            spellings.update(function.name for function in functions_in(solution.path))
+    few = []
+    points = 0.0
+    for function in exercise.functions:
+        if spellings[function.name] < SPELLINGS:
+            few.append(function.name)
+        points += function.points
+        assert function.hints
+    assert few == []
+    assert points == exercise.points

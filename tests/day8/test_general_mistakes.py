@@ -17,7 +17,7 @@ from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome, describe_blocking
 from gpudojo.pytest_plugin.terminal import Feedback
 
-from tests.solutions import BENCH, claimed, exercise_of, graded, reference
+from tests.solutions import BENCH, claim_in, exercise_of, grade_once, reference_solution
 
 MOVING = exercise_of("day8", "02_moving_model_to_device")
 TIMING = exercise_of("day8", "10_timing_and_profiling")
@@ -71,7 +71,7 @@ def test_a_mistake_and_its_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "04_modifying_training_loop_gpu.py"
     path.write_text(source, encoding="utf-8")
     (function,) = TRAINING.functions
-    measure = reference("day8", TRAINING.stem)
+    measure = reference_solution("day8", TRAINING.stem)
     result = first_of(grade_function(TRAINING, function, load_submission(path), measure, BENCH, 8))
     assert (result.line, result.misconception) == (line, mistake), result.happened
     assert hints_about(result, function) == known_misconceptions()[mistake].hints
@@ -137,7 +137,9 @@ def test_two_mistakes_at_one_line_are_both_told(source: str, tmp_path: Path) -> 
     memory = exercise_of("day8", "09_managing_memory")
     path = tmp_path / f"{memory.stem}.py"
     path.write_text(f"import torch\n{source}", encoding="utf-8")
-    grader = FileGrader(path, BENCH, 8, references={memory.stem: reference("day8", memory.stem)})
+    grader = FileGrader(
+        path, BENCH, 8, references={memory.stem: reference_solution("day8", memory.stem)}
+    )
     for function in memory.functions:
         if f"def {function.name}" in source:
             grader.results_of(memory, function)
@@ -157,7 +159,7 @@ def test_statistics_that_change_without_eval_are_told_after_it() -> None:
     first = "evaluates_in_evaluation_mode"
     for name in ("no_eval", "eval_without_parentheses", "neither_eval_nor_no_grad"):
         exercise = exercise_of("day8", "05_modifying_evaluation_loop_gpu")
-        found = told_after(graded(WRONG / exercise.stem / f"{name}.py"), exercise)
+        found = told_after(grade_once(WRONG / exercise.stem / f"{name}.py"), exercise)
         assert (found[first], found["leaves_batch_norm_as_it_was"]) == (None, first), name
 
 
@@ -165,7 +167,7 @@ def test_a_pass_without_a_step_is_told_after_the_remainder_where_others_step() -
     first = "steps_for_the_remainder"
     second = "returns_the_number_of_steps"
     for name in ("remainder_dropped", "last_batches_never_read"):
-        results = graded(WRONG / "09_managing_memory" / f"{name}.py")
+        results = grade_once(WRONG / "09_managing_memory" / f"{name}.py")
         found = told_after(results, exercise_of("day8", "09_managing_memory"))
         assert (found[first], found[second]) == (None, first), name
         assert "missing-step" not in {each.misconception for each in results}
@@ -185,7 +187,9 @@ def test_a_function_is_to_be_mended_before_another_that_calls_it(tmp_path: Path)
         f"{clock}\n\ndef compare_devices(make_work, devices, repeats=3):\n    {compare}\n",
         encoding="utf-8",
     )
-    grader = FileGrader(path, BENCH, 8, references={TIMING.stem: reference("day8", TIMING.stem)})
+    grader = FileGrader(
+        path, BENCH, 8, references={TIMING.stem: reference_solution("day8", TIMING.stem)}
+    )
     for function in TIMING.functions[:2]:
         grader.results_of(TIMING, function)
     first = "waits_for_the_device"
@@ -230,7 +234,7 @@ def test_an_error_by_a_misspelt_name_says_which_one_is_near(
 
 @pytest.mark.parametrize("name", ["a_key_misspelt", "portable_number", "every_letter"])
 def test_an_answer_that_is_no_letter_comes_with_hints_on_the_dict(name: str) -> None:
-    result = first_of(graded(WRONG / "12_self_assessment" / f"{name}.py"))
+    result = first_of(grade_once(WRONG / "12_self_assessment" / f"{name}.py"))
     (answers,) = exercise_of("day8", "12_self_assessment").functions
     assert hints_about(result, answers)[0] == "What did `ANSWERS` look like when you got the file?"
 
@@ -238,7 +242,7 @@ def test_an_answer_that_is_no_letter_comes_with_hints_on_the_dict(name: str) -> 
 def test_an_answer_comes_with_hints_on_its_question() -> None:
     (result,) = (
         each
-        for each in graded(WRONG / "12_self_assessment" / "portable_hard_coded.py")
+        for each in grade_once(WRONG / "12_self_assessment" / "portable_hard_coded.py")
         if each.outcome is Outcome.FAILED
     )
     (answers,) = exercise_of("day8", "12_self_assessment").functions
@@ -253,8 +257,8 @@ def test_another_process_of_the_machine_is_not_taken_for_the_student_s() -> None
     path = WRONG / "06_vectorizing_pixel_loops/gray_through_numpy.py"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         submission = load_submission(path)
-        measure = reference("day8", path.parent.name)
+        measure = reference_solution("day8", path.parent.name)
         exercise = exercise_of("day8", path.parent.name)
         results = grade_function(exercise, exercise.functions[0], submission, measure, BENCH, 8)
         other.communicate(b"\n")
-    assert next(r.check for r in results if r.outcome is Outcome.FAILED) == claimed(path)[1]
+    assert next(r.check for r in results if r.outcome is Outcome.FAILED) == claim_in(path)[1]

@@ -13,7 +13,7 @@ from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import Outcome
 
-from tests.solutions import wanted
+from tests.solutions import reference_evidence
 
 FUNCTIONS = [
     (e, f)
@@ -25,7 +25,7 @@ FUNCTIONS = [
 
 def passes(exercise: Any, function: Any, evidence: Evidence) -> bool:
     results = judge_checks(
-        exercise, function, evidence, wanted("day8", exercise.stem, function.name)
+        exercise, function, evidence, reference_evidence("day8", exercise.stem, function.name)
     )
     return all(result.outcome is Outcome.PASSED for result in results)
 
@@ -39,7 +39,7 @@ def with_facts(evidence: Evidence, probe: str, facts: dict[str, Any]) -> Evidenc
     ("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", "")
 )
 def test_nothing_that_is_missing_passes(exercise: Any, function: Any) -> None:
-    right = wanted("day8", exercise.stem, function.name)
+    right = reference_evidence("day8", exercise.stem, function.name)
     assert passes(exercise, function, right)
     for probe, observation in right.observations.items():
         assert not passes(exercise, function, with_facts(right, probe, {}))
@@ -61,7 +61,7 @@ def test_nothing_that_is_missing_passes(exercise: Any, function: Any) -> None:
 def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(
     exercise: Any, function: Any
 ) -> None:
-    right = wanted("day8", exercise.stem, function.name)
+    right = reference_evidence("day8", exercise.stem, function.name)
     for probe, observation in right.observations.items():
         for scenario, case in observation.facts.items():
             for name in case:
@@ -84,7 +84,7 @@ def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(
 def test_where_every_probe_ends_with_an_error_every_check_is_judged(
     exercise: Any, function: Any, kind: str
 ) -> None:
-    right = wanted("day8", exercise.stem, function.name)
+    right = reference_evidence("day8", exercise.stem, function.name)
     message = (
         "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
         "and cpu!"

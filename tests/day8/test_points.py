@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gpudojo.model.results import Outcome
 
-from tests.solutions import graded
+from tests.solutions import grade_once
 
 WRONG = Path(__file__).parent / "wrong"
 # What a solution is not paid for; everything else it is.
@@ -45,7 +45,7 @@ MISSED = {
 
 @pytest.mark.parametrize("solution", MISSED)
 def test_what_is_right_is_paid(solution: str) -> None:
-    results = graded(WRONG / f"{solution}.py")
+    results = grade_once(WRONG / f"{solution}.py")
     assert {result.check for result in results if result.outcome is not Outcome.PASSED} == MISSED[
         solution
     ]

@@ -16,7 +16,7 @@ from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
 from gpudojo.model.results import Outcome
 
-from tests.solutions import exercise_of, reference
+from tests.solutions import exercise_of, reference_solution
 
 SEEDS = range(1, 101)
 
@@ -40,7 +40,7 @@ def test_a_mean_loss_that_is_right_by_chance_in_half_precision_fails_in_05() -> 
             exercise,
             function,
             load_submission(path),
-            reference("day8", exercise.stem),
+            reference_solution("day8", exercise.stem),
             "virtual",
             seed,
         )

@@ -14,7 +14,7 @@ from gpudojo.model.evidence import encode_evidence
 from gpudojo.model.results import Outcome
 from virtual_cuda.modelled_time import _REAL_CLOCKS
 
-from tests.solutions import graded
+from tests.solutions import grade_once
 
 WRONG = Path(__file__).parent / "wrong"
 
@@ -61,13 +61,13 @@ WRONG = Path(__file__).parent / "wrong"
 )
 def test_what_happened_is_told(name: str, told: str) -> None:
     first = next(
-        r for r in graded((WRONG / name).with_suffix(".py")) if r.outcome is Outcome.FAILED
+        r for r in grade_once((WRONG / name).with_suffix(".py")) if r.outcome is Outcome.FAILED
     )
     assert told in first.happened
 
 
 def test_a_batch_with_something_else_instead_of_a_tensor() -> None:
-    results = graded(WRONG / "03_moving_batches" / "named_tuple_constructor.py")
+    results = grade_once(WRONG / "03_moving_batches" / "named_tuple_constructor.py")
     told = next(result for result in results if result.check == "moves_every_tensor")
     assert told.happened == "nested, non_blocking=True: `batch['labels'][1].images` is a list"
     assert told.expected == "a tensor, moved"

@@ -18,7 +18,7 @@ from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise, was_executed
 from gpudojo.model.results import Outcome
 
-from tests.solutions import graded, pytest_generate_tests
+from tests.solutions import grade_once, pytest_generate_tests
 
 __all__ = ["pytest_generate_tests"]
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ WANTED = 0.98
 
 def test_the_loop_is_shown_rather_than_what_it_calls() -> None:
     path = HERE / "wrong" / "06_vectorizing_pixel_loops" / "recolor_recursion.py"
-    first = next(result for result in graded(path) if result.outcome is Outcome.FAILED)
+    first = next(result for result in grade_once(path) if result.outcome is Outcome.FAILED)
     assert (
         "for part in indices"
         in path.read_text(encoding="utf-8").splitlines()[(first.line or 0) - 1]
@@ -49,7 +49,7 @@ def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
         )
         assert set(causes) <= {"-", *known_misconceptions()}, stem
         assert max(lines) <= len(path.read_text(encoding="utf-8").splitlines()), stem
-        failed = [result for result in graded(path) if result.outcome is Outcome.FAILED]
+        failed = [result for result in grade_once(path) if result.outcome is Outcome.FAILED]
         assert failed, f"{stem} passes"
         first = failed[0]
         for each in failed:

@@ -12,7 +12,7 @@ from gpudojo.model.hints import FunctionHints
 from gpudojo.model.results import Outcome
 from gpudojo.pytest_plugin.terminal import Feedback
 
-from tests.solutions import ROOT, exercise_of, graded, of_path
+from tests.solutions import ROOT, day_and_exercise_of, exercise_of, grade_once
 
 WRONG = Path(__file__).parent / "wrong"
 # A wrong solution, and which hints of its function are about the check that fails where the mistake
@@ -28,8 +28,8 @@ CASES: dict[str, tuple[int, ...]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_hints_are_those_of_the_mistake_or_of_the_check(name: str) -> None:
     path = (WRONG / name).with_suffix(".py")
-    exercise = exercise_of(*of_path(path))
-    result = next(each for each in graded(path) if each.outcome is Outcome.FAILED)
+    exercise = exercise_of(*day_and_exercise_of(path))
+    result = next(each for each in grade_once(path) if each.outcome is Outcome.FAILED)
     function = next(each for each in exercise.functions if each.name == result.function)
     wanted = [function.hints[number - 1] for number in CASES[name]]
     wanted = wanted or [*known_misconceptions()[result.misconception or ""].hints]
