@@ -52,6 +52,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, whose module is imported; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
         module_name, _ = COMMANDS[cmd_name]
@@ -80,7 +81,10 @@ class LazyGroup(click.Group):
                 formatter.write_dl(lines)
 
     def main(self, *args: Any, **more: Any) -> Any:
-        """Run the command; texts are written with other characters where the output lacks ours."""
+        """Run the command; texts are written with other characters where the output lacks ours.
+
+        Raises KeyboardInterrupt for a Ctrl-C in a student's script.
+        """
         runs_script = sys.argv[1:2] == ["run"]  # a script's output is its own
         if not runs_script and "utf" not in (sys.stdout.encoding or "").lower():
             from virtual_cuda.ledger import write_similar

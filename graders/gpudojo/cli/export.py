@@ -42,6 +42,7 @@ class _CommandWithFormats(click.Command):
     """A command whose help describes each format by the first sentence of its module."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of formats at the end of the help."""
         with formatter.section("Formats"):
             formatter.write_dl([(name, describe_format(name)) for name in format_names()])
 

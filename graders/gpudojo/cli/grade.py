@@ -152,7 +152,7 @@ class GradeArguments:
 
 
 def _refuse_contradictions(asked: GradeArguments) -> None:
-    """Raises ClickException for a system that cannot grade, and for options that clash."""
+    """Raises ClickException for a system that cannot grade, UsageError for options that clash."""
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
     if asked.rejudge and asked.fresh:

@@ -64,18 +64,20 @@ class EntryMaker:
             recipient = _student_of_name(self.book, asked.words[0])
         item, max_points = find_item(asked.words[-1], recipient.row)
         if asked.undo:
-            return self._take_back(recipient, item, asked.comment)
+            return self._entry_that_takes_back(recipient, item, asked.comment)
         assert points is not None
         if points > max_points:
             raise click.ClickException(f"{item} is worth {max_points:g} points, not {points:g}")
-        return self._give(recipient, item, points, asked.comment)
+        return self._entry_that_gives(recipient, item, points, asked.comment)
 
-    def _give(self, recipient: Recipient, item: str, points: float, comment: str) -> LogEntry:
+    def _entry_that_gives(
+        self, recipient: Recipient, item: str, points: float, comment: str
+    ) -> LogEntry:
         """The entry that gives points for an item."""
         key = recipient.keys[0]
         return LogEntry(self.at, self.by, SET, recipient.name, item, points, comment, key)
 
-    def _take_back(self, recipient: Recipient, item: str, comment: str) -> LogEntry:
+    def _entry_that_takes_back(self, recipient: Recipient, item: str, comment: str) -> LogEntry:
         """The entry that takes back what holds for an item; raises ClickException for nothing."""
         entries = self.book.overrides.entries_for(recipient.keys, everyone=False)
         if item not in entries:
@@ -151,7 +153,7 @@ class EntryMaker:
         if points > max_points:
             reason = f"{item} is worth {max_points:g} points, not {points:g}"
             raise BadFile(file, number, reason)
-        return self._give(recipient, item, points, cells.get("comment", ""))
+        return self._entry_that_gives(recipient, item, points, cells.get("comment", ""))
 
 
 def _refuse_missing_columns(path: Path, line: int, columns: Sequence[str]) -> None:

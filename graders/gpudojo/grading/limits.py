@@ -162,6 +162,7 @@ class _Alarm:
             raise TimedOut(self.seconds)
 
     def _remaining_seconds(self) -> float:
+        """How long the limit still lasts, without the time in which it waited for others."""
         elapsed = time.monotonic() - self.began
         return self.seconds - charged_seconds(elapsed, self.waited() - self.waited_before)
 
@@ -211,6 +212,7 @@ def _raise_by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
     TimedOutHere.__name__ = TimedOut.__name__
 
     def raise_when_late() -> None:
+        """Raise TimedOut in the thread of the block, again and again until that has ended."""
         wait = seconds
         while not done.wait(wait):
             wait = AGAIN

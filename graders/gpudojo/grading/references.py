@@ -18,11 +18,13 @@ from gpudojo.model.exercise import Exercise, Function
 class Reference(Protocol):
     """What a student's evidence is compared with."""
 
-    def evidence_of(
-        self, exercise: Exercise, function: Function, kind: str, seed: int
-    ) -> Evidence: ...
+    def evidence_of(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
+        """What probes saw of its function on a device of this kind. Raises DojoError."""
+        ...
 
-    def signature_of(self, exercise: Exercise, function: Function) -> str: ...
+    def signature_of(self, exercise: Exercise, function: Function) -> str:
+        """The parameters of its function as text."""
+        ...
 
     def timelines_of(self, exercise: Exercise, function: Function) -> list[Timeline]:
         """The timelines of its calls that were recorded for a release.

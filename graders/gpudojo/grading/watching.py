@@ -107,7 +107,8 @@ def make_picklable(*classes: Any) -> tuple[Any, ...]:
 def find_classes(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
     """Make a module's `__getattr__` that finds the classes which `make` returns.
 
-    Pickle needs it: students save models and losses that they were given.
+    Pickle needs it: students save models and losses that they were given. It raises AttributeError
+    for any other name.
     """
 
     def find_class(name: str) -> Any:
@@ -168,6 +169,7 @@ class _Watched(Call):
         self.ledgers: list[Ledger] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the student's function, and remember the ledger of this call."""
         try:
             return super().__call__(*args, **kwargs)
         finally:
@@ -202,6 +204,7 @@ class _Watching:
         return Probe(probe.name, look_and_watch, probe.machine, probe.edge)
 
     def _choose_calls(self, call: _Watched, scenario: str) -> None:
+        """Keep what is wanted of the calls that a probe has made."""
         raise NotImplementedError
 
 

@@ -287,7 +287,10 @@ def _function_lines(checked: FunctionReport) -> Iterator[str]:
 
 
 def _table_lines(table: LineTable) -> Iterator[str]:
-    """The table of what each line did, its columns as wide as they need to be."""
+    """Yield the table of what each line did, its columns as wide as they need to be.
+
+    Sentences about waits come after it.
+    """
     rows = [CellLine("", "", table.headings)]
     for row in table.rows:
         code = row.code

@@ -83,7 +83,10 @@ class SessionFunction:
 
 
 def find_source(name: str, thing: Any) -> SessionFunction:
-    """An object of the session with its source, as far as that is known."""
+    """An object of the session with its source, as far as that is known.
+
+    `name` is that of the task. Without source, a function that only raises is taken for a stub.
+    """
     function = _function_inside(thing)
     if function is None:
         return SessionFunction(name, thing, NO_SOURCE, 1, (), None, False)
@@ -319,7 +322,7 @@ def only_definitions(source: str, used: set[str]) -> str:
 
 
 def _names_bound_by(statement: ast.stmt) -> set[str]:
-    """The names that a definition or an assignment binds."""
+    """The names that a definition or an assignment binds; none for other statements."""
     targets: list[ast.expr] = []
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):

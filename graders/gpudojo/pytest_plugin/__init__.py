@@ -25,7 +25,10 @@ HOOKS: Final = "gpudojo-exercises"  # the name of the plugin that does the work
 
 
 def _parse_count(text: str) -> int:
-    """A number that is not negative; argparse tells the user of any other."""
+    """A number that is not negative.
+
+    Raises ValueError or ArgumentTypeError for others, which argparse tells the user.
+    """
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is less than 0")
@@ -103,9 +106,12 @@ def pytest_pycollect_makemodule(
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     """Note what a worker has collected, if exercises are among it."""
-    files = {node.config.rootpath / each.partition("::")[0] for each in ids}
-    if any(file.suffix == ".ipynb" or is_exercise(file) for file in files):
-        _exercise_hooks(node.config).add_collected_by_worker(ids)
+    root = node.config.rootpath
+    files = {root / node_id.partition("::")[0] for node_id in ids}
+    for file in files:
+        if file.suffix == ".ipynb" or is_exercise(file):
+            _exercise_hooks(node.config).add_collected_by_worker(ids)
+            return
 
 
 def is_exercise(path: Path, named: bool = False) -> bool:

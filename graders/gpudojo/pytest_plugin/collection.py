@@ -154,8 +154,9 @@ class CheckItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Where the function is, and what the check is called."""
-        line = _line_of_function(self.path, self.checks.name)
-        return self.path, line, f"{self.checks.name}: {self.check.name}"
+        function = self.checks.name
+        line = _line_of_function(self.path, function)
+        return self.path, line, f"{function}: {self.check.name}"
 
 
 class NoTests(pytest.File):

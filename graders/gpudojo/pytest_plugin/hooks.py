@@ -225,13 +225,18 @@ class ExerciseHooks:
         terminal.move_output(report, item.checks.printed)
         result = item.stash.get(collection.RESULT, None)
         if result is not None:
-            report.user_properties.append(("gpudojo", str(result.outcome)))
+            outcome = str(result.outcome)
+            report.user_properties.append(("gpudojo", outcome))
             plain_result = msgspec.to_builtins(result)
-            setattr(report, ATTRIBUTE, (plain_result, _note_about(item)))
+            note = _note_about(item)
+            setattr(report, ATTRIBUTE, (plain_result, note))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Read a check's result from its report, which may come from a worker."""
+        """Note a check's result from its report, which may come from a worker.
+
+        Reports of other tests are left alone.
+        """
         sent = getattr(report, ATTRIBUTE, None)
         if sent is not None and report.nodeid in self.checks:
             result, note = sent

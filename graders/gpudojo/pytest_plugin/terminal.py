@@ -100,6 +100,7 @@ class Feedback(TerminalRepr):
         blocks: Sequence[str] = (),
         first: str | None = None,
     ) -> None:
+        """Make headline and parts; `hints` is how many of them are shown."""
         place = ""
         if result.line is not None:
             place = describe_line(path, result.line)
@@ -131,7 +132,10 @@ class Feedback(TerminalRepr):
         return "\n".join(lines)
 
     def toterminal(self, tw: Any) -> None:
-        """Write the text to pytest's terminal writer."""
+        """Write the text to pytest's terminal writer, in lines that fit.
+
+        Labels are bold and in the colour of their part.
+        """
         width = min(WIDTH, tw.fullwidth)
         for line in textwrap.wrap(self.headline, width):
             tw.line(line, bold=True)
@@ -277,7 +281,10 @@ def _widths_for(rows: Iterable[ExercisePoints], columns: int) -> _Widths:
 
 
 def _write_points(reporter: pytest.TerminalReporter, rows: _Rows) -> None:
-    """Write a row for each exercise, below its file's name if one is in several files."""
+    """Write a row for each exercise, and the total.
+
+    Where an exercise is in several files, the rows stand below the names of their files.
+    """
     widths = _widths_for(rows.values(), reporter._tw.fullwidth)
     exercises = {key.exercise for key in rows}
     several_files = len(exercises) < len(rows)
@@ -298,7 +305,7 @@ def _write_points(reporter: pytest.TerminalReporter, rows: _Rows) -> None:
 
 
 def _write_row(reporter: pytest.TerminalReporter, row: ExercisePoints, widths: _Widths) -> None:
-    """Write name, bar, points and state of one exercise."""
+    """Write name, bar, points and state of one exercise, in columns of these widths."""
     name = row.exercise
     if len(name) > widths.name:
         name = name[: widths.name - 1] + "…"

@@ -49,7 +49,10 @@ def notebooks_of_day(root: Path, day: str, package: str | None = None) -> dict[s
 
 
 def write_notebooks(folder: Path, notebooks: dict[str, bytes]) -> list[Path]:
-    """Write the notebooks below a folder, and return those that changed."""
+    """Write the notebooks below a folder, and return the paths of those that changed.
+
+    `notebooks` are the files by path. One that is there already with the same bytes stays.
+    """
     changed = {}
     for name, data in notebooks.items():
         path = folder / name
@@ -62,7 +65,10 @@ def write_notebooks(folder: Path, notebooks: dict[str, bytes]) -> list[Path]:
 def _cells_of_exercise(
     day: str, stem: str, sections: list[Section], package: str | None
 ) -> Iterator[Cell]:
-    """Yield the cells of an exercise's own notebook."""
+    """Yield the cells of an exercise's own notebook.
+
+    The first of the sections is its title. `package` is what pip installs.
+    """
     prefix = _prefix_of(stem)
     title, *others = sections
     text = title_text(title.text, stem)
@@ -74,7 +80,10 @@ def _cells_of_exercise(
 def _cells_of_day(
     day: str, sections_by_stem: dict[str, list[Section]], package: str | None
 ) -> Iterator[Cell]:
-    """Yield the cells of the notebook with all exercises, after a table of them."""
+    """Yield the cells of the notebook with all exercises, after a table of them.
+
+    `package` is what pip installs. The last cell checks everything.
+    """
     docstrings = {}
     for stem, sections in sections_by_stem.items():
         docstrings[stem] = sections[0].text
@@ -110,7 +119,10 @@ def _table_of_exercises(day: str, docstrings: dict[str, str]) -> str:
 
 
 def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iterator[Cell]:
-    """Yield the lesson of an exercise if it has one, its tasks and the code around them."""
+    """Yield the lesson of an exercise if it has one, its tasks and the code around them.
+
+    `sections` are those below the title.
+    """
     prefix = _prefix_of(stem)
     lesson = lesson_path(day, stem)
     if lesson:

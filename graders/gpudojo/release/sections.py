@@ -92,7 +92,10 @@ class _SectionSplitter:
         self._begin = line
 
     def add_statement(self, statement: ast.stmt) -> None:
-        """Add the next statement: as a task, as a demo, or to what is given between them."""
+        """Add the next statement: as a task, as a demo, or to what is given between them.
+
+        Lines above a task or a demo are in its own section.
+        """
         first = _first_line(statement)
         end = statement.end_lineno or 0
         above = self._lines[self._begin : first - 1]
@@ -251,7 +254,10 @@ def _how_to_begin(exercise: Exercise | None) -> str:
 
 
 def task_text(task: Task) -> str:
-    """Return the cell above a task: the contract, then how long it may get and what to read."""
+    """Return the cell above a task, in Markdown.
+
+    It has the contract, then how long a solution may get and what to read.
+    """
     blocks = [f"### `{task.signature or task.name}`"]
     *contract, last = task.text.split("\n\n")
     reading = SIZE_AND_READING.match(_on_one_line(last))

@@ -28,7 +28,8 @@ class NumberedLine(NamedTuple):
 def stub_of(source: str, path: str = "reference") -> str:
     """Return the student's version of a reference file.
 
-    Raises BadMarkers where solutions do not begin and end as they should.
+    A solution becomes `raise NotImplementedError`, or the lines that it names instead. Raises
+    BadMarkers where solutions do not begin and end as they should; `path` is for its text.
     """
     lines: list[str] = []
     begun_at = 0  # the line of the solution's marker; 0 outside of solutions

@@ -77,7 +77,11 @@ def write_release(
 def repository_files(
     root: Path, day: str, exercises: dict[str, bytes], evidence: bytes, seals: Iterable[Seal] = ()
 ) -> dict[str, bytes]:
-    """Return every file by its path, relative to the student's repository."""
+    """Return every file by its path, relative to the student's repository.
+
+    `exercises` are the stubs by path. Raises CannotRelease where two files have the same path, or
+    the wheel cannot be built.
+    """
     wheel_name, wheel_data = build_wheel(day, evidence)
     files = {
         f"vendor/{wheel_name}": wheel_data,
@@ -113,7 +117,10 @@ def stubs_for_students(reference: Path, day: str) -> dict[str, bytes]:
 
 
 def _require_open_stub(exercise: Exercise, path: Path, stubs: Mapping[str, str]) -> None:
-    """Raise CannotRelease where a function of an exercise is not left to students."""
+    """Raise CannotRelease where a function of an exercise is not left to students.
+
+    `path` is that of the reference, `stubs` are the texts of all stubs by file name.
+    """
     from gpudojo.grading.bindings import find_bindings
     from gpudojo.grading.sources import parse_source
 
@@ -214,7 +221,7 @@ def _lesson_page(day: str, exercise: Exercise) -> str:
 
 
 def readme_text(day: str) -> str:
-    """Return the README of a student's repository."""
+    """Return the README of a student's repository, with a table of the exercises."""
     exercises = exercises_of(day)
     lessons = lessons_of_day(day)
     rows = []

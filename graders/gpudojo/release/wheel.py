@@ -62,7 +62,10 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
-    """Return the files the wheel is built from, by path; raises CannotRelease."""
+    """Return the files the wheel is built from, by path.
+
+    Raises CannotRelease where this is no clone of gpudojo, or the day needs what is not shipped.
+    """
     for name in ("pyproject.toml", "LICENSE"):
         if not (PROJECT / name).is_file():
             raise CannotRelease(
@@ -86,7 +89,10 @@ def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
 
 
 def _project_file(day: Day) -> str:
-    """Return gpudojo's pyproject.toml without its readme; with a day from outside, if it is one."""
+    """Return the pyproject.toml of the wheel: gpudojo's, without its readme.
+
+    A day from outside is added to its packages and entry points.
+    """
     path = PROJECT / "pyproject.toml"
     text = path.read_text(encoding="utf-8")
     project = README_LINE.sub("", text)
@@ -148,7 +154,10 @@ def _files_of_outside_day(day: Day) -> dict[str, bytes]:
 
 
 def _require_own_imports(day: Day, files: Mapping[str, bytes]) -> None:
-    """Raise CannotRelease where a file imports a module of its distribution that is not shipped."""
+    """Raise CannotRelease where a file imports a module of its distribution that is not shipped.
+
+    `files` are those that are shipped of the day, by path.
+    """
     shipped = _modules_among(files)
     own_top = day.package.partition(".")[0]
     for name, data in files.items():
@@ -185,7 +194,10 @@ class ImportedModule(NamedTuple):
 
 
 def _imports_of(name: str, data: bytes) -> Iterator[ImportedModule]:
-    """Yield the modules that a file imports, also relative to itself."""
+    """Yield the modules that a file imports, also relative to itself.
+
+    `name` is its path in the wheel's sources, `data` its text.
+    """
     own_path = PurePosixPath(name.removeprefix("graders/"))
     tree = ast.parse(data, name)
     for node in ast.walk(tree):

@@ -91,7 +91,10 @@ class Dot(NamedTuple):
 
 
 def draw_scatter(dots: Sequence[Dot]) -> Markup:
-    """Draw one dot per submission: how long it took, and how much memory."""
+    """Draw one dot per submission: how long it took, and how much memory.
+
+    The axes have round numbers; that of memory need not begin with 0.
+    """
     longest = _largest_or_1([dot.seconds for dot in dots])
     sizes = [dot.bytes for dot in dots]
     smallest = min(sizes, default=0)
@@ -253,7 +256,10 @@ class PeakLabel(NamedTuple):
 
 
 def draw_curves(title: str, curves: Sequence[Curve]) -> Markup:
-    """Draw several curves in one chart: areas, and the reference as a line."""
+    """Draw several curves in one chart: areas, and the reference as a line.
+
+    The peaks have labels at the axis. There is at least one curve.
+    """
     descriptions = []
     peaks = set()
     for curve in curves:

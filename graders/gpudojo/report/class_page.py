@@ -165,7 +165,10 @@ class Tally:
         )
 
     def _count_checks(self, exercise: ExerciseRow, row: SubmissionRow) -> None:
-        """Count the checks of an exercise that the last line failed, or did not hand in."""
+        """Count the checks of an exercise that the last line failed, or did not hand in.
+
+        Counts the misconceptions behind failures, too.
+        """
         absent = absent_functions(exercise)
         place = len(self.lines) - 1
         for check in exercise.checks:

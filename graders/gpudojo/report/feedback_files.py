@@ -110,7 +110,9 @@ class _FeedbackWriter:
         """Begin without any page. Raises CannotReport where PDFs need a browser that is missing."""
         self.folder = options.out
         self.header = header
-        self.browser = find_browser() if options.pdf else None
+        self.browser = None  # which prints PDFs
+        if options.pdf:
+            self.browser = find_browser()
         self.names = _page_names(rows)
         self.records = RecordStore(options.results, header.reference)
         self.written: list[Path] = []
@@ -126,7 +128,8 @@ class _FeedbackWriter:
             return ""
         name = self.names[row.submission]
         person = Person(without_surrogates(name_on_pages(row)), f"{name}.html")
-        text = student_page(row, person, self.header, self.records.of_submission(row))
+        records = self.records.of_submission(row)
+        text = student_page(row, person, self.header, records)
         target = self.folder / "students" / without_surrogates(name)
         if self.browser is None:
             path = save_text(Path(f"{target}.html"), text)
@@ -155,7 +158,7 @@ def _say_who_has_no_page(names: list[str], say: Say) -> None:
 
 
 def _table_cells(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
-    """Return a line of the table, as its headings say."""
+    """Return a line of the table, as its headings say; `file` is the path of the page."""
     name = row.student
     email = ""
     identifier = row.identifier

@@ -183,7 +183,10 @@ class SubmissionRecords:
         return []
 
     def _measured_cases(self, exercise: str, function: str) -> Iterator[MeasuredCase]:
-        """Yield every fact that the student's record has of a function."""
+        """Yield every fact that the student's record has of a function.
+
+        Each comes with the reference's fact of the same name.
+        """
         reference_facts: dict[str, Any] = {}
         for facts in _facts_of(self.reference, exercise, function):
             for name, fact in facts.items():
@@ -223,14 +226,20 @@ class SubmissionRecords:
         return shown
 
     def _lines_of_source(self, check: CheckRow) -> Mapping[int, str]:
-        """Return the lines of the file or cell that a check names; none if it was not kept."""
+        """Return the lines of the file or cell that a check names, by number.
+
+        There are none if it was not kept.
+        """
         for text in self.texts.get(check.file or "", ()):
             if text.cell == check.cell:
                 return dict(enumerate(text.lines, 1))
         return {}
 
     def _lines_of_timeline(self, check: CheckRow) -> Mapping[int, str]:
-        """Return the lines that a timeline knows, where the source was not kept."""
+        """Return the lines that a timeline knows, by number, where the source was not kept.
+
+        They are counted as the check counts: in a file, or in a cell of a notebook.
+        """
         exercise = check.id.partition("::")[0]
         timeline = _timeline_of(self.record, exercise, check.function)
         if timeline is None or self.record is None:

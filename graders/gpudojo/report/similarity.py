@@ -99,7 +99,10 @@ class ComparedWork:
             pass  # what is not Python is not compared
 
     def _add_text(self, where: str, text: str) -> None:
-        """Add the blocks and statements of a file or cell. Raises Unparsable."""
+        """Add the blocks and statements of a file or cell. Raises Unparsable.
+
+        Imports and demos are left out. `where` is what the page calls the file or cell.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes and comparisons in student code
             tree = parse_source(text, NO_PATH, 1)
@@ -267,7 +270,10 @@ def _rank_of_pair(pair: SimilarPair) -> tuple[float, ...]:
 
 
 def _total_weight(counts: Mapping[bytes, int], weights: Mapping[bytes, float]) -> float:
-    """Return what all statements of a work count; those without a weight count nothing."""
+    """Return what all statements of a work count; those without a weight count nothing.
+
+    `counts` tells how many times each is in the work.
+    """
     total = 0.0
     for shape, count in counts.items():
         total += weights.get(shape, 0.0) * count

@@ -102,7 +102,7 @@ class CallTotals:
 
 
 def totals_of(timeline: Timeline) -> CallTotals:
-    """Return the numbers of a timeline, ready to show."""
+    """Return the numbers of a timeline, ready to show: counts, and sizes as texts."""
     counts = timeline.counts
     return CallTotals(
         waits=timeline.wait_count,
@@ -306,7 +306,10 @@ class _CallDrawing:
         return Mark(f"pass {event.kind}", title, SHAPES_OF_PASSES[event.kind], transform)
 
     def _ticks_of_operations(self, group: Sequence[PlacedEvent]) -> Mark:
-        """Return operations as short lines; those with gradients are longer."""
+        """Return operations that look alike as one mark of short lines.
+
+        Those with gradients are longer.
+        """
         event = group[0].event
         top = DEVICE.middle
         if event.grad:
@@ -324,7 +327,7 @@ class _CallDrawing:
         return Mark(kind, title, ticks, stroke_width=f"{width:.1f}")
 
     def _pillar_outline(self, x: float) -> str:
-        """Return the path of a wait, which goes through both lanes; `x` is its middle."""
+        """Return the path of a wait: a pillar through both lanes. `x` is its middle."""
         width = _clamp_value(self.slot * 0.6, 2, 4)
         left = x - width / 2
         top = HOST.top - 6

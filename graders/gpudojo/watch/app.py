@@ -271,7 +271,10 @@ class WatchApp(App[None]):
         self.query_one("#status", Static).update(status)
 
     def _top_line(self) -> Text:
-        """The title of the day, cut where there is no room, and the points."""
+        """The first line of the screen: the title of the day, and the points.
+
+        The title is cut where there is no room.
+        """
         title = Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis")
         width_of_bar = 10
         if self.is_wide:
@@ -293,7 +296,10 @@ class WatchApp(App[None]):
         return view.fix_panel(self.course, self.hints, dark=self.dark)
 
     def _status_line(self) -> Text:
-        """What the session does now, or how long the last verdict took."""
+        """The last line but one of the screen.
+
+        It says what the session does now, why it cannot, or how long the last verdict took.
+        """
         session = self.session
         if session.trouble:
             last_line = session.trouble.splitlines()[-1]

@@ -205,6 +205,7 @@ class Course:
     """
 
     def __init__(self, start: Path) -> None:
+        """Read the files of the day, and what was kept of the last time."""
         self.day, self.folder = _find_day(start)
         self.works: list[ExerciseWork] = []
         for exercise in exercises_of(self.day):
@@ -241,10 +242,13 @@ class Course:
     @property
     def score(self) -> tuple[float, float]:
         """The points of the day, and how many there are."""
-        rows = [work.count_points() for work in self.works]
-        points = sum_points(row.points for row in rows)
-        most = sum_points(row.max_points for row in rows)
-        return points, most
+        points = []
+        most = []
+        for work in self.works:
+            row = work.count_points()
+            points.append(row.points)
+            most.append(row.max_points)
+        return sum_points(points), sum_points(most)
 
     def work_after(self, work: ExerciseWork) -> ExerciseWork | None:
         """The next exercise that is not done. Returns None if there is no other.
@@ -279,9 +283,10 @@ class Course:
                 works[work.stem] = RememberedWork(digest, work.results)
         kept = KeptProgress(self.current.stem, self.dark, _versions_of_graders(), works)
         path = self.folder / PROGRESS_FILE
+        gitignore = path.with_name(".gitignore")
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+            gitignore.write_text("*\n", encoding="utf-8")
             new_file = path.with_suffix(f".{os.getpid()}")
             new_file.write_bytes(msgspec.json.encode(kept))
             new_file.replace(path)
@@ -294,7 +299,8 @@ class Course:
         kept = KeptProgress()
         # A damaged file is no reason not to begin.
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            data = (self.folder / PROGRESS_FILE).read_bytes()
+            path = self.folder / PROGRESS_FILE
+            data = path.read_bytes()
             kept = msgspec.json.decode(data, type=KeptProgress)
         self.dark = kept.dark
         for work in self.works:

@@ -227,7 +227,7 @@ class Session:
         return gradable
 
     def _begin_grading(self) -> None:
-        """Give all that can be graded to a process, if none runs."""
+        """Give all that can be graded to a process, if none runs: to the spare, or a new one."""
         gradable = self._gradable_functions()
         if self.running is not None or not gradable:
             return
@@ -270,7 +270,10 @@ class Session:
             self._spare = self._start_process()
 
     def _handle_frame(self, process: Standby, frame: Frame) -> None:
-        """Note what a process says, and show it. One that was interrupted is not heard."""
+        """Note what a process says, and show it. One that was interrupted is not heard.
+
+        One that has ended is replaced, and the rest is graded.
+        """
         if process is self._spare:
             self._handle_frame_of_spare(frame)
         if process is not self.running:
@@ -299,7 +302,11 @@ class Session:
             self._show("changed", self.course.current)
 
     def _handle_end_of_running(self, process: Standby, frame: Ended, hung: bool) -> None:
-        """Judge the function during which the process ended, if one did, and go on."""
+        """Judge the function during which the process ended, if one did, and go on.
+
+        Starts a spare if there is none. Where the process ended before it was ready, `trouble`
+        says why, and nothing more is graded.
+        """
         self.running = None
         gradable = self._gradable_functions()
         if gradable and not process.ready:  # not by student code: none has run
@@ -361,7 +368,10 @@ def _reason_of_end(frame: Ended) -> str:
 
 
 def _results_of_end(work: ExerciseWork, name: str, code: int, hung: bool) -> list[CheckResult]:
-    """The results of a function during which the process ended: its first check failed."""
+    """The results of a function during which the process ended: its first check failed.
+
+    The others are blocked by it. `code` is the exit code; `hung` that it was ended by us.
+    """
     function = work.exercise.function_named(name)
     happened = f"`{name}` ended the process that ran it (exit code {code})"
     expected = "a function that returns"

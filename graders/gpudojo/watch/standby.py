@@ -297,7 +297,10 @@ def _exercise_device(kind: str) -> None:
 def _prepare_reference(
     exercise: Exercise, path: Path, kind: str, seed: int
 ) -> dict[str, Reference]:
-    """The prepared reference of an exercise, by its stem. Empty if it cannot be run."""
+    """The prepared reference of an exercise, by its stem. Empty if it cannot be run.
+
+    `path` is that of the student's file, by which the reference is found.
+    """
     from gpudojo.grading.references import reference_for
     from gpudojo.model.errors import DojoError
 

@@ -67,6 +67,11 @@ def wanted_style(style: str) -> str:
     return " ".join(words)
 
 
+def _styled_text(text: str, style: str) -> Text:
+    """A text in a style, without its colour if the user wants none."""
+    return Text(text, wanted_style(style))
+
+
 def _code_theme(dark: bool) -> str:
     """The name of rich's colours for code on a dark or a light background."""
     if dark:
@@ -136,7 +141,10 @@ def fix_panel(
 
 
 def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
-    """What was finished just now, the title of the current exercise, and what is to fix in it."""
+    """What was finished just now, the title of the current exercise, and what is to fix in it.
+
+    `hints` is how many are shown, `more` says how to see one more, `dark` is the background.
+    """
     work = course.current
     finished = course.finished
     if finished is not None and finished is not work:
@@ -154,7 +162,7 @@ def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[
     else:
         pending_functions = course.pending.get(work.stem, ())
         if work.first.function in pending_functions:
-            yield Text(NEWER_IS_GRADED, wanted_style("yellow"))
+            yield _styled_text(NEWER_IS_GRADED, "yellow")
         yield from _feedback_parts(work, work.first, hints, more, dark)
 
 
@@ -162,7 +170,7 @@ def _finished_line(work: ExerciseWork) -> Text:
     """A line that says that an exercise is done, with its points."""
     points = _points_of_most(work.count_points(), " of ")
     text = f"✓ {work.stem} is done: {points} points. Next:\n"
-    return Text(text, wanted_style("bold green"))
+    return _styled_text(text, "bold green")
 
 
 def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableType]:
@@ -170,7 +178,7 @@ def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableTyp
     folder = work.path.parent
     name = work.path.name
     text = f"{name} is not in {folder}. Its points count as not reached."
-    yield Text(text, wanted_style("red"))
+    yield _styled_text(text, "red")
     files_of_day = {each.path for each in course.works}
     other_names = {path.name for path in folder.glob("*.py") if path not in files_of_day}
     suggestion = suggest_name(name, other_names, "").strip("; ")
@@ -179,8 +187,8 @@ def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableTyp
 
 
 def _broken_parts(work: ExerciseWork, error: Raised, dark: bool) -> Iterator[RenderableType]:
-    """Why Python cannot read the file, and at which line."""
-    yield Text(f"{error.type}: {error.message}", wanted_style("bold red"))
+    """Why Python cannot read the file, and the line at which it stopped."""
+    yield _styled_text(f"{error.type}: {error.message}", "bold red")
     if error.line is not None:
         yield code_excerpt(work.text or "", error.line, dark)
     yield Text("Nothing is graded until Python can read the file.")
@@ -196,7 +204,7 @@ def _line_without_mistakes(course: Course, work: ExerciseWork) -> Text:
     following = ""
     if course.work_after(work):
         following = "Press n for the next exercise."
-    return Text(f"All checks pass. {following}", wanted_style("green"))
+    return _styled_text(f"All checks pass. {following}", "green")
 
 
 def _points_by_function(work: ExerciseWork) -> str:
@@ -292,7 +300,7 @@ def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
         marker = Text(" ")
         style_of_number = "dim"
         if number == line:
-            marker = Text("❱", wanted_style("bold red"))
+            marker = _styled_text("❱", "bold red")
             style_of_number = "bold"
         dedented = Text()
         if len(code_of_line) > indent:
@@ -366,7 +374,7 @@ def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
             place = f" at line {work.stopped.line}"
         text = f"\nThe file stopped{place}: {work.stopped.short}."
         text += " What it defines before was graded."
-        yield Text(text, wanted_style("yellow"))
+        yield _styled_text(text, "yellow")
     yield from _printed_parts(work, printing_function)
 
 
