@@ -51,6 +51,7 @@ def main(control_number: int, gpu: bool) -> None:
         # Here, since they import torch, which must come after the namespaces.
         from virtual_cuda.hooks import keep_patches
 
+        from gpudojo.grading.student_code import run_students_code_by
         from gpudojo.grading.thread_tracing import trace_threads
         from gpudojo.sandbox import child
         from gpudojo.sandbox.shared_drawings import SharedDrawings
@@ -64,6 +65,7 @@ def main(control_number: int, gpu: bool) -> None:
             warm_up(gpu)
             undo_patches()
         watch = Watch(undo_patches)
+        run_students_code_by(watch)
         forget_greenlets()
         trace_threads()
         isolation.finish()

@@ -8,7 +8,6 @@ from typing import Any
 from virtual_cuda import open_device
 from virtual_cuda.hooks import patches_in_force
 
-from gpudojo.grading.student_code import run_students_code_by
 from gpudojo.model.catalogue import registered_days
 from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding
 from gpudojo.sandbox.tampering.leftovers import Leftovers
@@ -27,11 +26,10 @@ class Watch:
     """Watches student code in this process and in all that are forked from it."""
 
     def __init__(self, undo_patches: Callable[[], None]) -> None:
-        """Remember everything as it is now, and run code of submissions from now on.
+        """Remember everything as it is now, before student code runs.
 
         `undo_patches` gives torch its own names back that an open device has patched.
         """
-        run_students_code_by(self)
         days = [each.package.partition(".")[0] for each in registered_days().values()]
         packages = tuple({*OWN_PACKAGES, *days})
         self._undo_patches = undo_patches
