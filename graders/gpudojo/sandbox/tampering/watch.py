@@ -70,13 +70,14 @@ class Watch:
         Reports names in its code that lead to the grader.
         """
         self._reports.report_names(function.__code__)
+        before = self._torchs.take_snapshot()  # a device may be open
         try:
             self.call(function, (), {})
         finally:
-            replaced = self._torchs.find_replaced(FindingKind.REPORTED, self._torchs_without_device)
+            replaced = self._torchs.find_replaced(FindingKind.REPORTED, before)
             self._replaced_by_file += replaced
             if replaced:
-                self._torchs.put_back(self._torchs_without_device)
+                self._torchs.put_back(before)
             self._reports.put_back_functions()
 
     def take_replaced(self) -> list[WatchFinding]:
