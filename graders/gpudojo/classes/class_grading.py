@@ -360,7 +360,9 @@ class ClassGrading:
         if readable:
             self._settings.choose_seeds(entry, submission.digest)
         settings = self._settings_for(entry)
-        record_key = settings.record_key(submission.digest) if readable else ""
+        record_key = ""
+        if readable:
+            record_key = settings.record_key(submission.digest)
         notes = list(submission.notes)
         if entry.late:
             notes.insert(0, f"Submitted late (says {entry.naming.title()}).")
@@ -380,7 +382,9 @@ class ClassGrading:
             late=entry.late,
             public_scenarios=settings.public_scenarios,
         )
-        return submission if readable else None
+        if readable:
+            return submission
+        return None
 
     def _keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
         """Keep sources for pages and comparisons.

@@ -39,7 +39,9 @@ def find_course(options: GradingOptions, state: ClassState) -> CourseRules:
 def path_of_last_course(out: Path, state: ClassState) -> Path | None:
     """The course file of the last run, if there was one and it is still there."""
     path = Path(os.path.normpath(out / state.course))
-    return path if state.course and path.is_file() else None
+    if state.course and path.is_file():
+        return path
+    return None
 
 
 def load_last_course(out: Path, state: ClassState) -> CourseRules:
@@ -69,7 +71,9 @@ def open_gradebook(
     path = roster or rules.roster
     if path is None and state.roster:
         path = out / state.roster
-    people = read_roster(path, rules.zone) if path is not None else None
+    people = None
+    if path is not None:
+        people = read_roster(path, rules.zone)
     attempt = attempt or rules.attempt or state.attempt or "latest"
     return Gradebook(out, state, rules, people, attempt)
 

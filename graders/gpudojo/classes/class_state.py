@@ -63,14 +63,18 @@ class Student(msgspec.Struct, omit_defaults=True):
         """What Gradescope's own list says, in the form of a row of a roster; else None."""
         if self.naming != Naming.GRADESCOPE or not self.people:
             return None
-        id_ = self.people[0].sid if len(self.people) == 1 else ""
+        id_ = ""
+        if len(self.people) == 1:
+            id_ = self.people[0].sid
         emails = [person.email for person in self.people if person.email]
         return RosterRow(id_, self.student, ", ".join(emails))
 
     @property
     def listed_name(self) -> str:
         """The name on Gradescope's own list. Empty where there is none."""
-        return self.listed.name if self.listed else ""
+        if self.listed:
+            return self.listed.name
+        return ""
 
 
 class ClassState(msgspec.Struct, omit_defaults=True):

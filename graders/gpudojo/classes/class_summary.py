@@ -110,7 +110,9 @@ class _SummaryPrinter:
             tenths[tenth] += 1
         for tenth, count in enumerate(tenths):
             first = tenth * 10
-            last = 100 if tenth == 9 else first + 9
+            last = 100
+            if tenth != 9:
+                last = first + 9
             name = f"{first:>3}–{last}"
             bar = "█" * round(BAR_WIDTH * count / max(tenths))
             line = f"{name:>8}  {bar}"

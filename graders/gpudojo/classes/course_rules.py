@@ -149,13 +149,20 @@ def weigh_exercise(exercise: ExerciseRow, worth: Worth, points_of_checks: float)
     `points_of_checks` is what all checks of the exercise are worth, graded or not.
     """
     if worth.points is None or not points_of_checks:
-        return replace(exercise, extra=True) if worth.extra else exercise
+        if worth.extra:
+            return replace(exercise, extra=True)
+        return exercise
     factor = worth.points / points_of_checks
     max_points = round_points([check.max_points * factor for check in exercise.checks])
     checks = []
     for check, most in zip(exercise.checks, max_points, strict=True):
-        points = most if check.points == check.max_points else 0.0
+        points = 0.0
+        if check.points == check.max_points:
+            points = most
         checks.append(replace(check, max_points=most, points=points))
-    max_score = sum_points(max_points) if checks else sum_points([exercise.max_score * factor])
+    if checks:
+        max_score = sum_points(max_points)
+    else:
+        max_score = sum_points([exercise.max_score * factor])
     score = sum_points(check.points for check in checks)
     return replace(exercise, checks=checks, score=score, max_score=max_score, extra=worth.extra)

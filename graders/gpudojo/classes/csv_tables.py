@@ -66,7 +66,9 @@ def _read_text(path: Path) -> str:
     if data[:4] in _WORKBOOKS:
         reason = "this is a workbook, not CSV; save the table as CSV in UTF-8"
         raise BadFile(str(path), None, reason)
-    encoding = "utf-16" if data[:2] in _UTF_16 else "utf-8-sig"
+    encoding = "utf-8-sig"
+    if data[:2] in _UTF_16:
+        encoding = "utf-16"
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:

@@ -76,7 +76,9 @@ class Display:
         """Print which layers of isolation hold. From now on a speed can be told."""
         self.doing = "grading"
         self._start_of_grading = time.monotonic()
-        style = "yellow" if missing_layers(layers) else ""
+        style = ""
+        if missing_layers(layers):
+            style = "yellow"
         print_text(self.console, describe_layers(layers), style)
 
     def report_running(self, tasks: Sequence[GradingTask]) -> None:

@@ -220,7 +220,10 @@ class GradingOptions:
         limits = f"{self.seconds:g} {self.memory}"
         if self.bench == "cuda":
             limits += f" {self.gpu_memory}"
-        seeds = recorded.name if recorded else name_of_secret(secret)
+        if recorded:
+            seeds = recorded.name
+        else:
+            seeds = name_of_secret(secret)
         code = fingerprint_of_observing(self.day, torch_version())
         functions = " ".join(sorted(self.only))
         return (self.day, self.bench, seeds, code, limits, functions)

@@ -111,7 +111,9 @@ def judge_record(
                 results = _judge_function(exercise, function, record, reference)
             worth = list(itertools.islice(points, len(function.checks)))
             # Hints are about code that was judged.
-            hints = 1 if untruth is None else 0
+            hints = 0
+            if untruth is None:
+                hints = 1
             place = places.get(function.name)
             checks += _check_rows(results, function, worth, place, record, hints)
             needs_human += _reviews_of_results(results)
@@ -305,7 +307,9 @@ def _graded_file(record: Record, exercise: Exercise, function: Function) -> str:
 def _lines_of_source(record: Record, exercise: Exercise, function: Function) -> Mapping[str, int]:
     """The lines of names and patterns in the file that was graded. Raises BadEvidence."""
     file = _graded_file(record, exercise, function)
-    return record.files[file].lines if file in record.files else {}
+    if file in record.files:
+        return record.files[file].lines
+    return {}
 
 
 def _fail_all_checks(
@@ -415,7 +419,9 @@ def _reason_of_status(record: Record) -> str:
 def _sentence_of(incident: Incident) -> str:
     """What happened, in which file or function, and how."""
     step = incident.step
-    where = step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
+    where = f"`{step.rpartition('::')[2]}`"
+    if step.startswith("file "):
+        where = step
     return f"{incident.what} in {where}: {incident.detail}"
 
 
@@ -426,7 +432,9 @@ def _errors_of_files(record: Record) -> list[str]:
         if loaded.broken:
             notes.append(f"{name}: {loaded.broken.type}: {loaded.broken.message}")
         for found in loaded.replaced:
-            where = f"line {found.line}" if found.line else "it"
+            where = "it"
+            if found.line:
+                where = f"line {found.line}"
             notes.append(f"{name}: {where} {found.what}; it was put back. {PUT_UNDER_MAIN}")
     return notes[:MOST_NOTES]
 
@@ -447,7 +455,9 @@ def _reviews_of_incidents(record: Record) -> list[str]:
 
 def _order_of_review(incident: Incident) -> int:
     """The place of an incident in the list of what is to be reviewed."""
-    return FINDINGS.index(incident.what) if incident.what in FINDINGS else len(FINDINGS)
+    if incident.what in FINDINGS:
+        return FINDINGS.index(incident.what)
+    return len(FINDINGS)
 
 
 def _reviews_of_files(record: Record) -> list[str]:

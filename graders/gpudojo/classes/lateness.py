@@ -36,7 +36,9 @@ class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What being late costs, in words. Empty where it costs nothing."""
         if not self.costs_points:
             return ""
-        base = "the maximum" if self.of == "maximum" else "what was earned"
+        base = "what was earned"
+        if self.of == "maximum":
+            base = "the maximum"
         text = f"{self.penalty:g} % of {base} off for each day late"
         if self.cap < 100:
             text += f", at most {self.cap:g} %"
@@ -51,7 +53,10 @@ class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         days = math.ceil((late_seconds or 1) / SECONDS_OF_A_DAY)
         share = min(self.penalty * days, self.cap) / 100
-        base = max_points if self.of == "maximum" else points
+        if self.of == "maximum":
+            base = max_points
+        else:
+            base = points
         return min(points, share * base)
 
 
@@ -101,7 +106,10 @@ def with_published_points(
     penalized = timing is not None and timing.late and rule.costs_points
     if scale is None and not penalized:
         return replace(row, timing=timing)
-    max_points = row.max_score if scale is None else scale
+    if scale is None:
+        max_points = row.max_score
+    else:
+        max_points = scale
     points = 0.0
     if row.max_score:
         points = row.score * (max_points / row.max_score)

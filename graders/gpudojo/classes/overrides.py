@@ -57,7 +57,9 @@ class LogEntry(NamedTuple):
 
     def as_cells(self) -> list[str]:
         """The line as texts that are safe in a spreadsheet, in the order of COLUMNS."""
-        points = format_points(self.points) if self.action == SET else ""
+        points = ""
+        if self.action == SET:
+            points = format_points(self.points)
         texts = (
             self.at,
             self.by,
@@ -170,7 +172,9 @@ def _read_log(path: Path) -> list[LogEntry]:
 def _without_quote(cell: str) -> str:
     """A cell without the quote that keeps a spreadsheet from taking it for a formula."""
     is_quoted = cell.startswith("'") and spreadsheet_safe(cell[1:]) == cell
-    return cell[1:] if is_quoted else cell
+    if is_quoted:
+        return cell[1:]
+    return cell
 
 
 def _entries_in_force(log: Iterable[LogEntry]) -> dict[KeyAndItem, LogEntry]:
@@ -257,7 +261,9 @@ class _OverrideApplier:
         score = exercise.score
         if checks:
             score = sum_points(check.points for check in checks)
-        graded = None if exercise.by_hand else score
+        graded = None
+        if not exercise.by_hand:
+            graded = score
         override = self._find_override(exercise.exercise, graded, exercise.max_score)
         if override is not None:
             score = override.points

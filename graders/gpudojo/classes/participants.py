@@ -32,7 +32,9 @@ class Participant:
     @property
     def _name_on_roster(self) -> str:
         """The name on the roster. Empty where it has none, or the participant is not on it."""
-        return self.roster.name if self.roster else ""
+        if self.roster:
+            return self.roster.name
+        return ""
 
     @property
     def display_name(self) -> str:

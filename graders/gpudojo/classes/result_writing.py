@@ -93,7 +93,9 @@ def _make_header(book: Gradebook, unmatched: list[str]) -> ClassResults:
     times: list[str] = []
     for student in state.students.values():
         times += [submission.at for submission in student.sent]
-    deadline = course.deadline.isoformat() if course.deadline else ""
+    deadline = ""
+    if course.deadline:
+        deadline = course.deadline.isoformat()
     sections = set()
     if book.roster is not None:
         sections = {row.section for row in book.roster.rows if row.section}

@@ -159,7 +159,9 @@ class _RosterReader:
         other_line = self._line_of_id.setdefault(name_key(id_), line.number)
         if other_line == line.number:
             return
-        relation = "the id of" if self._cell_in(line, "id") else "in"
+        relation = "in"
+        if self._cell_in(line, "id"):
+            relation = "the id of"
         reason = f"{id_!r} is {relation} line {other_line}, too"
         if id_ == name:
             reason += "; give both an id"

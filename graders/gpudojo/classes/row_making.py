@@ -80,7 +80,10 @@ class RowMaker:
         absent. `verdict` is the grader's on the submission, if the caller has it.
         """
         if verdict is None:
-            verdict = self.verdict_on(submission) if submission else _absent_verdict(participant)
+            if submission:
+                verdict = self.verdict_on(submission)
+            else:
+                verdict = _absent_verdict(participant)
         # Points: by the course, and then by people.
         exercises = self._weigh_exercises(verdict) + self._items_by_hand()
         overrides = self.overrides.entries_for(participant.keys, everyone=submission is not None)
@@ -150,7 +153,10 @@ class RowMaker:
     ) -> Timing | None:
         """When the submission was handed in, and whether that was late."""
         # All names of everybody take more memory than the rest of a class.
-        names = participant.all_names if self.course.extensions else frozenset[str]()
+        if self.course.extensions:
+            names = participant.all_names
+        else:
+            names = frozenset[str]()
         if submission is None:
             return self.course.timing_of("", "", False, names)
         submitted = participant.time_of(submission)
@@ -302,7 +308,9 @@ def _fields_of_participant(participant: Participant) -> dict[str, object]:
     """The fields of a row that say whose it is."""
     student = participant.student
     roster = participant.roster
-    name_on_roster = roster.name if roster else ""
+    name_on_roster = ""
+    if roster:
+        name_on_roster = roster.name
     if student is not None:
         return {
             "student": name_on_roster or student.student,
@@ -319,10 +327,14 @@ def _fields_of_participant(participant: Participant) -> dict[str, object]:
 def _source_of_time(participant: Participant, submission: StoredSubmission) -> str:
     """Who says when a submission was handed in: a platform, the commit, or the roster."""
     student = participant.sender or participant.student
-    naming = student.naming if student else ""
+    naming = ""
+    if student:
+        naming = student.naming
     if naming not in ("plain", "classroom", ""):
         return naming
-    return "commit" if submission.submitted else "roster"
+    if submission.submitted:
+        return "commit"
+    return "roster"
 
 
 def _doubts_about_lateness(
@@ -342,8 +354,12 @@ def _explain_missing_functions(
     reasons: Sequence[str], submission: StoredSubmission | None
 ) -> list[str]:
     """Reasons to review; where no function was found, with what the files say about it."""
-    notes = submission.notes if submission else ()
-    why = [f"{note[:1].lower()}{note[1:]}" for note in notes if note.endswith(WRITTEN)]
+    if submission is None:
+        return list(reasons)
+    why = []
+    for note in submission.notes:
+        if note.endswith(WRITTEN):
+            why.append(f"{note[:1].lower()}{note[1:]}")
     explained = []
     for reason in reasons:
         if why and reason == NO_FUNCTIONS:

@@ -150,7 +150,9 @@ class ClassSettings:
             secret = f"{secret}\0{seeds}"
         conditions = options.conditions_of_record(secret, recorded)
         files = [SourceFile(name, data) for name, data in self.reference_files.items()]
-        solutions = digest_of(files) if files else "evidence"
+        solutions = "evidence"
+        if files:
+            solutions = digest_of(files)
         reference_key = store.record_key(solutions, "reference", *conditions)
         fingerprint = fingerprints.fingerprint_of_judging(options.day)
         judging_key = store.record_key(reference_key, fingerprint)

@@ -205,7 +205,10 @@ def _history_line(change: ScoreChange) -> HistoryLine:
 def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
     """Add lines, with the time, to history.csv. The file is replaced as a whole. Raises OSError."""
     path = out / HISTORY
-    old = path.read_text(encoding="utf-8") if path.exists() else HISTORY_COLUMNS
+    if path.exists():
+        old = path.read_text(encoding="utf-8")
+    else:
+        old = HISTORY_COLUMNS
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     time = utc_now()

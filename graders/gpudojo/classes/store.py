@@ -82,7 +82,10 @@ class Store:
             last_secret = path.read_text(encoding="utf-8")
             if given in (None, last_secret):
                 return last_secret
-        secret = secrets.token_hex(16) if given is None else given
+        if given is None:
+            secret = secrets.token_hex(16)
+        else:
+            secret = given
         if keep:
             write_file(path, secret.encode(), mode=0o600)
         return secret

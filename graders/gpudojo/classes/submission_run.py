@@ -194,7 +194,10 @@ class SubmissionRun:
 
     def _add_file(self, frame: protocol.Loaded) -> bool:
         """Add what came of running a file. Returns False if the child is to be ended."""
-        errors = [frame.broken] if frame.broken else []
+        if frame.broken:
+            errors = [frame.broken]
+        else:
+            errors = []
         if self._repeat_child_if_we_stood_still(errors):
             return False
         self.record.files[frame.file] = frame
@@ -215,7 +218,10 @@ class SubmissionRun:
             self._reject_submission("it sent evidence that the grader did not ask for")
             return False
         # A student's child sends no timelines of all calls.
-        timelines = frame.timelines if self.options.drawn == protocol.EVERY else []
+        if self.options.drawn == protocol.EVERY:
+            timelines = frame.timelines
+        else:
+            timelines = []
         function = FunctionRecord(
             evidence, frame.seconds, frame.signature, frame.timeline, timelines
         )
@@ -363,7 +369,9 @@ class SubmissionRun:
             why = still_running_after(self.options.seconds)
             self._end_step(step, IncidentKind.TIMED_OUT, why)
         elif over_memory:
-            which = "GPU memory" if on_gpu else "memory"
+            which = "memory"
+            if on_gpu:
+                which = "GPU memory"
             why = f"its processes together took more {which} than allowed"
             self._end_step(step, IncidentKind.OUT_OF_MEMORY, why)
         elif killed_by_other:

@@ -71,7 +71,9 @@ def _syntax_error(path: Path, text: str, message: str) -> BadFile:
         message = message.replace(place[0], "")
         last_line = len(text.rstrip().splitlines())
         line = int(place[1] or last_line)
-    source = _line_of(text, line) if line else ""
+    source = ""
+    if line:
+        source = _line_of(text, line)
     for pattern, advice in _HINTS:
         if re.search(pattern, f"{message}\n{source}"):
             message += f"; {advice}"
@@ -82,7 +84,9 @@ def _syntax_error(path: Path, text: str, message: str) -> BadFile:
 def _line_of(text: str, number: int) -> str:
     """A line of a text, counted from 1. Empty where it has fewer."""
     lines = text.splitlines()
-    return lines[number - 1] if number <= len(lines) else ""
+    if number <= len(lines):
+        return lines[number - 1]
+    return ""
 
 
 def convert_setting(path: Path, text: str, value: Any, kind: type[_Kind], *setting: str) -> _Kind:

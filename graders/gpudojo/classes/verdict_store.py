@@ -79,7 +79,9 @@ class VerdictStore:
         Raises BadClass where there is none and the reference cannot be read.
         """
         kept_row = self.kept_row(key)
-        return self.judge_and_keep(key) if kept_row is None else kept_row
+        if kept_row is None:
+            return self.judge_and_keep(key)
+        return kept_row
 
     def judge_and_keep(self, key: str) -> SubmissionRow:
         """Judge a record and keep the verdict. Raises BadClass where the reference cannot be read.
@@ -116,11 +118,9 @@ class VerdictStore:
         Raises BadClass where there is none and the reference cannot be read.
         """
         kept_summary = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
-        return (
-            VerdictSummary.of_row(self.judge_and_keep(key))
-            if kept_summary is None
-            else kept_summary
-        )
+        if kept_summary is None:
+            return VerdictSummary.of_row(self.judge_and_keep(key))
+        return kept_summary
 
     def kept_row(self, key: str) -> SubmissionRow | None:
         """The verdict on a record, if it has been judged."""

@@ -80,7 +80,9 @@ def registered_days() -> dict[str, Day]:
         folder = _folder_of_package(entry.value)
         if entry.name in found or folder is None or not DAY.fullmatch(entry.name):
             continue
-        requires = entry.dist.requires if entry.dist else None
+        requires = None
+        if entry.dist:
+            requires = entry.dist.requires
         found[entry.name] = Day(entry.name, entry.value, folder, tuple(requires or ()))
     in_order = sorted(found, key=_number_of_day)
     return {name: found[name] for name in in_order}
@@ -265,7 +267,10 @@ def source_files(name: str, exercise: Exercise) -> list[Path]:
         if declared is not exercise or module.__file__ is None:
             continue
         path = Path(module.__file__)
-        files = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
+        if path.name == "__init__.py":
+            files = sorted(path.parent.glob("*.py"))
+        else:
+            files = [path]
         hints = exercise.hints_file
         if hints is not None and hints.is_file():
             files.append(hints)
@@ -282,7 +287,9 @@ def day_of_file(path: Path) -> str | None:
     for name in names:
         if name in path.parts:
             return name
-    return names[0] if names else None
+    if names:
+        return names[0]
+    return None
 
 
 def exercise_for(path: Path) -> Exercise | None:
@@ -307,7 +314,9 @@ def day_of_exercise(exercise: Exercise) -> str | None:
         module = sys.modules.get(each.modules[exercise.stem])
         if getattr(module, "exercise", None) is exercise:
             return each.name
-    return having[0].name if having else None
+    if having:
+        return having[0].name
+    return None
 
 
 def every_exercise() -> Iterator[tuple[str, Exercise]]:

@@ -37,6 +37,17 @@ def printable_text(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -
     return "".join(found)
 
 
+def replace_unprintable(text: str) -> str:
+    """A text with an underscore for each character that cannot be printed."""
+    characters = []
+    for character in text:
+        if character.isprintable():
+            characters.append(character)
+        else:
+            characters.append("_")
+    return "".join(characters)
+
+
 def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
     """The name of an exception's class and its text, cut off and such that UTF-8 can write them.
 
@@ -100,7 +111,9 @@ class ForkServerFailed(DojoError):
 
     def __str__(self) -> str:
         lines = self.log.splitlines()
-        last = f" ({lines[-1]})" if lines and lines[-1] else ""
+        last = ""
+        if lines and lines[-1]:
+            last = f" ({lines[-1]})"
         return f"the process that runs submissions did not start: {self.why}{last}"
 
 
@@ -167,7 +180,10 @@ class NoSuchSeed(DojoError, ValueError):
 
     def __str__(self) -> str:
         *most, last = map(str, self.seeds)
-        seeds = f"{', '.join(most)} and {last}" if most else last
+        if most:
+            seeds = f"{', '.join(most)} and {last}"
+        else:
+            seeds = last
         return (
             f"what the reference does is recorded here for the seeds {seeds}, not for {self.seed}"
         )
@@ -194,7 +210,9 @@ class ReferenceFails(DojoError):
     source: str = ""  # file:line of the probe, where that raised
 
     def __str__(self) -> str:
-        where = f" (raised at {self.source})" if self.source else ""
+        where = ""
+        if self.source:
+            where = f" (raised at {self.source})"
         return (
             f"the reference solution of `{self.function}` does not run in `{self.scenario}`:"
             f" {self.raised}{where}"
@@ -225,7 +243,9 @@ class _AtLine(DojoError):
     reason: str
 
     def __str__(self) -> str:
-        line = "" if self.line is None else f", line {self.line}"
+        line = f", line {self.line}"
+        if self.line is None:
+            line = ""
         return f"{self.file}{line}: {self.reason}"
 
 

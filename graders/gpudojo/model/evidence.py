@@ -83,7 +83,9 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
             return self.type
         first_line = self.message.splitlines()[0]
         first_line = first_line.removesuffix(", but expected one of:")[:200]
-        return f"{self.type}: {first_line}" if first_line else self.type
+        if first_line:
+            return f"{self.type}: {first_line}"
+        return self.type
 
     @property
     def out_of_memory(self) -> bool:
@@ -383,7 +385,10 @@ def _check_facts(facts: Any, depth: int, count_down: Callable[[], int]) -> None:
     is_mapping = type(facts) is dict
     if is_mapping and not TEXTS.issuperset(map(type, facts)):
         raise BadEvidence("a name that is no text is no fact")
-    values = facts.values() if is_mapping else facts
+    if is_mapping:
+        values = facts.values()
+    else:
+        values = facts
     if PLAIN.issuperset(map(type, values)):
         return
     for key, value in facts.items() if is_mapping else enumerate(facts):

@@ -278,7 +278,9 @@ def line_to_show(
             places = [line for line in places if was_executed(line, ran)]
             takes_last = takes_last or what == "return"
         if places:
-            return places[-1] if takes_last else places[0]
+            if takes_last:
+                return places[-1]
+            return places[0]
     return None
 
 
@@ -343,8 +345,9 @@ class Function:
 
         Raises BadDay for an author's mistake in that file.
         """
-        every = {} if self.exercise is None else self.exercise.written_hints
-        return every.get(self.name, NO_HINTS)
+        if self.exercise is None:
+            return NO_HINTS
+        return self.exercise.written_hints.get(self.name, NO_HINTS)
 
     @property
     def hints(self) -> tuple[str, ...]:
@@ -415,7 +418,9 @@ class Function:
             self.probes.append(probe)
             return probe
 
-        return declare_probe if look is None else declare_probe(look)
+        if look is None:
+            return declare_probe
+        return declare_probe(look)
 
     def check(self, points: float, needs: tuple[str, ...] = ("runs",)) -> Callable[[Judge], Judge]:
         """Declare a check under its function's name; its claim is the docstring.

@@ -44,7 +44,9 @@ class Snippet:
 def lesson_path(day: str, stem: str) -> Path | None:
     """The file of an exercise's lesson. Returns None where it has none."""
     path = registered_days()[day].folder / LESSONS_FOLDER / f"{stem}.md"
-    return path if path.is_file() else None
+    if path.is_file():
+        return path
+    return None
 
 
 def lesson_of(exercise: Exercise, folded: bool = False) -> str | None:
@@ -53,7 +55,9 @@ def lesson_of(exercise: Exercise, folded: bool = False) -> str | None:
     For `folded` see `lesson_text`.
     """
     day = day_of_exercise(exercise)
-    path = None if day is None else lesson_path(day, exercise.stem)
+    path = None
+    if day is not None:
+        path = lesson_path(day, exercise.stem)
     if path is None:
         return None
     return lesson_text(path.read_text(encoding="utf-8"), folded)

@@ -48,7 +48,9 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     @property
     def points(self) -> float:
-        return self.max_points if self.outcome in (Outcome.PASSED, Outcome.ERROR) else 0.0
+        if self.outcome in (Outcome.PASSED, Outcome.ERROR):
+            return self.max_points
+        return 0.0
 
 
 RESULTS_VERSION: Final = 1
@@ -129,7 +131,9 @@ class ExerciseRow(msgspec.Struct, frozen=True):
     @property
     def heading(self) -> str:
         """The title, and whether it is extra credit."""
-        return f"{self.title} (extra credit)" if self.extra else self.title
+        if self.extra:
+            return f"{self.title} (extra credit)"
+        return self.title
 
     @property
     def to_grade(self) -> bool:
@@ -293,7 +297,9 @@ class SubmissionRow(msgspec.Struct, frozen=True):
 
     @property
     def section(self) -> str:
-        return self.roster.section if self.roster else ""
+        if self.roster:
+            return self.roster.section
+        return ""
 
     @property
     def to_grade(self) -> list[str]:

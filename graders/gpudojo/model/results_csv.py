@@ -53,7 +53,9 @@ def _on_one_line(name: str) -> str:
 
 
 def _submission_date(row: SubmissionRow) -> str:
-    return row.timing.submitted if row.timing else ""
+    if row.timing:
+        return row.timing.submitted
+    return ""
 
 
 def _lateness_text(row: SubmissionRow) -> str:
@@ -88,7 +90,9 @@ def _attempt_count(row: SubmissionRow) -> str:
     """How many submissions there are; `row.attempts` is empty where there is one or none."""
     if row.attempts:
         return str(len(row.attempts))
-    return "0" if row.status is SubmissionStatus.ABSENT else "1"
+    if row.status is SubmissionStatus.ABSENT:
+        return "0"
+    return "1"
 
 
 def _override_texts(row: SubmissionRow) -> str:

@@ -155,7 +155,9 @@ def without_surrogates(thing: Any) -> Any:
         return thing.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(thing, dict):
         return {without_surrogates(key): without_surrogates(value) for key, value in thing.items()}
-    return [without_surrogates(item) for item in thing] if isinstance(thing, list) else thing
+    if isinstance(thing, list):
+        return [without_surrogates(item) for item in thing]
+    return thing
 
 
 def _open_results_file(path: Path) -> BinaryIO:
@@ -221,7 +223,9 @@ def _sums_in(row: SubmissionRow) -> Iterator[_Sum]:
         points = sum_points(check.points for check in exercise.checks)
         max_points = sum_points(check.max_points for check in exercise.checks)
         if exercise.override or exercise.by_hand:
-            points = exercise.override.points if exercise.override else 0.0
+            points = 0.0
+            if exercise.override:
+                points = exercise.override.points
             max_points = exercise.max_score
         yield _Sum(exercise.exercise, exercise.score, exercise.max_score, points, max_points)
     # Extra credit counts, and its maximum does not.
@@ -260,7 +264,9 @@ def format_points(points: float) -> str:
 
 def count_and_noun(count: float, noun: str) -> str:
     """A number of things: 1 submission, 2 submissions, 2.5 points."""
-    ending = "" if count == 1 else "s"
+    ending = "s"
+    if count == 1:
+        ending = ""
     return f"{format_points(count)} {noun}{ending}"
 
 

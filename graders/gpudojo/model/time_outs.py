@@ -16,7 +16,9 @@ USED_UP_CPU_TIME: Final = "it used up its CPU time"
 
 def still_running_after(seconds: float) -> str:
     """Why code was stopped: "still running after 10 seconds"."""
-    unit = "second" if seconds == 1 else "seconds"
+    unit = "seconds"
+    if seconds == 1:
+        unit = "second"
     return f"still running after {seconds:g} {unit}"
 
 
@@ -27,7 +29,13 @@ def describe_time_out(
 
     `why` is made by `still_running_after`; a student reads the line beside it if it is shown.
     """
-    what = "the file itself" if function is None else f"`{function}`"
-    where = f" (scenario `{scenario}`)" if scenario else ""
-    line = "; this is the line it was at" if line_is_shown else ""
+    what = f"`{function}`"
+    if function is None:
+        what = "the file itself"
+    where = ""
+    if scenario:
+        where = f" (scenario `{scenario}`)"
+    line = ""
+    if line_is_shown:
+        line = "; this is the line it was at"
     return f"time-out: {what} was {why}{where}{line}"

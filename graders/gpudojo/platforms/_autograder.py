@@ -107,7 +107,9 @@ def choose_what_to_judge_by(
     own references. Raises BadClass where there is none of them.
     """
     secret = environment.get("DOJO_SEED") or None
-    bundle = Path(environment[BUNDLE]) if environment.get(BUNDLE) else None
+    bundle = None
+    if environment.get(BUNDLE):
+        bundle = Path(environment[BUNDLE])
     if reference is None and bundle is not None:
         in_bundle = bundle / "reference" / day
         if in_bundle.is_dir():
@@ -223,7 +225,9 @@ def assignment_points(metadata: Path) -> float | None:
     except (OSError, msgspec.MsgspecError):
         return None
     points = read_metadata.assignment.total_points
-    return points if 0 < points < math.inf else None
+    if 0 < points < math.inf:
+        return points
+    return None
 
 
 def scale_row(row: SubmissionRow, points: float | None) -> SubmissionRow:

@@ -218,7 +218,9 @@ def _refuse_solutions(files: Files, root: Path, day: str) -> None:
 
 
 def _mode_of(name: str) -> int:
-    return 0o755 if name.rpartition("/")[2] in EXECUTABLE else 0o644
+    if name.rpartition("/")[2] in EXECUTABLE:
+        return 0o755
+    return 0o644
 
 
 def make_zip(files: Mapping[str, bytes]) -> bytes:

@@ -42,7 +42,9 @@ def points_of(millionths: int) -> float:
 
 def published_maximum(header: ClassResults) -> float:
     """Return what a class is worth on the platform."""
-    return header.max_score if header.scale is None else header.scale
+    if header.scale is None:
+        return header.max_score
+    return header.scale
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,9 @@ def read_table(path: Path, platform: str) -> Table:
     Raises CannotExport where the file cannot be read or is no table.
     """
     text = _read_text(path, platform)
-    mark = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
+    mark = ""
+    if text.startswith(BYTE_ORDER_MARK):
+        mark = BYTE_ORDER_MARK
     text = text.removeprefix(BYTE_ORDER_MARK)
     if "\0" in text:
         advice = "download it as CSV, not as a workbook"
@@ -182,7 +184,9 @@ def match_lines(
             continue
         lines = finder.lines_of(row)
         if len(lines) != 1:
-            whom = f"{len(lines)} people" if lines else "nobody"
+            whom = "nobody"
+            if lines:
+                whom = f"{len(lines)} people"
             say(f"{row.submission!r} matches {whom} in the table and is left out.")
             continue
         line = lines.pop()

@@ -213,7 +213,10 @@ class _Causes:
                     groups.append(group)
             causes = [group for group in groups if _has_name(group, check.blocked_by)]
             if groups:
-                cause = causes[0] if causes else groups[0]
+                if causes:
+                    cause = causes[0]
+                else:
+                    cause = groups[0]
                 cause.append(check)
 
 
@@ -229,7 +232,9 @@ def _function_id(check: CheckRow) -> str:
 def _absent_name(check: CheckRow) -> str:
     """Return the function's name, with the other name that may be meant for it."""
     guess = check.happened.partition("; ")[2]
-    return f"{check.function} ({guess})" if guess else check.function
+    if guess:
+        return f"{check.function} ({guess})"
+    return check.function
 
 
 def _line_of_override(check: CheckRow) -> str:
@@ -237,7 +242,9 @@ def _line_of_override(check: CheckRow) -> str:
     points = format_points(check.points)
     if check.max_points:  # extra credit has none
         points = points_of_maximum(check.points, check.max_points)
-    comment = check.override.comment if check.override else ""
+    comment = ""
+    if check.override:
+        comment = check.override.comment
     claim = describe_check(check).rstrip(".")
     return f"{claim}: {points} points, by hand. {comment}".rstrip()
 

@@ -106,7 +106,10 @@ def _fill_gradebook(
 
     # The columns that say who it is, and one of grades.
     columns = _columns_of_student(table)
-    heading = title if column is None else table.headings[column]
+    if column is None:
+        heading = title
+    else:
+        heading = table.headings[column]
     if possible is None:
         possible = [POINTS_POSSIBLE] + [""] * (len(table.headings) - 1)
     lines = [
@@ -115,7 +118,9 @@ def _fill_gradebook(
     ]
     for position in students:
         line = table.rows[position]
-        grade_there = "" if column is None else line[column]
+        grade_there = ""
+        if column is not None:
+            grade_there = line[column]
         grade = grades.get(position, grade_there)
         lines.append([*_cells_in(line, columns), grade])
     return lines
@@ -197,4 +202,6 @@ def _column_of(headings: list[str], title: str) -> int | None:
     if len(columns) > 1:
         advice = "give --title with its id"
         raise CannotExport("canvas", f"the gradebook has several assignments {title!r}; {advice}")
-    return columns[0] if columns else None
+    if columns:
+        return columns[0]
+    return None

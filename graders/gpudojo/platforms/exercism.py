@@ -54,7 +54,9 @@ def _result_of(entry: Entry) -> dict[str, Any]:
     status = "error"
     if row.status is SubmissionStatus.GRADED:
         status = overall_outcome(row, entry.checks)
-    message = printable_lines(points_and_reason(row)) if status == "error" else None
+    message = None
+    if status == "error":
+        message = printable_lines(points_and_reason(row))
     return {"version": 3, "status": status, "message": message, "tests": tests}
 
 

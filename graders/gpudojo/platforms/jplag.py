@@ -35,7 +35,10 @@ def export(
     written: list[Path] = []
     used: set[str] = set()
     for row in rows:
-        sources = store.load_sources(row.digest) if row.digest else {}
+        if row.digest:
+            sources = store.load_sources(row.digest)
+        else:
+            sources = {}
         if sources:
             folder = target / "submissions" / new_name(row.submission, used)
             written += _write_sources(folder, sources)

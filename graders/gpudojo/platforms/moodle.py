@@ -103,7 +103,9 @@ def _require_same_maximum(maximum_there: str, row: SubmissionRow, path: Path) ->
 def _grade_in_words(row: SubmissionRow, like: str) -> str:
     """Return the grade, at most the maximum, with the decimal sign of another number."""
     grade = format_points(min(row.final.points, row.final.max_points))
-    return grade.replace(".", ",") if "," in like else grade
+    if "," in like:
+        return grade.replace(".", ",")
+    return grade
 
 
 def _feedback_in_html(row: SubmissionRow, options: Options) -> str:

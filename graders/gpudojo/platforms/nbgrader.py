@@ -50,7 +50,9 @@ def _cells_of(header: ClassResults, row: SubmissionRow, title: str) -> list[str]
     """Return the cells of a submission's line."""
     name = row.student or (row.roster.name if row.roster else "")
     last_name, _, first_name = one_line(name).partition(", ")
-    penalty = row.timing.penalty if row.timing else 0.0
+    penalty = 0.0
+    if row.timing:
+        penalty = row.timing.penalty
     return [
         title,
         header.deadline,

@@ -77,4 +77,6 @@ def _cells_of(check: CheckStatistics) -> list[str]:
 
 
 def _share_in_words(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+    if value is None:
+        return ""
+    return f"{value:.3f}"

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -30,6 +30,7 @@ from gpudojo.submissions.names import (
 PARSED_CHARACTERS: Final = 400_000
 PARSED_IN_ALL: Final = 4_000_000
 CELLS_AT_MOST: Final = 2_000
+TOO_MUCH_BESIDE: Final = "it was not read, because there is too much Python beside it"
 OTHERS_SHOWN: Final = 3  # definitions that were passed over
 _WITHOUT_STATEMENTS: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
 # Not the real name: to show the line of a syntax error, Python opens the file of that name.
@@ -122,7 +123,9 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choose_definitions(
-    files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: sources.Trees | None = None
+    files: Mapping[str, bytes],
+    exercises: Iterable[Exercise],
+    trees: sources.Trees | None = None,
 ) -> Choice:
     """Choose a definition of every function; equal files give an equal choice.
 
@@ -169,15 +172,18 @@ def _bindings_in_files(
     bytes_left = PARSED_IN_ALL
     for path in sorted(files, key=depth_key):
         data = files[path]
-        if not ending_of(path, SOURCES) or not _may_name_any(data, names):
+        if not ending_of(path, SOURCES):
+            continue
+        if not _may_name_any(data, names):
             continue
         bytes_left -= min(len(data), PARSED_CHARACTERS)
         if bytes_left < 0:
-            reason = "it was not read, because there is too much Python beside it"
-        else:
-            parsed.bindings[path], reason = _bindings_in_file(path, data, names, trees)
-        if reason:
-            parsed.unreadable[path] = reason
+            parsed.unreadable[path] = TOO_MUCH_BESIDE
+            continue
+        file = _bindings_in_file(path, data, names, trees)
+        parsed.bindings[path] = file.bindings
+        if file.fault:
+            parsed.unreadable[path] = file.fault
     return parsed
 
 
@@ -196,13 +202,15 @@ def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
     first.
     """
     work = {}  # by file: how many functions it defines
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[str, list[str]] = {}  # by the name that all versions share
     for path, candidates in bindings.items():
         states = [one.state for one in candidates.values()]
         work[path] = states.count(State.DEFINED)
-        if work[path] and not _is_test_or_backup(path):
-            key = (curriculum_name(path), ending_of(path, SOURCES))
-            groups.setdefault(key, []).append(path)
+        if work[path] == 0 or _is_test_or_backup(path):
+            continue
+        name = curriculum_name(path)
+        ending = ending_of(path, SOURCES)
+        groups.setdefault(f"{name}{ending}", []).append(path)
     versions: dict[str, tuple[str, ...]] = {}
     for group in groups.values():
         if len(group) == 1:
@@ -211,7 +219,8 @@ def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
         group.sort(key=depth_key)
         group.sort(key=copy_number, reverse=True)
         group.sort(key=work.__getitem__, reverse=True)
-        versions |= dict.fromkeys(group, tuple(group))
+        for path in group:
+            versions[path] = tuple(group)
     return versions
 
 
@@ -250,22 +259,24 @@ class _Chooser:
         # The best one, and other versions of its file.
         best, *others = sorted(candidates, key=self._rank_candidate)
         named = self._is_named_for_exercise(best.file)
-        versions = [path for path in self._versions.get(best.file, ()) if path != best.file]
+        versions = list(self._versions.get(best.file, ()))
+        if best.file in versions:
+            versions.remove(best.file)
         if not named and best.state is State.DEFINED:
             # Whichever file is meant, perhaps old.py or final.py: ask a person.
             for other in others:
                 if _are_rivals(best, other) and other.file not in versions:
                     versions.append(other.file)
         return ChosenDefinition(
-            self._exercise.stem,
-            self._function,
-            best.file,
-            best.line,
-            best.cell,
-            named,
-            best.state,
-            tuple(others),
-            tuple(versions),
+            exercise=self._exercise.stem,
+            function=self._function,
+            file=best.file,
+            line=best.line,
+            cell=best.cell,
+            named=named,
+            state=best.state,
+            passed_over=tuple(others),
+            versions=tuple(versions),
         )
 
     def _rank_candidate(self, one: Candidate) -> tuple[object, ...]:
@@ -274,9 +285,11 @@ class _Chooser:
         Best is what stands in the version that is graded, not in a test file or a backup folder;
         then by state, by the name of the file, defined rather than only imported, and least deep.
         """
-        best_version = self._versions.get(one.file, (one.file,))[0]
+        is_older_version = False
+        if one.file in self._versions:
+            is_older_version = one.file != self._versions[one.file][0]
         return (
-            one.file != best_version,
+            is_older_version,
             _is_test_or_backup(one.file),
             _STATES_IN_ORDER.index(one.state),
             *self._rank_name(one.file),
@@ -306,7 +319,13 @@ class _Chooser:
         file = self._file_that_should_have_it(files)
         named = file is not None and self._is_named_for_exercise(file)
         return ChosenDefinition(
-            self._exercise.stem, self._function, file, None, None, named, State.MISSING
+            exercise=self._exercise.stem,
+            function=self._function,
+            file=file,
+            line=None,
+            cell=None,
+            named=named,
+            state=State.MISSING,
         )
 
     def _file_that_should_have_it(self, files: Collection[str]) -> str | None:
@@ -314,16 +333,20 @@ class _Chooser:
         paths = [path for path in files if not _is_test_or_backup(path)]
         if not paths:
             return None
-        best = min(paths, key=lambda path: (*self._rank_name(path), *depth_key(path)))
-        if self._rank_name(best).rank == _FOR_NEITHER and len(files) > 1:
-            return None
-        return best
+        paths.sort(key=depth_key)
+        best = min(paths, key=self._rank_name)
+        fits = self._rank_name(best).rank != _FOR_NEITHER
+        if fits or len(files) == 1:
+            return best
+        return None
 
 
 def _are_rivals(one: Candidate, other: Candidate) -> bool:
     """True if two files each have work on a function; not for a notebook and its export."""
     for each in (one, other):
-        if each.state is not State.DEFINED or each.imported or _is_test_or_backup(each.file):
+        if each.state is not State.DEFINED:
+            return False
+        if each.imported or _is_test_or_backup(each.file):
             return False
     return curriculum_name(one.file) != curriculum_name(other.file)
 
@@ -357,8 +380,10 @@ def source_parts(path: str, data: bytes) -> list[SourcePart]:
         return [SourcePart(sources.decode_source(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS_AT_MOST:
         raise notebooks.NotANotebook(f"it has more than {CELLS_AT_MOST} cells")
-    cells = notebooks.parse_notebook(data).cells
-    return [SourcePart(cell.source, cell.first, cell.number) for cell in cells]
+    parts = []
+    for cell in notebooks.parse_notebook(data).cells:
+        parts.append(SourcePart(cell.source, cell.first, cell.number))
+    return parts
 
 
 class _ParsedFile(NamedTuple):
@@ -369,33 +394,65 @@ class _ParsedFile(NamedTuple):
 
 
 def _bindings_in_file(path: str, data: bytes, names: set[str], trees: sources.Trees) -> _ParsedFile:
-    """What a file binds. Syntax trees are put into `trees`."""
-    bindings: dict[str, Candidate] = {}
-    broken: dict[str, Candidate] = {}
-    reason = ""
+    """What a file binds, and its first fault. Syntax trees are put into `trees`.
+
+    Raises nothing: a file that cannot be read binds nothing.
+    """
+    reader = _BindingsReader(path, names, trees)
     try:
-        # A part that is not Python does not spoil the other cells of a notebook.
         for part in source_parts(path, data):
-            try:
-                tree = _parse_part(part, trees)
-            except sources.Unparsable as error:
-                line = error.evidence.line
-                if line is not None:
-                    line -= part.first_line - 1
-                reason = reason or f"{error}{_place_in_words(line, part.cell)}"
-                for name in _names_that_look_bound(part.source, names):
-                    broken[name] = Candidate(path, line, part.cell, State.BROKEN)
-                continue
-            bindings |= _bindings_in_tree(path, part, tree, names)
+            reader.read_part(part)
     except (sources.Unparsable, notebooks.NotANotebook) as error:
         return _ParsedFile({}, str(error))
     except (RecursionError, MemoryError):
         return _ParsedFile({}, "it is nested too deeply")
-    # A broken definition is better than none, and than a stub.
-    for name, candidate in broken.items():
-        if name not in bindings or bindings[name].state is State.STUB:
-            bindings[name] = candidate
-    return _ParsedFile(bindings, reason)
+    return _ParsedFile(reader.all_bindings(), reader.fault)
+
+
+class _BindingsReader:
+    """Collects what the parts of one file bind."""
+
+    def __init__(self, path: str, names: set[str], trees: sources.Trees) -> None:
+        self.fault = ""  # of the first part that is not Python
+        self._path = path
+        self._names = names
+        self._trees = trees
+        self._bindings: dict[str, Candidate] = {}
+        self._broken: dict[str, Candidate] = {}  # what parts bind that are not Python
+
+    def read_part(self, part: SourcePart) -> None:
+        """Add what a part binds; one that is not Python does not spoil the other cells.
+
+        Raises RecursionError or MemoryError for what is nested too deeply.
+        """
+        try:
+            tree = _parse_part(part, self._trees)
+        except sources.Unparsable as error:
+            self._note_broken_part(part, error)
+            return
+        self._bindings |= _bindings_in_tree(self._path, part, tree, self._names)
+
+    def _note_broken_part(self, part: SourcePart, error: sources.Unparsable) -> None:
+        """Note the fault of a part, if it is the first, and the names it seems to define."""
+        line = error.evidence.line
+        if line is not None:
+            line -= part.first_line - 1
+        if not self.fault:
+            self.fault = f"{error}{_place_in_words(line, part.cell)}"
+        candidate = Candidate(self._path, line, part.cell, State.BROKEN)
+        for name in _names_that_look_bound(part.source, self._names):
+            self._broken[name] = candidate
+
+    def all_bindings(self) -> dict[str, Candidate]:
+        """The last binding of each name.
+
+        A broken definition is better than none, and than a stub.
+        """
+        bindings = dict(self._bindings)
+        for name, candidate in self._broken.items():
+            if name not in bindings or bindings[name].state is State.STUB:
+                bindings[name] = candidate
+        return bindings
 
 
 def _parse_part(part: SourcePart, trees: sources.Trees) -> ast.Module:
@@ -436,9 +493,13 @@ def _bindings_in_tree(
         state = State.DEFINED
         if is_stub or line in marked.unfilled:
             state = State.STUB
-        own_line = line - part.first_line + 1
-        imported = line in marked.imported
-        bindings[name] = Candidate(path, own_line, part.cell, state, imported)
+        bindings[name] = Candidate(
+            file=path,
+            line=line - part.first_line + 1,
+            cell=part.cell,
+            state=state,
+            imported=line in marked.imported,
+        )
     return bindings
 
 
@@ -471,9 +532,16 @@ def _find_marked_lines(tree: ast.Module) -> _MarkedLines:
         for node in nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 marked.imported.add(node.lineno)
-            elif isinstance(node, ast.Assign | ast.AnnAssign) and is_unfilled(node.value):
+            elif _is_unfilled_assignment(node):
                 marked.unfilled.add(node.lineno)
     return marked
+
+
+def _is_unfilled_assignment(node: ast.AST) -> TypeGuard[ast.Assign | ast.AnnAssign]:
+    """True if a node assigns nothing but None."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return is_unfilled(node.value)
+    return False
 
 
 def is_unfilled(value: ast.expr | None) -> bool:
@@ -481,5 +549,7 @@ def is_unfilled(value: ast.expr | None) -> bool:
     if value is None:
         return True
     if isinstance(value, ast.Dict):
-        return bool(value.values) and all(is_unfilled(one) for one in value.values)
+        if not value.values:
+            return False
+        return all(is_unfilled(one) for one in value.values)
     return isinstance(value, ast.Constant) and value.value in (None, ...)

@@ -88,7 +88,10 @@ class _FolderLister:
 
     def _add_child(self, folder: _Folder, child: os.DirEntry[str]) -> None:
         """Add a file, keep a folder for later, or note what cannot be used."""
-        name = f"{folder.name}/{child.name}" if folder.name else child.name
+        if folder.name:
+            name = f"{folder.name}/{child.name}"
+        else:
+            name = child.name
         path = folder.path / child.name
         try:
             if child.is_symlink() or _is_junction(child):

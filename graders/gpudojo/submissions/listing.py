@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -139,10 +139,13 @@ def is_submission(folder: Path) -> bool:
     """True if a folder is one student's work rather than a class, by what is in it."""
     if (folder / ".git").exists():
         return True
-    has_day = any((folder / "exercises" / name).is_dir() for name in day_names())
+    exercises = folder / "exercises"
+    has_day = any((exercises / name).is_dir() for name in day_names())
+    if not has_day and not _is_work(folder):
+        return False
     # Among the work of several students, a file or folder that is named for a day is one
     # submission more.
-    return (has_day or _is_work(folder)) and not _holds_several_works(folder)
+    return not _holds_several_works(folder)
 
 
 def _holds_several_works(folder: Path) -> bool:
@@ -155,21 +158,27 @@ def _holds_several_works(folder: Path) -> bool:
         return False
     count = 0
     for child in children:
-        if child.name.casefold() in aside or is_junk(child.name):
-            continue
-        if child.is_dir(follow_symlinks=False):
-            is_somebodys = _is_work(Path(child.path))
-        else:
-            is_somebodys = child.is_file() and bool(ending_of(child.name, ARCHIVES))
-        count += is_somebodys
+        is_aside = child.name.casefold() in aside or is_junk(child.name)
+        if not is_aside and _is_somebodys_work(child):
+            count += 1
     return count > 1
+
+
+def _is_somebodys_work(child: os.DirEntry[str]) -> bool:
+    """True for a folder with exercise files, and for an archive."""
+    if child.is_dir(follow_symlinks=False):
+        return _is_work(Path(child.path))
+    if not ending_of(child.name, ARCHIVES):
+        return False
+    return child.is_file()
 
 
 def _is_work(folder: Path) -> bool:
     """True if a folder, or one in it that is named for a day, holds exercise files."""
     folders = [folder]
     for name in day_names():
-        folders += [folder / name, folder / "exercises" / name]
+        folders.append(folder / name)
+        folders.append(folder / "exercises" / name)
     return any(_holds_exercise_file(each) for each in folders)
 
 
@@ -185,8 +194,10 @@ def _holds_exercise_file(folder: Path) -> bool:
     for name in names:
         if not ending_of(name, SOURCES):
             continue
-        # A platform's prefix is on the files of many students: such a folder is a class.
-        if not parse_platform_name(name, is_folder=False) and curriculum_name(name) in stems:
+        if parse_platform_name(name, is_folder=False):
+            # Such a prefix is on the files of many students: the folder is a class.
+            continue
+        if curriculum_name(name) in stems:
             return True
     return False
 
@@ -252,14 +263,19 @@ class _Lister:
             return
         submitters = read_submitters(folder / METADATA_FILE)
         for child in children:
-            is_list = child.name == METADATA_FILE and bool(submitters)
-            if not is_list and not is_junk(child.name):
-                self._add_child(child, folder / child.name, submitters)
+            if is_junk(child.name):
+                continue
+            if child.name == METADATA_FILE and submitters:
+                continue
+            self._add_child(child, folder / child.name, submitters)
 
     def _add_child(
-        self, child: os.DirEntry[str], path: Path, submitters: dict[str, HandedIn]
+        self, child: os.DirEntry[str], path: Path, submitters: Mapping[str, HandedIn]
     ) -> None:
-        """Add a file or folder of a class; links and devices are ignored, with the reason."""
+        """Add a file or folder of a class; links and devices are ignored, with the reason.
+
+        `submitters` is who handed in, by folder.
+        """
         if child.is_symlink():
             self._ignore_path(path, _LINK)
             return
@@ -275,7 +291,11 @@ class _Lister:
             self._ignore_path(path, _NEITHER)
 
     def _add_submission(
-        self, path: Path, is_folder: bool, given: Path, submitters: dict[str, HandedIn]
+        self,
+        path: Path,
+        is_folder: bool,
+        given: Path,
+        submitters: Mapping[str, HandedIn],
     ) -> None:
         """Add a submission that is one file or folder, or a student's loose file.
 
@@ -291,21 +311,28 @@ class _Lister:
         if parsed is not None:
             handed_in = submitters.get(path.name, handed_in)
             if handed_in.people:
-                student = " & ".join(person.name for person in handed_in.people)
-                parsed = parsed._replace(student=student)
+                students = [person.name for person in handed_in.people]
+                parsed = parsed._replace(student=" & ".join(students))
         # Everything else is a submission of its own.
         entry = _entry_of(path, is_folder, parsed)
         if entry is None:
             self._ignore_path(given, _STRAY)
             return
-        submitted = handed_in.at or entry.submitted
-        entry = msgspec.structs.replace(entry, submitted=submitted, people=handed_in.people)
+        entry = msgspec.structs.replace(
+            entry,
+            submitted=handed_in.at or entry.submitted,
+            people=handed_in.people,
+        )
         self._entries.append(entry)
 
     def _add_loose(self, file: _LooseFile) -> None:
         """Add a file to those that a platform named for the same student in the same folder."""
-        parsed = file.parsed
-        key = _StudentKey(file.path.parent, parsed.naming, parsed.student, parsed.identifier)
+        key = _StudentKey(
+            folder=file.path.parent,
+            naming=file.parsed.naming,
+            student=file.parsed.student,
+            identifier=file.parsed.identifier,
+        )
         files = self._loose.setdefault(key, [])
         if file not in files:  # a class, and one of its files
             files.append(file)
@@ -320,7 +347,9 @@ class _Lister:
         for files in self._loose.values():
             all_entries += _entries_of_attempts(files)
         # Once each: a class, and one of its submissions, may have been given.
-        unique = {entry.members: entry for entry in reversed(all_entries)}
+        unique = {}
+        for entry in reversed(all_entries):
+            unique[entry.members] = entry
         entries = _with_unique_names(list(unique.values()))
         return Listing(tuple(entries), tuple(self._ignored))
 
@@ -344,15 +373,19 @@ def _entry_of(path: Path, is_folder: bool, parsed: ParsedName | None) -> Submiss
         parsed = parse_repository_name(stem, path.parent.name)
     if parsed is None:
         parsed = ParsedName(Naming.PLAIN, stem, None, "")
-    submitted = commit_time(path) if kind is Kind.CHECKOUT else ""
-    name_inside = name if kind in (Kind.PYTHON, Kind.NOTEBOOK) else ""
+    submitted = ""
+    if kind is Kind.CHECKOUT:
+        submitted = commit_time(path)
+    name_inside = ""
+    if kind in (Kind.PYTHON, Kind.NOTEBOOK):
+        name_inside = name
     return SubmissionEntry(
-        stem,
-        parsed.student,
-        path,
-        kind,
-        parsed.naming,
-        parsed.identifier,
+        name=stem,
+        student=parsed.student,
+        origin=path,
+        kind=kind,
+        naming=parsed.naming,
+        identifier=parsed.identifier,
         submitted=submitted,
         members=((name_inside, path),),
     )
@@ -368,7 +401,8 @@ def _entries_of_attempts(files: list[_LooseFile]) -> list[SubmissionEntry]:
         return [_entry_of_files(files)]
     entries = []
     for number, attempt in enumerate(attempts, 1):
-        entry = _entry_of_files(sorted(attempt, key=lambda file: natural_key(file.path.name)))
+        attempt.sort(key=lambda file: natural_key(file.path.name))
+        entry = _entry_of_files(attempt)
         name = entry.name
         if number < len(attempts):
             name = f"{name} (attempt {number})"
@@ -400,10 +434,10 @@ def _entry_of_files(files: list[_LooseFile]) -> SubmissionEntry:
     """One submission of all files and folders that a platform named for one student."""
     first = files[0]
     kind = Kind.FILES
+    is_whole = False  # a single archive is the whole submission
     if len(files) == 1:
         kind = _kind_of(first.path.name, first.is_folder) or kind
-    # A single archive is the whole submission.
-    is_whole = len(files) == 1 and kind not in (Kind.PYTHON, Kind.NOTEBOOK)
+        is_whole = kind not in (Kind.PYTHON, Kind.NOTEBOOK)
     members = []
     for file in files:
         name = file.parsed.rest or file.path.name
@@ -413,12 +447,12 @@ def _entry_of_files(files: list[_LooseFile]) -> SubmissionEntry:
         members.append((name, file.path))
     student = _legible_name(first.parsed.student)
     return SubmissionEntry(
-        student,
-        student,
-        first.path,
-        kind,
-        first.parsed.naming,
-        first.parsed.identifier,
+        name=student,
+        student=student,
+        origin=first.path,
+        kind=kind,
+        naming=first.parsed.naming,
+        identifier=first.parsed.identifier,
         late=any(file.parsed.late for file in files),
         members=tuple(members),
     )
@@ -430,11 +464,17 @@ def _kind_of(name: str, is_folder: bool) -> Kind | None:
         return Kind.FOLDER
     source = ending_of(name, SOURCES)
     if source:
-        return Kind.PYTHON if source == ".py" else Kind.NOTEBOOK
+        if source == ".py":
+            return Kind.PYTHON
+        return Kind.NOTEBOOK
     archive = ending_of(name, ARCHIVES)
     if archive:
-        return Kind.ZIP if archive in ZIPS else Kind.TAR
-    return Kind.OTHER if ending_of(name, STRANGE_ARCHIVES) else None
+        if archive in ZIPS:
+            return Kind.ZIP
+        return Kind.TAR
+    if ending_of(name, STRANGE_ARCHIVES):
+        return Kind.OTHER
+    return None
 
 
 def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
@@ -442,17 +482,24 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
     by_name: dict[str, list[SubmissionEntry]] = {}
     for entry in listed:
         by_name.setdefault(fold_case(entry.name), []).append(entry)
-    used = {name for name, group in by_name.items() if len(group) == 1}
+    # Those whose name is unique keep it.
     named: list[SubmissionEntry] = []
-    for group in by_name.values():
-        if len(group) == 1:
-            named.append(group[0])
-            continue
+    used: set[str] = set()
+    groups = []
+    for name, group in by_name.items():
+        if len(group) > 1:
+            groups.append(group)
+        else:
+            named += group
+            used.add(name)
+    for group in groups:
         names = _unused_names(group, used)
         used.update(fold_case(name) for name in names)
         for entry, name in zip(group, names, strict=True):
             named.append(msgspec.structs.replace(entry, name=name))
-    return sorted(named, key=lambda entry: (natural_key(entry.name), str(entry.origin)))
+    named.sort(key=lambda entry: str(entry.origin))
+    named.sort(key=lambda entry: natural_key(entry.name))
+    return named
 
 
 def _unused_names(group: list[SubmissionEntry], used: set[str]) -> list[str]:
@@ -473,14 +520,23 @@ def _lists_of_names(group: list[SubmissionEntry]) -> Iterator[list[str]]:
     yield [f"{entry.name}-{entry.identifier or ''}" for entry in group]
     yield [_legible_name(entry.origin.name) for entry in group]
     for count in range(1, 4):
-        names = []
-        for entry in group:
-            folders = "-".join(entry.origin.parts[-1 - count : -1])
-            names.append(f"{entry.name}-{_legible_name(folders)}")
-        yield names
-    marks = [hashlib.sha256(os.fsencode(entry.origin)).hexdigest() for entry in group]
+        yield [_name_with_folders(entry, count) for entry in group]
     for size in (8, 64):
-        yield [f"{entry.name}-{mark[:size]}" for entry, mark in zip(group, marks, strict=True)]
+        yield [_name_with_digest(entry, size) for entry in group]
+
+
+def _name_with_folders(entry: SubmissionEntry, count: int) -> str:
+    """The name of an entry with those of so many folders that it lies in."""
+    folders = entry.origin.parts[:-1]
+    text = "-".join(folders[-count:])
+    return f"{entry.name}-{_legible_name(text)}"
+
+
+def _name_with_digest(entry: SubmissionEntry, size: int) -> str:
+    """The name of an entry with so many characters of a digest of its path."""
+    path = os.fsencode(entry.origin)
+    digest = hashlib.sha256(path).hexdigest()
+    return f"{entry.name}-{digest[:size]}"
 
 
 def _legible_name(name: str) -> str:

@@ -50,6 +50,8 @@ _DAY_SPELT: Final = re.compile(r"^(day)[\s_+-](\d+)")
 _COPY: Final = re.compile(r"(?:[\s_+]*\(\d{1,3}\)|[-_\s]\d{1,2}|[\s_-]+copy[\s_-]*\d*)$")
 _COPY_OF: Final = re.compile(r"^(?:copy[\s_+]of[\s_+])+")
 _LONGEST_SHOWN: Final = 80  # characters of a name in a sentence
+_LONGEST_PRINTED: Final = 120  # the same, with invisible characters told in eight
+_DIGITS: Final = re.compile(r"(\d{1,18})")
 
 
 class ParsedName(NamedTuple):
@@ -63,15 +65,31 @@ class ParsedName(NamedTuple):
     file: int = 0  # the platform's number of the file
 
 
+class _KeyPart(NamedTuple):
+    """A run of digits, or the text between two of them; numbers come before texts."""
+
+    is_text: bool
+    number: int
+    text: str
+
+
+class NaturalKey(NamedTuple):
+    """The parts of a name to sort by; the name itself tells those apart that have equal parts."""
+
+    parts: tuple[_KeyPart, ...]
+    name: str
+
+
 @functools.lru_cache(1024)  # a class has the same names again and again
-def natural_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+def natural_key(name: str) -> NaturalKey:
     """A sort key that puts `student-2` before `student-10`, the same on every machine."""
-    keys = []
-    for index, part in enumerate(re.split(r"(\d{1,18})", fold_case(name))):
-        is_number = index % 2 == 1
-        if part:
-            keys.append((0, int(part), "") if is_number else (1, 0, part))
-    return tuple(keys), name
+    parts = []
+    for part in _DIGITS.split(fold_case(name)):
+        if _DIGITS.fullmatch(part):
+            parts.append(_KeyPart(False, int(part), ""))
+        elif part:
+            parts.append(_KeyPart(True, 0, part))
+    return NaturalKey(tuple(parts), name)
 
 
 def depth_key(path: str) -> tuple[int, object]:
@@ -93,7 +111,7 @@ def ending_of(name: str, endings: tuple[str, ...]) -> str:
     """The first of these endings that a name has, or an empty text; a name is more than that."""
     folded = name.casefold()
     for ending in endings:
-        if folded.endswith(ending) and len(folded) > len(ending):
+        if folded != ending and folded.endswith(ending):
             return ending
     return ""
 
@@ -103,33 +121,57 @@ def parse_platform_name(name: str, is_folder: bool) -> ParsedName | None:
     """The parts of a name given by Canvas, Moodle or Gradescope; None for other names."""
     moodle = _MOODLE.fullmatch(name)
     if moodle:
-        return ParsedName(Naming.MOODLE, moodle["student"].strip(), moodle["id"], moodle["rest"])
-    if is_folder:
-        gradescope = _GRADESCOPE.fullmatch(name)
-        if gradescope:
-            return ParsedName(Naming.GRADESCOPE, name, gradescope["id"], "")
-        return None
-    canvas = _CANVAS.fullmatch(name) or _CANVAS_ANONYMOUS.fullmatch(name)
-    if canvas:
-        student = canvas.groupdict().get("student") or f"anon_{canvas['id']}"
-        late = bool(canvas["late"])
-        number = int(canvas["file"])
-        return ParsedName(Naming.CANVAS, student, canvas["id"], canvas["rest"], late, number)
+        student = moodle["student"].strip()
+        return ParsedName(Naming.MOODLE, student, moodle["id"], moodle["rest"])
+    if not is_folder:
+        return _parse_canvas_name(name)
+    gradescope = _GRADESCOPE.fullmatch(name)
+    if gradescope:
+        return ParsedName(Naming.GRADESCOPE, name, gradescope["id"], "")
     return None
 
 
-def people_in(paths: Iterable[str]) -> set[tuple[str, str | None]]:
+def _parse_canvas_name(name: str) -> ParsedName | None:
+    """The parts of a file's name given by Canvas; None for other names."""
+    match = _CANVAS.fullmatch(name)
+    if match:
+        student = match["student"]
+    else:
+        match = _CANVAS_ANONYMOUS.fullmatch(name)
+        if match is None:
+            return None
+        student = f"anon_{match['id']}"
+    return ParsedName(
+        naming=Naming.CANVAS,
+        student=student,
+        identifier=match["id"],
+        rest=match["rest"],
+        late=bool(match["late"]),
+        file=int(match["file"]),
+    )
+
+
+class PersonOnPlatform(NamedTuple):
+    """A student, as a platform puts it into names."""
+
+    student: str
+    identifier: str | None
+
+
+def people_in(paths: Iterable[str]) -> set[PersonOnPlatform]:
     """The students, with their identifiers, whose work an archive holds.
 
     They are known by names that a platform gives; with several, it is that of a whole class.
     """
-    parts = {part for path in paths for part in path.split("/")}
+    names: set[str] = set()
+    for path in paths:
+        names.update(path.split("/"))
     people = set()
-    for part in parts:
-        is_folder = not ending_of(part, (*SOURCES, *ARCHIVES))
-        parsed = parse_platform_name(part, is_folder)
+    for name in names:
+        is_folder = not ending_of(name, (*SOURCES, *ARCHIVES))
+        parsed = parse_platform_name(name, is_folder)
         if parsed is not None:
-            people.add((parsed.student, parsed.identifier))
+            people.add(PersonOnPlatform(parsed.student, parsed.identifier))
     return people
 
 
@@ -141,19 +183,24 @@ def parse_repository_name(name: str, folder: str) -> ParsedName | None:
     """
     account = ""
     assignment = folder.removesuffix("-submissions")
-    if assignment != folder and assignment and name.startswith(f"{assignment}-"):
-        account = name.removeprefix(f"{assignment}-")
+    prefix = f"{assignment}-"
+    is_named_for_assignment = assignment not in ("", folder)
+    if is_named_for_assignment and name.startswith(prefix):
+        account = name.removeprefix(prefix)
     if not account:
         match = _repository_pattern().fullmatch(name.casefold())
         if match:
             account = name[len(name) - len(match["id"]) :]
-    return ParsedName(Naming.CLASSROOM, account, account, "") if account else None
+    if account:
+        return ParsedName(Naming.CLASSROOM, account, account, "")
+    return None
 
 
 @functools.cache
 def _repository_pattern() -> re.Pattern[str]:
     """Matches names like `spring-day8-account`, with the days that are installed."""
-    days = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in day_names())
+    spellings = [re.sub(r"(\d+)", r"[-_]?\1", day) for day in day_names()]
+    days = "|".join(spellings)
     return re.compile(rf"(?:.+[-_])??(?:{days})-(?P<id>.+)")
 
 
@@ -177,17 +224,21 @@ def curriculum_name(name: str) -> str:
 
 def copy_number(name: str) -> int:
     """The number of a copy: 0 for `day8.py`, 2 for `day8 (2).py`, 1 if a copy has none."""
-    mark = _COPY.search(_without_copy_of(_stem_of(name)))
+    stem = _without_copy_of(_stem_of(name))
+    mark = _COPY.search(stem)
     if mark is None:
         return 0
     digits = re.sub(r"\D", "", mark[0])
-    return int(digits) if digits else 1
+    if digits:
+        return int(digits)
+    return 1
 
 
 def _stem_of(path: str) -> str:
     """The name of a file without the ending of a source."""
     name = PurePosixPath(path).name
-    return name[: len(name) - len(ending_of(name, SOURCES))]
+    ending = ending_of(name, SOURCES)
+    return name[: len(name) - len(ending)]
 
 
 def _without_copy_of(stem: str) -> str:
@@ -195,7 +246,9 @@ def _without_copy_of(stem: str) -> str:
 
     Its day is spelt `day8`, or else the number would be taken for the mark of a copy.
     """
-    return _DAY_SPELT.sub(r"\1\2", _COPY_OF.sub("", fold_case(stem).strip()))
+    folded = fold_case(stem).strip()
+    original = _COPY_OF.sub("", folded)
+    return _DAY_SPELT.sub(r"\1\2", original)
 
 
 def fold_case(name: str) -> str:
@@ -217,5 +270,6 @@ def name_in_text(name: str) -> str:
     if len(name) > _LONGEST_SHOWN:
         name = f"{name[:38]}…{name[-38:]}"
     text = printable_text(name)
-    # An invisible character is told in eight.
-    return text if len(text) <= 120 else f"{text[:58]}…{text[-58:]}"
+    if len(text) <= _LONGEST_PRINTED:
+        return text
+    return f"{text[:58]}…{text[-58:]}"

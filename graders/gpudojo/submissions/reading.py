@@ -75,13 +75,19 @@ def find_fault(file: SourceFile) -> str | None:
     if b"\0" in file.data:
         return "is not text: it has a null byte in it"
     is_notebook = bool(ending_of(file.path, _NOTEBOOK))
-    # A Python file may name another encoding in its first two lines.
-    names_encoding = any(_CODING.match(line) for line in file.data.split(b"\n", 2)[:2])
-    if is_notebook or not names_encoding:
+    if is_notebook or not _names_encoding(file.data):
         fault = _fault_in_encoding(file.data)
         if fault:
             return fault
-    return _fault_in_notebook(file.data) if is_notebook else None
+    if is_notebook:
+        return _fault_in_notebook(file.data)
+    return None
+
+
+def _names_encoding(data: bytes) -> bool:
+    """True if a Python file names its encoding, in one of its first two lines."""
+    first_lines = data.split(b"\n", 2)[:2]
+    return any(_CODING.match(line) for line in first_lines)
 
 
 def _fault_in_encoding(data: bytes) -> str | None:
@@ -208,15 +214,16 @@ class _SourceReader:
 
         What a gzip unpacks to is counted.
         """
+        if not data:
+            raise Unreadable("is empty")
         is_zip = data.startswith(b"PK")
-        if data.startswith(GZIP_MARK) or (not is_zip and is_tar(data)):
+        is_gzip = data.startswith(GZIP_MARK)
+        if is_gzip or (not is_zip and is_tar(data)):
             bytes_left = max(self.limits.total_bytes - self.bytes_unpacked, 0)
             limits = msgspec.structs.replace(self.limits, total_bytes=bytes_left)
             contents = list_tar(data, limits)
             self.bytes_unpacked += contents.unpacked
             return contents
-        if not data:
-            raise Unreadable("is empty")
         for mark, kind in _STRANGE_MARKS.items():
             if data.startswith(mark):
                 raise Unreadable(f"is a {kind} archive under another name; hand in a .zip")
@@ -228,8 +235,12 @@ class _SourceReader:
         `nested` is whether archives in it are to be read, too; `take_waiting` does that.
         """
         self.notes += contents.notes
-        for file in sorted(contents.files.values(), key=lambda file: depth_key(file.path)):
-            path = f"{folder}/{file.path}" if folder else file.path
+        files = list(contents.files.values())
+        files.sort(key=lambda file: depth_key(file.path))
+        for file in files:
+            path = file.path
+            if folder:
+                path = f"{folder}/{path}"
             placed = ListedFile(path, file.size, file.fetch)
             if ending_of(path, SOURCES):
                 self.take_source(placed)
@@ -290,7 +301,8 @@ class _SourceReader:
             raise Unreadable(
                 "was ignored: its name differs from another file's only in upper and lower case"
             )
-        if folded in self._folded_folders or _folders_above(folded) & self._folded_files:
+        is_folder = folded in self._folded_folders
+        if is_folder or _folders_above(folded) & self._folded_files:
             raise Unreadable("was ignored: it is a file and a folder at once")
 
     def _read_listed_file(self, file: ListedFile, most: int) -> bytes:
@@ -321,22 +333,29 @@ class _SourceReader:
 
     def make_submission(self, entry: SubmissionEntry) -> ReadSubmission:
         """The submission of an entry, with everything that was read and all notes."""
-        files = tuple(sorted(self.files.values(), key=lambda file: depth_key(file.path)))
+        files = list(self.files.values())
+        files.sort(key=lambda file: depth_key(file.path))
         faults = []
         for file in files:
             fault = find_fault(file)
             if fault:
                 faults.append(f"{name_in_text(file.path)} {fault}.")
-        problem = self._why_ungradable(entry, files, faults)
-        notes = self._all_notes(files, faults)
-        return ReadSubmission(entry, files, problem, notes, digest_of(files))
+        return ReadSubmission(
+            entry,
+            files=tuple(files),
+            problem=self._why_ungradable(entry, files, faults),
+            notes=tuple(self._all_notes(files, faults)),
+            digest=digest_of(files),
+        )
 
     def _why_ungradable(
-        self, entry: SubmissionEntry, files: tuple[SourceFile, ...], faults: list[str]
+        self, entry: SubmissionEntry, files: list[SourceFile], faults: list[str]
     ) -> str | None:
         """The reason why nothing can be graded; None if something can be."""
         if not files:
-            return self.notes[0] if self.notes else self._why_no_files()
+            if self.notes:
+                return self.notes[0]
+            return self._why_no_files()
         if len(faults) == len(files):
             return faults[0]
         if entry.kind not in (Kind.ZIP, Kind.TAR):
@@ -351,11 +370,13 @@ class _SourceReader:
             f"to grade them, {instead}: dojo grade PATH --out DIR."
         )
 
-    def _all_notes(self, files: tuple[SourceFile, ...], faults: list[str]) -> tuple[str, ...]:
+    def _all_notes(self, files: list[SourceFile], faults: list[str]) -> list[str]:
         """Notes for a person, as many as there may be."""
         notes = []
         if self.files_too_many:
-            which = f"the first {len(files)} were" if len(files) > 1 else "the first was"
+            which = "the first was"
+            if len(files) > 1:
+                which = f"the first {len(files)} were"
             count = len(files) + self.files_too_many
             notes.append(f"There are {count} Python files and notebooks; only {which} read.")
         notes += faults
@@ -372,8 +393,8 @@ class _SourceReader:
         if len(notes) > self.limits.notes:
             shown = notes[: self.limits.notes - 1]
             left_out = len(notes) - len(shown)
-            notes = [*shown, f"There are {left_out} more remarks like these."]
-        return tuple(notes)
+            return [*shown, f"There are {left_out} more remarks like these."]
+        return notes
 
     def _why_no_files(self) -> str:
         """A sentence on what there is instead of sources."""
@@ -386,5 +407,9 @@ class _SourceReader:
 
 def _folders_above(path: str) -> set[str]:
     """All folders that a path lies in."""
-    parts = path.split("/")
-    return {"/".join(parts[:count]) for count in range(1, len(parts))}
+    folders = set()
+    folder = path.rpartition("/")[0]
+    while folder:
+        folders.add(folder)
+        folder = folder.rpartition("/")[0]
+    return folders

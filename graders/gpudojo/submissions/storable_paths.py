@@ -10,6 +10,7 @@ import re
 import unicodedata
 from typing import Final, NamedTuple
 
+from gpudojo.model.errors import replace_unprintable
 from gpudojo.submissions.entries import ReadLimits, Unreadable
 from gpudojo.submissions.names import ARCHIVES, SOURCES, ending_of, is_junk
 
@@ -93,7 +94,7 @@ def _storable_name(part: str) -> str:
     It has no control characters, no invalid UTF-8, no space at its ends, and is no name of a
     device.
     """
-    printable = "".join(c if c.isprintable() else "_" for c in part)
+    printable = replace_unprintable(part)
     name = _FORBIDDEN.sub("_", printable)
     without_end = name.rstrip(" .")
     if without_end != name:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gpudojo.model.errors import replace_unprintable
+
 METADATA_FILE: Final = "submission_metadata.yml"
 _LARGEST_FILE: Final = 64_000_000  # it holds results and histories too
 # Lines that matter: `submission_1:`, `:submitters:`, `- :name: Ada` and `:created_at: DATE`.
@@ -67,7 +69,10 @@ class _MetadataReader:
         self._in_date = False  # whether `utc` may follow `created_at`
 
     def read_line(self, line: str) -> None:
-        """Take one line, which is not blank."""
+        """Take one line, which is not blank.
+
+        It begins another submission, or tells something about the current one.
+        """
         indent = len(line) - len(line.lstrip())
         heading = _SUBMISSION.match(line)
         if heading:
@@ -84,26 +89,34 @@ class _MetadataReader:
 
     def _is_in_list(self, line: str, indent: int) -> bool:
         """True if a line belongs to the current list of submitters."""
-        if self._list_indent == _OUTSIDE or indent < self._list_indent:
+        if self._list_indent == _OUTSIDE:
             return False
-        return indent > self._list_indent or _begins_item(line)
+        if indent == self._list_indent:
+            return _begins_item(line)
+        return indent > self._list_indent
 
     def _read_field(self, line: str) -> None:
-        """Take a field of a submitter, or the first field of another one."""
-        field = _FIELD.match(line)
-        if field is None:
+        """Take a field of a submitter, or the first field of another one.
+
+        Other fields than those of `Submitter` are passed over.
+        """
+        match = _FIELD.match(line)
+        if match is None:
             return
         people = self._people[self._folder]
         if _begins_item(line) or not people:
             people.append(Submitter(""))
-        name, value = field.groups()
-        people[-1] = people[-1]._replace(**{name: _scalar_text(value)})
+        field = match[1]
+        text = _scalar_text(match[2])
+        people[-1] = people[-1]._replace(**{field: text})
 
     def _read_key(self, line: str, indent: int) -> None:
         """Begin the list of submitters, or take the date of the submission."""
         is_own = indent <= _OWN_INDENT
+        # Only the first list is the submission's own.
+        has_people = bool(self._people[self._folder])
         self._list_indent = _OUTSIDE
-        if is_own and _SUBMITTERS.match(line) and not self._people[self._folder]:
+        if is_own and not has_people and _SUBMITTERS.match(line):
             self._list_indent = indent
         created = _CREATED.match(line)
         if created is not None and self._is_date(created[1], is_own):
@@ -124,10 +137,10 @@ class _MetadataReader:
         """The people and times that were read, by folder; folders without any are left out."""
         by_folder = {}
         for folder, people in self._people.items():
-            named = tuple(person for person in people if person.name)
+            named = [person for person in people if person.name]
             date = self._dates.get(folder, "")
             if named or date:
-                by_folder[folder] = HandedIn(named, date)
+                by_folder[folder] = HandedIn(tuple(named), date)
         return by_folder
 
 
@@ -149,15 +162,16 @@ def _iso_date(text: str) -> str:
 
 def _scalar_text(value: str) -> str:
     """The text of a simple YAML scalar, on one line, without control characters."""
-    quote = ""
-    if len(value) >= 2 and value[0] == value[-1]:
-        quote = value[0]
-    if quote == "'":
-        value = value[1:-1].replace("''", "'")
-    elif quote == '"':
-        value = _ESCAPE.sub(_escaped_character, value[1:-1])
-    printable = "".join(c if c.isprintable() else "_" for c in value)
-    return printable.strip()
+    inside = value[1:-1]
+    if len(value) < 2 or value[0] != value[-1]:
+        text = value
+    elif value[0] == "'":
+        text = inside.replace("''", "'")
+    elif value[0] == '"':
+        text = _ESCAPE.sub(_escaped_character, inside)
+    else:
+        text = value
+    return replace_unprintable(text).strip()
 
 
 def _escaped_character(match: re.Match[str]) -> str:

@@ -46,37 +46,60 @@ class UnpackedGzip(NamedTuple):
 
 def is_tar(data: bytes) -> bool:
     """True if bytes begin with the header of a tar."""
-    return len(data) >= _BLOCK and _checksum_fits(data[:_BLOCK])
+    if len(data) < _BLOCK:
+        return False
+    return _checksum_fits(data[:_BLOCK])
 
 
 def unpack_gzip(data: bytes, limits: ReadLimits) -> UnpackedGzip:
     """The content of a gzip up to the limit, with a remark where that is not all of it."""
-    unpacked = bytearray()
-    most = limits.total_bytes
-    at = 0
-    pieces = 0
-    while at < len(data):
+    unpacker = _GzipUnpacker(data, limits.total_bytes)
+    remark = unpacker.unpack_all()
+    return UnpackedGzip(bytes(unpacker.unpacked), remark)
+
+
+class _GzipUnpacker:
+    """Unpacks a gzip, which may have several pieces, up to a number of bytes."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        self.data = data
+        self.most = most
+        self.unpacked = bytearray()
+        self._at = 0  # where the next chunk begins
+
+    def unpack_all(self) -> str:
+        """Unpack all pieces. Returns a remark where something stopped it; else empty."""
+        pieces = 0
+        while self._at < len(self.data):
+            pieces += 1
+            if pieces > MOST_PIECES:
+                return "is packed in too many pieces"
+            remark = self._unpack_piece()
+            if remark:
+                return remark
+            padding = _PADDING.match(self.data, self._at)
+            assert padding is not None  # it may be empty
+            self._at = padding.end()
+        return ""
+
+    def _unpack_piece(self) -> str:
+        """Unpack one piece. Returns a remark where something stopped it; else empty."""
         stream = zlib.decompressobj(wbits=_GZIP_WITH_HEADER)
-        pieces += 1
-        if pieces > MOST_PIECES:
-            return UnpackedGzip(bytes(unpacked), "is packed in too many pieces")
         while not stream.eof:
-            if at >= len(data):
-                return UnpackedGzip(bytes(unpacked), "is cut off")
+            if self._at >= len(self.data):
+                return "is cut off"
             # What is left of a chunk is copied at the end of each piece: so it is small.
-            chunk = data[at : at + _CHUNK]
+            chunk = self.data[self._at : self._at + _CHUNK]
+            room = self.most + 1 - len(self.unpacked)
             try:
-                unpacked += stream.decompress(chunk, most + 1 - len(unpacked))
+                self.unpacked += stream.decompress(chunk, room)
             except zlib.error:
-                return UnpackedGzip(bytes(unpacked), "is damaged")
-            if len(unpacked) > most:
-                remark = f"unpacks to more than {format_size(most)}"
-                return UnpackedGzip(bytes(unpacked), remark)
-            at += len(chunk) - len(stream.unused_data)
-        padding = _PADDING.match(data, at)
-        assert padding is not None  # it may be empty
-        at = padding.end()
-    return UnpackedGzip(bytes(unpacked), "")
+                return "is damaged"
+            if len(self.unpacked) > self.most:
+                return f"unpacks to more than {format_size(self.most)}"
+            self._at += len(chunk)
+            self._at -= len(stream.unused_data)
+        return ""
 
 
 def list_tar(data: bytes, limits: ReadLimits) -> Contents:
@@ -120,22 +143,26 @@ class _TarReader:
 
     def list_entries(self) -> None:
         """Add all entries, until the end, damage or the limit."""
+        most = self.limits.entries
         count = 0
-        while self._at + _BLOCK <= len(self.data):
+        while True:
             header = self.data[self._at : self._at + _BLOCK]
-            if not header.strip(b"\0"):
+            is_whole = len(header) == _BLOCK
+            if not is_whole or not header.strip(b"\0"):
                 return
             count += 1
-            if count > self.limits.entries:
-                problem = f"holds more than {self.limits.entries} entries; the rest was ignored"
-                self.contents.add_note("The archive", problem)
+            if count > most:
+                self._add_note(f"holds more than {most} entries; the rest was ignored")
                 return
             size = _parse_number(header[124:136])
-            if not _checksum_fits(header) or size is None:
-                problem = "is damaged in the middle; what comes after that was ignored"
-                self.contents.add_note("The archive", problem)
+            if size is None or not _checksum_fits(header):
+                self._add_note("is damaged in the middle; what comes after that was ignored")
                 return
             self._read_entry(header, size)
+
+    def _add_note(self, problem: str) -> None:
+        """Note something about the archive as a whole."""
+        self.contents.add_note("The archive", problem)
 
     def _read_entry(self, header: bytes, size: int) -> None:
         """Take an entry: a file, or the name of the next one. Goes on to the next header."""
@@ -149,18 +176,20 @@ class _TarReader:
         elif kind in _PAX_HEADERS:
             self._long_name = _pax_path(body) or self._long_name
         elif kind not in _NOTHING_THAT_MATTERS:
-            name = self._long_name or _ustar_name(header)
+            raw_name = self._long_name or _ustar_name(header)
             self._long_name = None
-            self._add_file(name.decode("utf-8", "surrogateescape"), kind, start, size)
+            name = raw_name.decode("utf-8", "surrogateescape")
+            self._add_file(name, kind, start, size)
 
     def _add_file(self, name: str, kind: bytes, start: int, size: int) -> None:
         """Add a file, or a note on something that cannot be used; folders are left out."""
-        is_regular = kind in _REGULAR
-        if kind == _FOLDER or (is_regular and name.endswith("/")):
-            return
         problem = ""
-        if not is_regular:
+        if kind == _FOLDER:
+            return
+        if kind not in _REGULAR:
             problem = _PROBLEMS.get(kind, "is stored in a way that is not supported")
+        elif name.endswith("/"):
+            return  # a folder, as old tars mark it
         elif start + size > len(self.data):
             problem = "is cut off"
         fetch = partial(_fetch_file, self.data, start, size)
@@ -169,7 +198,8 @@ class _TarReader:
 
 def _fetch_file(data: bytes, start: int, size: int, most: int) -> bytes:
     """The bytes of a file in a tar, at most `most` and one more."""
-    return data[start : start + min(size, most + 1)]
+    end = start + min(size, most + 1)
+    return data[start:end]
 
 
 def _parse_number(field: bytes) -> int | None:
@@ -183,15 +213,18 @@ def _parse_number(field: bytes) -> int | None:
         value = int(field.strip(b" \0") or b"0", 8)
     except ValueError:
         return None
-    return value if value >= 0 else None
+    if value >= 0:
+        return value
+    return None
 
 
 def _checksum_fits(header: bytes) -> bool:
     """True if the sum of a header's bytes is the one in it, which itself counts as eight spaces."""
+    before = header[:148]
     field = header[148:156]
-    expected = _parse_number(field)
-    spaces = len(field) * ord(" ")
-    return expected == sum(header) - sum(field) + spaces
+    after = header[156:]
+    counted = before + b" " * len(field) + after
+    return _parse_number(field) == sum(counted)
 
 
 def _ustar_name(header: bytes) -> bytes:
@@ -200,7 +233,9 @@ def _ustar_name(header: bytes) -> bytes:
     if header[257:263] != b"ustar\0":
         return name
     prefix = header[345:500].split(b"\0", 1)[0]
-    return prefix + b"/" + name if prefix else name
+    if prefix:
+        return prefix + b"/" + name
+    return name
 
 
 def _pax_path(body: bytes) -> bytes | None:
@@ -209,17 +244,18 @@ def _pax_path(body: bytes) -> bytes | None:
     Returns None where it has none.
     """
     path = None
-    at = 0
+    at = 0  # where the next record begins; the body may be long, and is not copied
     while at < len(body):
         digits, _, _ = body[at : at + 20].partition(b" ")
         if not digits.isdigit():
             break
-        length = int(digits)
-        if not len(digits) < length <= len(body) - at:
+        first = at + len(digits) + 1
+        end = at + int(digits)
+        if not first <= end <= len(body):
             break
-        record = body[at + len(digits) + 1 : at + length - 1]
+        record = body[first : end - 1]
         key, _, value = record.partition(b"=")
         if key == b"path":
             path = value
-        at += length
+        at = end
     return path

@@ -61,7 +61,9 @@ def _problem_of_kind(info: zipfile.ZipInfo) -> str:
     mode = stat.S_IFMT(info.external_attr >> 16)
     if mode in (0, stat.S_IFREG):
         return ""
-    return LINK if mode == stat.S_IFLNK else NOT_A_FILE
+    if mode == stat.S_IFLNK:
+        return LINK
+    return NOT_A_FILE
 
 
 def _name_of(info: zipfile.ZipInfo) -> str:

@@ -48,7 +48,9 @@ def export(
     """
     missing = [name for name in REQUIRED if not options.environment.get(name)]
     if missing:
-        verb = "is" if len(missing) == 1 else "are"
+        verb = "are"
+        if len(missing) == 1:
+            verb = "is"
         raise CannotExport(
             "classroom50",
             f"{', '.join(missing)} {verb} not set; "
@@ -106,7 +108,9 @@ def _owner_of(row: SubmissionRow) -> str:
 
 
 def _submission_tag(tag: str) -> str:
-    return tag if tag.startswith("submit/") else f"submit/{safe_name(tag)}"
+    if tag.startswith("submit/"):
+        return tag
+    return f"submit/{safe_name(tag)}"
 
 
 def _test_of(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:

@@ -172,7 +172,9 @@ def _repeat_check(check: CheckRow, weight: int) -> list[Test]:
     claim = describe_check(check)
     tests = []
     for position in range(1, count + 1):
-        name = claim if count == 1 else f"{claim} ({position} of {count})"
+        name = f"{claim} ({position} of {count})"
+        if count == 1:
+            name = claim
         earned = position <= passed
         test = _make_test(check, name, earned, points_of(weight) if earned else 0.0)
         if position > 1:

@@ -135,7 +135,9 @@ class Annotation:
 
     def as_sentence(self) -> str:
         """Return it as a line for people."""
-        place = f"{self.file}:{self.line}: " if self.line else ""
+        place = ""
+        if self.line:
+            place = f"{self.file}:{self.line}: "
         message = " ".join(self.message.split())
         return f"{self.level}: {place}{self.title}: {message}"
 
@@ -177,7 +179,9 @@ def _annotation_of_failure(check: CheckRow, inside: str) -> Annotation:
     if check.cell:
         happened = f"Code cell {check.cell}, line {check.line}: {check.message}"
         line = 1  # GitHub counts the lines of a notebook's JSON
-    hint = f"Hint: {check.hint}" if check.hint else ""
+    hint = ""
+    if check.hint:
+        hint = f"Hint: {check.hint}"
     lines = []
     for text in (happened, check.why, hint):
         if text:

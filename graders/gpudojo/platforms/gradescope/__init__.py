@@ -45,7 +45,9 @@ def _result_of(entry: Entry, header: ClassResults) -> dict[str, Any]:
     """Return the content of `results.json`: published points, tests and who may see them."""
     row = entry.row
     visibility = VISIBILITY[header.visibility.results]
-    scale = row.final.max_points / row.max_score if row.max_score else 1.0
+    scale = 1.0
+    if row.max_score:
+        scale = row.final.max_points / row.max_score
     points = points_and_reason(row)
     output = join_texts("\n\n", points, describe_lateness(row), describe_output(row))
     tests = []
