@@ -39,10 +39,12 @@ class CheckStatistics:
 
     @property
     def attempted(self) -> int:
+        """How many attempted it."""
         return self.outcomes.total()
 
     @property
     def failed(self) -> int:
+        """How many failed it."""
         return self.outcomes[Outcome.FAILED]
 
     @property
@@ -52,6 +54,7 @@ class CheckStatistics:
 
     @property
     def _count_of_judged(self) -> int:
+        """How many attempted it and could be judged."""
         return self.attempted - self.outcomes[Outcome.ERROR]
 
     @property

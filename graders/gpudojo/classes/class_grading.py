@@ -170,7 +170,9 @@ class ClassGrading:
         """The submissions that are given. Raises BadClass where they cannot be listed."""
         if self.options.alone:
             return list_one(self.options.submissions[0])
-        return ClassListing(self.options, self.state, self.store.folder / "unpacked").list_class()
+        folder = self.store.folder / "unpacked"
+        listing = ClassListing(self.options, self.state, folder)
+        return listing.list_class()
 
     def _refuse_unusable_options(self, listing: Listing) -> None:
         """Raises BadClass for what cannot be graded so, before anything is written."""
@@ -214,14 +216,13 @@ class ClassGrading:
             self.reference_files,
         )
         self._put_settings_into_state()
+        verdicts = self._settings.settings_of_class().verdicts
         self._references = ReferenceRuns(
             self.store,
             self.reference_files,
             self.exercises,
             options.only,
-            timelines_key=store.record_key(
-                self._settings.settings_of_class().verdicts.reference_key, protocol.EVERY
-            ),
+            timelines_key=store.record_key(verdicts.reference_key, protocol.EVERY),
         )
 
     def _read_reference_files(self) -> dict[str, bytes]:
@@ -243,7 +244,10 @@ class ClassGrading:
         state.day = options.day
         state.bench = options.bench
         state.only = sorted(options.only)
-        state.seed = self.recorded.name if self.recorded else name_of_secret(self.secret)
+        if self.recorded:
+            state.seed = self.recorded.name
+        else:
+            state.seed = name_of_secret(self.secret)
         if self.course.seed == "per-student":
             state.seed = f"per student: {state.seed}"
         state.limits = RunLimits(options.seconds, options.memory, options.gpu_memory)
@@ -278,7 +282,8 @@ class ClassGrading:
         self._choose_reference_of_header(entries)
         if self.course.path is not None:
             self.progress.report_preparation(f"course file: {self.course.path}")
-        self.progress.report_submissions(len(entries), len(ready), self._strange_paths(listing))
+        strange = self._strange_paths(listing)
+        self.progress.report_submissions(len(entries), len(ready), strange)
         self._run_and_judge(entries, ready)
         if self.reference_files:
             self._keep_sources(self.state.reference, self.reference_files)
@@ -300,9 +305,14 @@ class ClassGrading:
         for path in (self.course.path, self.course.roster, self.options.roster):
             if path is not None:
                 own_files.add(path.resolve())
-        return [each for each in listing.ignored if each.path.resolve() not in own_files]
+        strange = []
+        for ignored in listing.ignored:
+            if ignored.path.resolve() not in own_files:
+                strange.append(ignored)
+        return strange
 
     def _layers_of_reference(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
+        """The isolation that the first reference of these entries had; empty without one."""
         for settings in self._settings.settings_by_reference(entries).values():
             return dict(settings.verdicts.reference.layers)
         return {}
@@ -316,7 +326,8 @@ class ClassGrading:
         for student in self.state.students.values():
             used.update(submission.reference for submission in student.sent)
         if self.state.reference not in used:
-            self.state.reference = next(iter(self._settings.settings_by_reference(entries)))
+            by_reference = self._settings.settings_by_reference(entries)
+            self.state.reference = next(iter(by_reference))
 
     def _keep_recorded_references(self, entries: Sequence[SubmissionEntry]) -> None:
         """Keep a record of recorded evidence, if it is used, for each of the entries' seeds."""
@@ -402,21 +413,27 @@ class ClassGrading:
         Raises BadClass without a record for --rejudge, a usable reference or the isolation that
         was asked for, and what the runner raises.
         """
-        entries_left = [entry for entry in entries if entry.name not in ready]
+        entries_ready = []
+        entries_left = []
+        for entry in entries:
+            if entry.name in ready:
+                entries_ready.append(entry)
+            else:
+                entries_left.append(entry)
         by_reference = self._settings.settings_by_reference(entries)
         references = self._references_to_run(by_reference)
+        some_settings = next(iter(by_reference.values()))
+        nothing_runs = all(self._is_known_unreadable(entry) for entry in entries_left)
         if self.options.rejudge:
             self._refuse_missing_records(entries_left, bool(references))
-            self._judge_again(entries, ready)
+            self._judge_again(entries_ready, ready)
             self._reporter.report_known_verdicts(entries_left)
-        elif not references and all(self._is_known_unreadable(entry) for entry in entries_left):
-            self._begin_judging(next(iter(by_reference.values())), len(entries_left))
-            self._reporter.report_known_verdicts(
-                [entry for entry in entries if entry.name in ready]
-            )
+        elif nothing_runs and not references:
+            self._begin_judging(some_settings, len(entries_left))
+            self._reporter.report_known_verdicts(entries_ready)
             self._reporter.report_known_verdicts(entries_left)
         else:
-            self._run_and_judge_rest(entries, ready, entries_left, references)
+            self._run_and_judge_rest(entries_ready, entries_left, references, some_settings)
 
     def _references_to_run(self, by_reference: Mapping[str, RunSettings]) -> dict[str, RunSettings]:
         """The settings for which the reference has to run, by key of its record."""
@@ -457,17 +474,17 @@ class ClassGrading:
 
     def _run_and_judge_rest(
         self,
-        entries: Sequence[SubmissionEntry],
-        ready: Mapping[str, str],
+        entries_ready: Sequence[SubmissionEntry],
         entries_left: Sequence[SubmissionEntry],
         references: Mapping[str, RunSettings],
+        some_settings: RunSettings,
     ) -> None:
         """Run the references that are needed and the entries that are left, and judge all.
 
-        Records and sources are kept in the store. Raises BadClass and what the runner raises; what
-        has run by then is kept.
+        Verdicts on those that are ready are reported first. `some_settings` are those of any
+        reference: the runner starts with them. Records and sources are kept in the store. Raises
+        BadClass and what the runner raises; what has run by then is kept.
         """
-        some_settings = next(iter(self._settings.settings_by_reference(entries).values()))
         options = some_settings.run_options
         if not self._uses_judges(len(entries_left)):
             # While the process that runs submissions starts.
@@ -475,9 +492,7 @@ class ClassGrading:
         try:
             self.layers = self.runner.start(options, self.progress)
             self._reporter.begin_holding(references)
-            self._reporter.report_known_verdicts(
-                [entry for entry in entries if entry.name in ready]
-            )
+            self._reporter.report_known_verdicts(entries_ready)
             tasks = self._tasks_for(entries_left, references)
             if references:
                 self.progress.report_preparation(f"running {REFERENCE}")
@@ -488,7 +503,7 @@ class ClassGrading:
                 self._begin_judging(some_settings, len(entries_left))
             # A reference, the first submission, and then what nobody waits for.
             first = itertools.islice(tasks, 2)
-            timelines = self._timelines_tasks(options, entries)
+            timelines = self._timelines_tasks(options, [*entries_ready, *entries_left])
             self.runner.run(itertools.chain(first, timelines, tasks))
             self._reporter.wait_for_verdicts()
             self.store.wait_for_sources()
@@ -501,7 +516,8 @@ class ClassGrading:
         """The task that draws the calls of the reference, if that is to do."""
         if self.recorded is not None or self.options.alone:
             return
-        if self.store.has_record(self._references.timelines_key) and not self.options.fresh:
+        has_timelines = self.store.has_record(self._references.timelines_key)
+        if has_timelines and not self.options.fresh:
             return
         reference_keys = functools.partial(self._settings.settings_by_reference, entries)
         yield self._references.timelines_task(options, reference_keys)
@@ -586,8 +602,10 @@ class ClassGrading:
         judging.require_usable_reference(verdicts.reference, self.exercises, self.options.only)
         self.layers = self.layers or dict(verdicts.reference.layers)
         self.progress.report_isolation(self.layers)
-        if self.options.require_isolation and missing_layers(self.layers):
-            raise BadClass(f"--require-isolation: {'; '.join(missing_layers(self.layers))}")
+        if self.options.require_isolation:
+            missing = missing_layers(self.layers)
+            if missing:
+                raise BadClass(f"--require-isolation: {'; '.join(missing)}")
         if not self.options.alone:
             # Before students' code is judged, for a run may be stopped; but not if it is refused.
             save_state(self.options.out, self.state)
@@ -604,11 +622,14 @@ class ClassGrading:
         return judge_pool.count_of_processes(count, self._most_judges) > 0
 
     def _judge_again(self, entries: Sequence[SubmissionEntry], ready: Mapping[str, str]) -> None:
-        """Judge all records that are there, and report the verdicts."""
+        """Judge the records of these entries, and report the verdicts.
+
+        `ready` has the key of each record, by the name of the entry.
+        """
         equal_by_key: dict[str, list[SubmissionEntry]] = {}
         for entry in entries:
-            if entry.name in ready:
-                equal_by_key.setdefault(ready[entry.name], []).append(entry)
+            key = ready[entry.name]
+            equal_by_key.setdefault(key, []).append(entry)
         for equal in equal_by_key.values():
             self._reporter.judge_or_hold(EqualEntries(equal, ran=False, has_new_record=True))
         self._reporter.wait_for_verdicts()
@@ -620,4 +641,6 @@ def _digest_of_content(files: Sequence[SourceFile]) -> str:
     for file in files:
         text = file.data.replace(b"\r\n", b"\n").strip()
         digests.append(hashlib.sha256(text).digest())
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()[:32]
+    digests.sort()
+    whole = hashlib.sha256(b"".join(digests))
+    return whole.hexdigest()[:32]

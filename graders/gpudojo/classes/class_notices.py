@@ -13,10 +13,14 @@ from gpudojo.model.errors import suggest_name
 
 
 def notices_about_class(book: Gradebook, participants: Sequence[Participant]) -> list[str]:
-    """Sentences about extensions and overrides, each with its file."""
+    """Sentences about extensions and overrides, each with its file.
+
+    None for an extension that somebody has, or an override that is used.
+    """
     extensions = _ExtensionNotices(book, participants)
     extensions.note_all()
-    return extensions.notices + _notices_about_overrides(book, participants)
+    overrides = _notices_about_overrides(book, participants)
+    return extensions.notices + overrides
 
 
 # Extensions
@@ -35,7 +39,10 @@ class _ExtensionNotices:
         extension_of: dict[Participant, str] = {}
         for name in self.course.extensions:
             key = name_key(name)
-            matching = [each for each in self.participants if key in each.all_names]
+            matching = []
+            for participant in self.participants:
+                if key in participant.all_names:
+                    matching.append(participant)
             if not matching:
                 self._note_unknown(name)
             if len(matching) > 1:
@@ -52,7 +59,8 @@ class _ExtensionNotices:
         """Note that nobody has a name, and which one may be meant."""
         names = []
         for each in self.participants:
-            names += [each.name, each.display_name]
+            names.append(each.name)
+            names.append(each.display_name)
         hint = suggest_name(name, names, "")
         self._add_notice(name, f"nobody is called {name!r}{hint}")
 
@@ -77,18 +85,18 @@ def _notices_about_overrides(book: Gradebook, participants: Sequence[Participant
     for participant in participants:
         for key in participant.keys:
             owners[key] = participant
-    notices = []
+    notices: list[str] = []
     for entry in book.overrides.entries_in_force().values():
         if entry.item in items:
             owner = owners.get(entry.key)
             doubt = _doubt_about_owner(book, entry, owner)
         else:
-            doubt = (
-                f"{entry.item} is not graded any more; points of {entry.student} for it are unused"
-            )
-        if doubt:
-            notices.append(f"{book.overrides.path}: {doubt}")
-    return list(dict.fromkeys(notices))
+            unused = f"points of {entry.student} for it are unused"
+            doubt = f"{entry.item} is not graded any more; {unused}"
+        notice = f"{book.overrides.path}: {doubt}"
+        if doubt and notice not in notices:
+            notices.append(notice)
+    return notices
 
 
 def _names_of_items(book: Gradebook) -> set[str]:

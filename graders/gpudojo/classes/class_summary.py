@@ -79,7 +79,10 @@ class _SummaryPrinter:
             "with overrides": tally.overridden,
             "still to grade by hand (0 points until then)": tally.to_grade,
         }
-        texts = [f"{count} {what}" for what, count in counts.items() if count]
+        texts = []
+        for description, count in counts.items():
+            if count:
+                texts.append(f"{count} {description}")
         if texts:
             sentence = ", ".join(texts)
             print_text(self.console, f"{sentence}.")
@@ -108,14 +111,10 @@ class _SummaryPrinter:
         for percent in percents:
             tenth = min(int(percent // 10), 9)
             tenths[tenth] += 1
+        longest = max(tenths)
         for tenth, count in enumerate(tenths):
-            first = tenth * 10
-            last = 100
-            if tenth != 9:
-                last = first + 9
-            name = f"{first:>3}–{last}"
-            bar = "█" * round(BAR_WIDTH * count / max(tenths))
-            line = f"{name:>8}  {bar}"
+            bar = "█" * round(BAR_WIDTH * count / longest)
+            line = f"{_name_of_tenth(tenth):>8}  {bar}"
             if count:
                 line += f" {count}"
             print_text(self.console, line.rstrip())
@@ -125,19 +124,20 @@ class _SummaryPrinter:
         hardest = self.tally.statistics.hardest[:CHECKS_SHOWN]
         if not hardest:
             return
-        lines = [f"{'failed':>8} {'absent':>7} {'attempted':>10}"]
+        lines = ["  failed  absent  attempted"]
         for check in hardest:
-            lines.append(f"{check.failed:>8} {check.absent:>7} {check.attempted:>10}  {check.id}")
+            counts = f"{check.failed:>8} {check.absent:>7} {check.attempted:>10}"
+            lines.append(f"{counts}  {check.id}")
         self._print_list("Most-missed checks", lines)
 
     def _print_misconceptions(self) -> None:
         """Print the misconceptions that most submissions show."""
+        known = known_misconceptions()
         lines = []
         for id_, count in self.tally.misconceptions.most_common(MISCONCEPTIONS_SHOWN):
-            misconception = known_misconceptions().get(id_)
             name = id_
-            if misconception is not None:
-                name = misconception.name
+            if id_ in known:
+                name = known[id_].name
             lines.append(f"{count:>5}  {name}")
         self._print_list("Most common misconceptions", lines)
 
@@ -162,6 +162,14 @@ class _SummaryPrinter:
         more = not_listed + max(0, len(lines) - LINES_OF_LIST)
         if more:
             print_text(self.console, f"{INDENT}… and {more} more: see results.csv")
+
+
+def _name_of_tenth(tenth: int) -> str:
+    """The percents of a tenth: "  0–9" for the first one, 0, and "90–100" for the last."""
+    first = tenth * 10
+    if tenth == 9:
+        return f"{first:>3}–100"
+    return f"{first:>3}–{first + 9}"
 
 
 def _indent_lines(lines: Iterable[str]) -> list[str]:

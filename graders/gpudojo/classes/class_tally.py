@@ -43,14 +43,19 @@ class ClassTally:
         self.changed_by_rules: list[str] = []
 
     def count_row(self, row: SubmissionRow, show_points: bool = False) -> None:
-        """Count a row. `show_points`: it is one of a few that were asked for."""
+        """Count a row. `show_points`: it is one of a few that were asked for.
+
+        Those who handed in nothing count in statuses, checks and reviews only.
+        """
         if show_points:
             self.points_shown.append(_describe_points(row))
         self.statuses[str(row.status)] += 1
         self.statistics.count_row(row)
         if row.status is not SubmissionStatus.ABSENT:
-            self.scaled |= row.scaled
-            self.to_grade += bool(row.to_grade)
+            if row.scaled:
+                self.scaled = True
+            if row.to_grade:
+                self.to_grade += 1
         if row.counts_in_means:
             self.percents.append(_percent_of(row))
         if row.was_judged:
@@ -59,8 +64,10 @@ class ClassTally:
             self._count_review(row)
         if row.group:
             self.has_groups = True
-        self.late += row.late
-        self.overridden += bool(row.overrides)
+        if row.late:
+            self.late += 1
+        if row.overrides:
+            self.overridden += 1
         if row.gone:
             self.gone.append(row.called)
 

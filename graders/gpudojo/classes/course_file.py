@@ -7,7 +7,7 @@ import math
 import zoneinfo
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ FILE_NAME: Final = "course.toml"
 TEMPLATE: Final = Path(__file__).with_name("course_template.toml")
 YEARS: Final = range(2000, 3000)
 MOST_DAYS: Final = 1000  # of an extension
+_Kind = TypeVar("_Kind")
 LEAST_POINTS: Final = 0.01
 MOST_POINTS: Final = 1_000_000
 
@@ -65,16 +66,14 @@ def find_course_file(submissions: Sequence[Path]) -> Path | None:
     """
     for path in submissions:
         given = path.absolute()
-        folders = [given.parent, given.parent.parent]
-        if not given.is_file() and not is_submission(given):
-            folders.insert(0, given)
+        folders = [given, given.parent, given.parent.parent]
+        if given.is_file():
+            folders.remove(given)
         for folder in folders:
             course_file = folder / FILE_NAME
-            if not course_file.is_file():
-                continue
             # The folder above a student's may be a checkout that holds it: then it is the
             # student's, too.
-            if folder == given or not is_submission(folder):
+            if course_file.is_file() and not is_submission(folder):
                 return course_file
     return None
 
@@ -97,6 +96,10 @@ class _CourseReader:
         self.text = text
         self.settings = settings
         self.bad_setting = CourseRules(path, text=text).bad_setting
+
+    def _convert_value(self, value: Any, kind: type[_Kind], *setting: str) -> _Kind:
+        """The value of a setting as `kind`. Raises BadFile with its line."""
+        return convert_setting(self.path, self.text, value, kind, *setting)
 
     def make_rules(self) -> CourseRules:
         """The rules of the course. Raises BadFile for the first bad setting."""
@@ -143,16 +146,17 @@ class _CourseReader:
     def _read_zone(self) -> datetime.tzinfo:
         """The time zone: the one that is named, that of the deadline, or UTC. Raises BadFile."""
         name = self.settings.time_zone
+        if name:
+            try:
+                return zoneinfo.ZoneInfo(name)
+            except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+                hint = suggest_name(name, zoneinfo.available_timezones())
+                reason = f"there is no time zone {name!r}{hint}"
+                raise self.bad_setting(reason, "time_zone") from None
         deadline = self.settings.deadline
-        if not name:
-            if deadline is None or deadline.tzinfo is None:
-                return datetime.UTC
-            return deadline.tzinfo
-        try:
-            return zoneinfo.ZoneInfo(name)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            hint = suggest_name(name, zoneinfo.available_timezones())
-            raise self.bad_setting(f"there is no time zone {name!r}{hint}", "time_zone") from None
+        if deadline is None or deadline.tzinfo is None:
+            return datetime.UTC
+        return deadline.tzinfo
 
     def _read_deadline(self) -> datetime.datetime | None:
         """The deadline with its time zone, or None. Raises BadFile for a bad time."""
@@ -192,7 +196,9 @@ class _CourseReader:
         zone_name = self.settings.time_zone
         in_utc = local.astimezone(datetime.UTC)
         there_and_back = in_utc.astimezone(self.zone)
-        if there_and_back.replace(tzinfo=None) != local.replace(tzinfo=None):
+        shown = there_and_back.replace(tzinfo=None)
+        written = local.replace(tzinfo=None)
+        if shown != written:
             return f"there is no such time in {zone_name}: clocks are set forward then"
         second = local.replace(fold=1)
         if local.utcoffset() == second.utcoffset():
@@ -225,7 +231,7 @@ class _CourseReader:
             value = {}
         elif isinstance(value, int | float):
             value = {"points": value}
-        worth = convert_setting(self.path, self.text, value, Worth, *setting)
+        worth = self._convert_value(value, Worth, *setting)
         if worth.points is not None:
             hint = "; leave an exercise out that does not count"
             self._check_points(worth.points, hint, *setting)
@@ -261,7 +267,7 @@ class _CourseReader:
         setting = ("extensions", who)
         in_days = isinstance(value, int | float) and not isinstance(value, bool)
         if not in_days:
-            date = convert_setting(self.path, self.text, value, datetime.datetime, *setting)
+            date = self._convert_value(value, datetime.datetime, *setting)
             return self._with_zone(date, *setting)
         if self.deadline is None:
             raise self.bad_setting("an extension in days needs a deadline", *setting)
@@ -275,7 +281,7 @@ class _CourseReader:
         groups: dict[str, tuple[str, ...]] = {}
         group_of: dict[str, str] = {}
         for group, value in self.settings.groups.items():
-            members = convert_setting(self.path, self.text, value, list[str], "groups", group)
+            members = self._convert_value(value, list[str], "groups", group)
             for member in members:
                 key = name_key(member)
                 reason = _doubt_about_member(member, group, group_of.get(key))
@@ -317,8 +323,14 @@ class _CourseReader:
             names.add(name_key(item.name))
             if item.points:
                 self._check_points(item.points, "", *setting, "points")
-            title = item.title or item.name
-            items.append(HandItem(item.name, item.points, title, item.rubric, item.extra))
+            item_with_title = HandItem(
+                name=item.name,
+                points=item.points,
+                title=item.title or item.name,
+                rubric=item.rubric,
+                extra=item.extra,
+            )
+            items.append(item_with_title)
         return tuple(items)
 
     def _read_roster_path(self) -> Path | None:
@@ -373,9 +385,7 @@ def template_text(day: str, exercises: Sequence[Exercise]) -> str:
     """A course file in which nothing is set yet, and every setting is shown."""
     points_by_stem = {}
     for exercise in exercises:
-        points = []
-        for function in exercise.functions:
-            points += [check.points for check in function.checks]
+        points = [function.points for function in exercise.functions]
         points_by_stem[exercise.stem] = sum_points(points)
     longest = max(map(len, points_by_stem), default=0)
     width = longest + len('""')

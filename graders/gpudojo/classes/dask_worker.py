@@ -192,11 +192,13 @@ class StoppableRun(SubmissionRun):
         self.is_wanted = is_wanted
 
     def is_overdue(self, now: float) -> bool:
+        """True if the step is out of time, or nobody wants the result any more."""
         return not self.is_wanted() or super().is_overdue(now)
 
     def note_child_exit(
         self, code: int | None, over_memory: bool = False, on_gpu: bool = False
     ) -> bool:
+        """Note how a child ended. Returns True if another one is to continue, and is wanted."""
         return super().note_child_exit(code, over_memory, on_gpu) and self.is_wanted()
 
 

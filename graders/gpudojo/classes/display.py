@@ -110,6 +110,7 @@ class Display:
         return self
 
     def __exit__(self, *error: object) -> None:
+        """Stop drawing the progress."""
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -96,6 +96,7 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _folder_of(day: str) -> Path:
+    """The folder with the files of a day."""
     return registered_days()[day].folder
 
 

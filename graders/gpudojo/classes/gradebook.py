@@ -86,9 +86,11 @@ class Gradebook:
             class_list.notices += self.roster.notes
         self._list_students(class_list)
         # Members of a group share what was handed in.
-        notice = functools.partial(self._notice_setting, class_list)
         groups = GroupWork(
-            class_list.participants, class_list.unmatched, self.roster is not None, notice
+            class_list.participants,
+            class_list.unmatched,
+            self.roster is not None,
+            functools.partial(self._notice_setting, class_list),
         )
         groups.share_submissions(self.course.groups)
         self._add_former_keys(class_list.participants)
@@ -101,7 +103,8 @@ class Gradebook:
         Several submissions may belong to one row of the roster, and several rows to one submission.
         """
         by_row: dict[int, Participant] = {}
-        students = sorted(self.state.students.items(), key=lambda item: natural_key(item[1].name))
+        students = list(self.state.students.items())
+        students.sort(key=lambda item: natural_key(item[1].name))
         for key, student in students:
             matched = self.match_on_roster(student)
             if not matched.rows:
@@ -109,14 +112,16 @@ class Gradebook:
             for row in matched.rows:
                 if row in by_row:
                     self._add_submissions(by_row[row], key, student)
-                else:
-                    by_row[row] = self._participant_on_roster(row, key, student, matched.rows)
-                    class_list.participants.append(by_row[row])
+                    continue
+                participant = self._participant_on_roster(row, key, student, matched.rows)
+                by_row[row] = participant
+                class_list.participants.append(participant)
         if self.roster is None:
             return
         for row in range(len(self.roster.rows)):
             if row not in by_row:
-                absent = self._absent_on_roster(row, self._name_on_roster(row))
+                name = self._name_on_roster(row)
+                absent = self._absent_on_roster(row, name)
                 class_list.participants.append(absent)
 
     def _notice_setting(self, class_list: ClassList, reason: str, *setting: str) -> None:
@@ -176,8 +181,10 @@ class Gradebook:
         if len(rows) == 1:
             participant = self._absent_on_roster(row, student.name)
         else:
-            participant = self._absent_on_roster(row, self._name_on_roster(row))
-            participant.group = " & ".join(person.name for person in student.people)
+            name = self._name_on_roster(row)
+            participant = self._absent_on_roster(row, name)
+            names = [person.name for person in student.people]
+            participant.group = " & ".join(names)
         participant.take_submissions_of(key, student)
         return participant
 
@@ -185,8 +192,12 @@ class Gradebook:
         """The participant for a row of the roster, without submissions."""
         assert self.roster is not None
         person = self.roster.rows[row]
-        submitted = self.roster.submitted.get(row, "")
-        return Participant(name, [_key_on_roster(person.id)], roster=person, submitted=submitted)
+        return Participant(
+            name,
+            [_key_on_roster(person.id)],
+            roster=person,
+            submitted=self.roster.submitted.get(row, ""),
+        )
 
     def _add_submissions(self, participant: Participant, key: str, student: Student) -> None:
         """Add what somebody on the roster handed in under another name.
@@ -199,9 +210,10 @@ class Gradebook:
         if all(each.submitted for each in participant.submissions):
             sort_by_time(participant.submissions, lambda each: each.submitted)
         else:
-            names = ", ".join(dict.fromkeys(each.name for each in participant.submissions))
+            names = dict.fromkeys(each.name for each in participant.submissions)
+            listed = ", ".join(names)
             reason = (
-                f"several submissions match {participant.name}: {names}; "
+                f"several submissions match {participant.name}: {listed}; "
                 "when each was handed in is not known."
             )
             participant.review = [reason]
@@ -219,10 +231,12 @@ class Gradebook:
         known_keys = self._known_keys()
         former: dict[str, list[str]] = {}
         for entry in self.overrides.entries_in_force().values():
-            if entry.key not in known_keys:
-                keys = former.setdefault(name_key(entry.student), [])
-                if entry.key not in keys:
-                    keys.append(entry.key)
+            if entry.key in known_keys:
+                continue
+            name = name_key(entry.student)
+            keys = former.setdefault(name, [])
+            if entry.key not in keys:
+                keys.append(entry.key)
         return former
 
     def _known_keys(self) -> set[str]:
@@ -246,17 +260,20 @@ class Gradebook:
     # Rows
 
     def row_of(self, participant: Participant) -> SubmissionRow:
-        """The row of a participant."""
-        return self.row_maker.make_row(participant, self.counted_submission(participant))
+        """The row of a participant, by the submission that counts."""
+        counted = self.counted_submission(participant)
+        return self.row_maker.make_row(participant, counted)
 
     def rows_of(self, participants: Sequence[Participant]) -> Iterator[SubmissionRow]:
         """Make the rows of participants, one after another, for there may be many.
 
         Each row says which others of them handed in the same.
         """
-        counted = {each: self.counted_submission(each) for each in participants}
+        counted: dict[Participant, StoredSubmission | None] = {}
         by_content: dict[str, list[Participant]] = defaultdict(list)
-        for participant, submission in counted.items():
+        for participant in participants:
+            submission = self.counted_submission(participant)
+            counted[participant] = submission
             if submission is not None:
                 by_content[submission.content].append(participant)
         for participant, submission in counted.items():

@@ -53,6 +53,7 @@ class LogEntry(NamedTuple):
 
     @property
     def key_and_item(self) -> KeyAndItem:
+        """For whom and for what the line gives points."""
         return KeyAndItem(self.key, self.item)
 
     def as_cells(self) -> list[str]:
@@ -129,10 +130,11 @@ class Overrides:
         """What the last command set. Nothing where it took something back."""
         last = []
         for entry in self.log:
-            if entry.at == self.log[-1].at:
-                last.append(entry)
-        if any(entry.action == UNDO for entry in last):
-            return []
+            if entry.at != self.log[-1].at:
+                continue
+            if entry.action == UNDO:
+                return []
+            last.append(entry)
         return last
 
     def append_entries(self, entries: Sequence[LogEntry]) -> None:
@@ -160,12 +162,22 @@ def _read_log(path: Path) -> list[LogEntry]:
         if len(line.cells) != len(COLUMNS) or line.cells[2] not in (SET, UNDO):
             needed = f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}"
             raise BadFile(file, line.number, needed)
-        cells = [_without_quote(cell) for cell in line.cells]
-        at, by, action, student, item, points_text, comment, key = cells
+        texts = [_without_quote(cell) for cell in line.cells]
+        cells = dict(zip(COLUMNS, texts, strict=True))
         points = 0.0
-        if action == SET:
-            points = parse_points(points_text, file, line.number)
-        entries.append(LogEntry(at, by, action, student, item, points, comment, key))
+        if cells["action"] == SET:
+            points = parse_points(cells["points"], file, line.number)
+        entry = LogEntry(
+            at=cells["at"],
+            by=cells["by"],
+            action=cells["action"],
+            student=cells["student"],
+            item=cells["item"],
+            points=points,
+            comment=cells["comment"],
+            key=cells["key"],
+        )
+        entries.append(entry)
     return entries
 
 
@@ -189,8 +201,9 @@ def _entries_in_force(log: Iterable[LogEntry]) -> dict[KeyAndItem, LogEntry]:
 
 def parse_points(text: str, file: str, line: int | None = None) -> float:
     """The points that somebody wrote, with a decimal point or comma. Raises BadFile."""
+    number = text.replace(",", ".")
     try:
-        points = round(float(text.replace(",", ".")), 6)
+        points = round(float(number), 6)
     except ValueError:
         raise BadFile(file, line, f"{text!r} is not a number of points") from None
     if not 0 <= points < math.inf:
@@ -222,14 +235,18 @@ def find_item(name: str, row: SubmissionRow) -> NamedItem:
     stem = find_exercise(name, exercises)
     if stem is not None:
         return NamedItem(stem, exercises[stem])
-    matching = [check for check in checks if check == name or check.endswith(f"::{name}")]
+    matching = []
+    for check_id in checks:
+        if check_id == name or check_id.endswith(f"::{name}"):
+            matching.append(check_id)
     if len(matching) == 1:
         return NamedItem(matching[0], checks[matching[0]])
     if matching:
-        names = ", ".join(_without_exercise(check) for check in matching[:SUGGESTED_CHECKS])
-        if len(matching) > SUGGESTED_CHECKS:
-            names += ", …"
-        raise BadClass(f"{len(matching)} checks are called {name!r}; write more of it: {names}")
+        names = [_without_exercise(check_id) for check_id in matching]
+        listed = ", ".join(names[:SUGGESTED_CHECKS])
+        if len(names) > SUGGESTED_CHECKS:
+            listed += ", …"
+        raise BadClass(f"{len(names)} checks are called {name!r}; write more of it: {listed}")
     hint = _suggest_item(name, exercises, checks)
     raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
 
@@ -287,8 +304,13 @@ class _OverrideApplier:
         if entry.points > most:
             share = f"{format_points(entry.points)} of {format_points(most)} points"
             self.problems.append(f"an override gives {share} for {item}; it was cut")
-        points = min(entry.points, most)
-        return Override(points, graded, entry.comment, entry.by, entry.at)
+        return Override(
+            points=min(entry.points, most),
+            graded=graded,
+            comment=entry.comment,
+            by=entry.by,
+            at=entry.at,
+        )
 
 
 class OverriddenExercises(NamedTuple):

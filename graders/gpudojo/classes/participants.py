@@ -64,8 +64,11 @@ class Participant:
     def all_names(self) -> frozenset[str]:
         """Everything by which the participant may be called, as keys of names."""
         if self._all_names is None:
-            names = [*self._names_of_submission(), *self._names_on_roster()]
-            self._all_names = frozenset(name_key(name) for name in names if name)
+            keys = set()
+            for name in (*self._names_of_submission(), *self._names_on_roster()):
+                if name:
+                    keys.add(name_key(name))
+            self._all_names = frozenset(keys)
         return self._all_names
 
     def _names_of_submission(self) -> list[str]:
@@ -87,10 +90,13 @@ class Participant:
 
     def time_of(self, submission: StoredSubmission) -> str:
         """When a submission was handed in, as the platform or the roster says; else empty."""
-        in_group = ""
+        if submission.submitted:
+            return submission.submitted
         if self.submitted_in_group is not None:
-            in_group = self.submitted_in_group.get(submission.digest, "")
-        return submission.submitted or in_group or self.submitted
+            in_group = self.submitted_in_group.get(submission.digest)
+            if in_group:
+                return in_group
+        return self.submitted
 
     def take_submissions_of(self, key: str, student: Student) -> None:
         """Become the participant for a student, who is known by that key.
@@ -135,8 +141,9 @@ def _unused_name(participant: Participant, used: set[str]) -> str:
 
 def describe_namesakes(name: str, participants: Sequence[Participant]) -> str:
     """The beginning of a sentence about several participants of one name."""
-    ids = ", ".join(each.id_or_name for each in participants)
-    return f"{len(participants)} students are called {name!r}: write {ids}"
+    ids = [each.id_or_name for each in participants]
+    listed = ", ".join(ids)
+    return f"{len(ids)} students are called {name!r}: write {listed}"
 
 
 Notice = Callable[..., None]
@@ -164,7 +171,10 @@ class GroupWork:
         self._group_of: dict[Participant, str] = {}
 
     def share_submissions(self, groups: Mapping[str, Sequence[str]]) -> None:
-        """Find the members of all groups, and give them what was handed in for the group."""
+        """Find the members of all groups, and give them what was handed in for the group.
+
+        A member who is not among the participants is added to them.
+        """
         for group, names in groups.items():
             members = []
             for name in names:
@@ -176,7 +186,8 @@ class GroupWork:
 
     def _find_member(self, group: str, name: str) -> Participant | None:
         """The member of that name; None, after a notice, where it is not clear who that is."""
-        matching = [each for each in self.participants if name_key(name) in each.all_names]
+        key = name_key(name)
+        matching = [each for each in self.participants if key in each.all_names]
         if len(matching) > 1:
             namesakes = describe_namesakes(name, matching)
             self.notice(f"{namesakes}; nobody of them is in the group", "groups", group)
@@ -203,7 +214,8 @@ class GroupWork:
                 joint.append(each)
         # Of equal submissions, that of the last sender counts.
         senders = {}
-        for sender in (*joint, *members):
+        everybody = [*joint, *members]
+        for sender in everybody:
             for submission in sender.submissions:
                 senders[submission.digest] = sender
         if not senders:
@@ -211,7 +223,7 @@ class GroupWork:
         for each in joint:
             self._take_out(each)
         shared = []
-        for sender in (*joint, *members):
+        for sender in everybody:
             for submission in sender.submissions:
                 if senders[submission.digest] is sender:
                     shared.append(submission)

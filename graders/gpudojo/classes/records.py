@@ -111,6 +111,7 @@ _function_decoder: Final = msgspec.msgpack.Decoder(FunctionRecord)
 
 
 def encode_record(record: Record) -> bytes:
+    """The bytes of a record, as `decode_record` reads them."""
     return msgspec.msgpack.encode(record)
 
 

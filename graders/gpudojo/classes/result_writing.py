@@ -168,6 +168,7 @@ def _find_old_points(
 
 
 def _published_points(row: SubmissionRow) -> PublishedPoints:
+    """The points of a row, as results.csv has them."""
     return PublishedPoints(format_points(row.final.points), format_points(row.final.max_points))
 
 

@@ -41,7 +41,8 @@ class Roster:
         self.rows.append(row)
         for id_ in (row.id, row.email, row.github, row.login, *more_ids):
             if id_:
-                self._rows_by_id[name_key(id_)].add(number)
+                key = name_key(id_)
+                self._rows_by_id[key].add(number)
         for spelling in spellings_of(row.name):
             self._rows_by_name[spelling].add(number)
         return number
@@ -55,11 +56,12 @@ class Roster:
         ids = list(known_names)
         if identifier:
             ids.insert(0, identifier)
-        return (
-            self._rows_with_id(ids)
-            or self._rows_with_name(known_names)
-            or self._rows_with_id_in(known_names)
-        )
+        rows = self._rows_with_id(ids)
+        if not rows:
+            rows = self._rows_with_name(known_names)
+        if not rows:
+            rows = self._rows_with_id_in(known_names)
+        return rows
 
     def _rows_with_id(self, ids: Iterable[str]) -> set[int]:
         """The rows with the first of these ids that is on the roster."""
@@ -84,11 +86,15 @@ class Roster:
             for part in _PARTS_OF_NAME.split(name):
                 if len(part) < _SHORTEST_ID:
                     continue
-                rows |= self._rows_by_id.get(name_key(part), set())
+                key = name_key(part)
+                rows |= self._rows_by_id.get(key, set())
         return rows
 
     def match_people(
-        self, identifier: str | None, names: Sequence[str], people: Sequence[Submitter]
+        self,
+        identifier: str | None,
+        names: Sequence[str],
+        people: Sequence[Submitter],
     ) -> MatchedPeople:
         """The rows of those who handed in one submission.
 

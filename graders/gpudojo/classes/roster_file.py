@@ -83,15 +83,17 @@ class _RosterReader:
         known_headings = _known_headings()
         headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
         for column, names in known_headings.by_column.items():
-            present = [name for name in names if name in headings]
-            if present:
-                self.columns[column] = headings.index(present[0])
+            for name in names:
+                if name in headings:
+                    self.columns[column] = headings.index(name)
+                    break
         for number, heading in enumerate(headings):
             if heading in known_headings.ids:
                 self.id_columns.append(number)
         self.date_column = _column_of_dates(headings)
         if self.columns.keys().isdisjoint(WHO):
-            cells = ", ".join(cell[:40] for cell in first.cells[:8])
+            beginnings = [cell[:40] for cell in first.cells[:8]]
+            cells = ", ".join(beginnings)
             hint = _suggested_heading(headings)
             reason = (
                 "the first line has to name the columns, one of them id, name, email or github; "
@@ -100,7 +102,10 @@ class _RosterReader:
             raise self._bad_line(first, reason)
 
     def _add_student(self, line: TableLine) -> None:
-        """Add the student of a line, with the date if there is one. Raises BadFile."""
+        """Add the student of a line, with the date if there is one.
+
+        Raises BadFile for a line that says nobody, or somebody who is in it already.
+        """
         self._refuse_several_lines_in_a_cell(line)
         name, family = self._name_and_family(line)
         email = self._cell_in(line, "email")
@@ -109,14 +114,15 @@ class _RosterReader:
         own_id = _without_participant(self._cell_in(line, "id"))
         id_ = own_id or email or github or name
         self._refuse_unusable_id(line, id_, name)
-        # The tables of Canvas and GitHub Classroom have no addresses, but logins or identifiers
-        # that often are.
-        if not email and "@" in login:
-            email = login
-        elif not email and "@" in id_:
-            email = id_
-        section = self._cell_in(line, "section")
-        row = RosterRow(id_, name, email, section, github, login, family)
+        row = RosterRow(
+            id=id_,
+            name=name,
+            email=email or _address_among(login, id_),
+            section=self._cell_in(line, "section"),
+            github=github,
+            login=login,
+            family=family,
+        )
         more_ids = []
         for position in self.id_columns:
             cell = _cell_at(line, position)
@@ -133,14 +139,15 @@ class _RosterReader:
     def _name_and_family(self, line: TableLine) -> tuple[str, str]:
         """The whole name, first name first; and the family name, empty where it is not known."""
         name = self._cell_in(line, "name")
-        last, comma, first = name.partition(",")
-        if comma:
-            return f"{first.strip()} {last}".strip(), last.strip()
-        if name:
+        if name and "," not in name:
             return name, ""
-        given_name = self._cell_in(line, "first")
-        family = self._cell_in(line, "last")
-        return f"{given_name} {family}".strip(), family
+        if name:
+            family, _, first_name = name.partition(",")
+        else:
+            family = self._cell_in(line, "last")
+            first_name = self._cell_in(line, "first")
+        whole = f"{first_name.strip()} {family}"
+        return whole.strip(), family.strip()
 
     def _refuse_several_lines_in_a_cell(self, line: TableLine) -> None:
         """Raises BadFile for a name or id with a line break: a quotation mark was not closed."""
@@ -169,7 +176,9 @@ class _RosterReader:
 
     def _add_date(self, line: TableLine, row: int) -> None:
         """Note when the student of a row handed in, if the table says so."""
-        if self.date_column is None or self.date_column >= len(line.cells):
+        if self.date_column is None:
+            return
+        if self.date_column >= len(line.cells):
             return
         text = line.cells[self.date_column]
         if not text.strip(" -"):
@@ -181,6 +190,18 @@ class _RosterReader:
             )
         else:
             self.roster.submitted[row] = date.isoformat()
+
+
+def _address_among(*texts: str) -> str:
+    """The first of these texts that is an e-mail address; empty for none.
+
+    The tables of Canvas and GitHub Classroom have no addresses, but logins or identifiers that
+    often are.
+    """
+    for text in texts:
+        if "@" in text:
+            return text
+    return ""
 
 
 def _cell_at(line: TableLine, position: int) -> str:

@@ -289,11 +289,13 @@ class RowMaker:
         return self._verdicts_for(submission).kept_row(submission.record)
 
     def _verdicts_for(self, submission: StoredSubmission) -> VerdictStore:
+        """The verdicts by the reference that a submission was judged against."""
         return self._verdicts(submission.reference, submission.judging_key, tuple(submission.only))
 
     def _open_verdicts(
         self, reference: str, judging_key: str, only: tuple[str, ...]
     ) -> VerdictStore:
+        """The verdicts for one reference and one version of the code that judges."""
         return VerdictStore(self.out, self.state.day, frozenset(only), reference, judging_key)
 
 

@@ -130,6 +130,7 @@ class Store:
         self._disk.submit(_wait_for_disk, path)
 
     def _path_of_sources(self, digest: str) -> Path:
+        """Where the sources with this digest are kept."""
         return self.folder / "sources" / digest[:2] / f"{digest}.mp"
 
     def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:

@@ -79,7 +79,9 @@ class SubmissionRun:
         self.trusted = True  # false once it tampered with the grader
         # With a real GPU two kinds of children observe, each the machines that the other cannot
         # stand for.
-        self._machines = [HERE, ELSEWHERE] if self._is_on_gpu else [ALL]
+        self._machines = [ALL]
+        if self._is_on_gpu:
+            self._machines = [HERE, ELSEWHERE]
         self._chosen: set[tuple[str, str]] = set()  # functions whose place is known
         self._probes: dict[str, set[str]] = {}  # by function, those that have observed it
         self._killed: Counter[str] = Counter()  # by step, how often something else ended a child
@@ -132,6 +134,11 @@ class SubmissionRun:
         """True if it runs on a real GPU, where several children observe one function."""
         return self.options.bench == "cuda"
 
+    @property
+    def _step_or_start(self) -> str:
+        """The step of the child; BEFORE_FIRST_STEP where it has begun none."""
+        return self.step or BEFORE_FIRST_STEP
+
     def receive_bytes(self, data: bytes) -> bool:
         """Take in what a child has sent. Returns False if the child is to be ended."""
         if self._ignores_child:
@@ -141,7 +148,7 @@ class SubmissionRun:
                 return False
         if self._frames.too_much:
             self._ignores_child = True
-            self._end_step(self.step or BEFORE_FIRST_STEP, IncidentKind.CRASHED, TOO_MUCH)
+            self._end_step(self._step_or_start, IncidentKind.CRASHED, TOO_MUCH)
         elif self._frames.problem is not None:
             self._reject_submission(self._frames.problem)
         return self.trusted and not self._ignores_child
@@ -171,8 +178,9 @@ class SubmissionRun:
             return self._add_evidence(frame)
         # What went wrong, and how it ends.
         elif isinstance(frame, protocol.Found):
+            kind = IncidentKind(frame.kind)
             detail = f"{_place_of(frame)} {frame.what}"
-            self._add_incident(IncidentKind(frame.kind), self.step or BEFORE_FIRST_STEP, detail)
+            self._add_incident(kind, self._step_or_start, detail)
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):
@@ -194,10 +202,9 @@ class SubmissionRun:
 
     def _add_file(self, frame: protocol.Loaded) -> bool:
         """Add what came of running a file. Returns False if the child is to be ended."""
+        errors = []
         if frame.broken:
-            errors = [frame.broken]
-        else:
-            errors = []
+            errors.append(frame.broken)
         if self._repeat_child_if_we_stood_still(errors):
             return False
         self.record.files[frame.file] = frame
@@ -217,18 +224,21 @@ class SubmissionRun:
         if not self._is_asked_for(key, frame, errors):
             self._reject_submission("it sent evidence that the grader did not ask for")
             return False
+        function = FunctionRecord(
+            evidence=evidence,
+            seconds=frame.seconds,
+            signature=frame.signature,
+            timeline=frame.timeline,
+        )
         # A student's child sends no timelines of all calls.
         if self.options.drawn == protocol.EVERY:
-            timelines = frame.timelines
-        else:
-            timelines = []
-        function = FunctionRecord(
-            evidence, frame.seconds, frame.signature, frame.timeline, timelines
-        )
+            function = msgspec.structs.replace(function, timelines=frame.timelines)
         if key in self._probes:
-            function = self.record.decode_function(key).join_with(function)
+            earlier = self.record.decode_function(key)
+            function = earlier.join_with(function)
         self.record.add_function(key, function)
-        self._probes.setdefault(key, set()).update(evidence.observations)
+        probes = self._probes.setdefault(key, set())
+        probes.update(evidence.observations)
         self._received.add(key)
         self._note_reaching_limits(key, errors)
         return True
@@ -240,9 +250,8 @@ class SubmissionRun:
         if frame.interrupted and not _timed_out(errors):
             return False
         # Functions that are missing are told without a step of their own.
-        is_missing = all(
-            observation.status is CallStatus.MISSING for observation in observations.values()
-        )
+        statuses = {observation.status for observation in observations.values()}
+        is_missing = statuses <= {CallStatus.MISSING}
         if self.step != key and not is_missing:
             return False
         return self._is_new(key, set(observations))
@@ -265,7 +274,7 @@ class SubmissionRun:
 
         It may have waited for us: nothing more of it counts. Returns True if that is so.
         """
-        kills = self._killed[self.step or BEFORE_FIRST_STEP]
+        kills = self._killed[self._step_or_start]
         repeats = self.stood_still and _timed_out(errors) and kills < MOST_REPEATS
         self._ignores_child = repeats
         self._repeats_child = repeats
@@ -303,7 +312,9 @@ class SubmissionRun:
     def add_output(self, data: bytes) -> None:
         """Keep what a child has printed, up to a limit."""
         self._printed += len(data)
-        self._output += data[: max(0, MOST_OUTPUT - len(self._output))]
+        room = MOST_OUTPUT - len(self._output)
+        if room > 0:
+            self._output += data[:room]
 
     # Time
 
@@ -337,8 +348,10 @@ class SubmissionRun:
 
     def is_overdue(self, now: float) -> bool:
         """True if the step, or the whole submission, is out of time."""
+        if now > self.deadline:
+            return True
         whole = WHOLE * self.options.seconds + GRACE_SECONDS + START_SECONDS
-        return now > self.deadline or now - self.began > whole
+        return now - self.began > whole
 
     # Between children
 
@@ -357,7 +370,7 @@ class SubmissionRun:
         if self.finished:
             self._machines.pop(0)
             return bool(self._machines)
-        step = self.step or BEFORE_FIRST_STEP
+        step = self._step_or_start
         if self._repeats_child:
             self._killed[step] += 1
             return True
@@ -392,8 +405,9 @@ class SubmissionRun:
     def _may_continue(self) -> bool:
         """True if another child may continue; else what was not run is noted."""
         seconds = self.clock() - self.began
-        used_up = seconds > WHOLE * self.options.seconds
-        if self.step is not None and self._children < MOST_CHILDREN and not used_up:
+        has_time = seconds <= WHOLE * self.options.seconds
+        has_children = self._children < MOST_CHILDREN
+        if self.step is not None and has_time and has_children:
             return True
         functions_left = sorted(self.options.known - set(self.record.seen) - self.skip)
         if functions_left:
@@ -420,6 +434,7 @@ class SubmissionRun:
         if left_out > 0:
             text += f"\n… {left_out:,} more bytes were printed and not kept\n"
         record.output = text
+        # Time and memory.
         record.seconds = self.clock() - self.began
         record.peak_bytes = peak_bytes
         record.cpu_seconds = cpu_seconds
@@ -457,8 +472,10 @@ def _without_scratch(path: re.Match[str]) -> str:
     folders = list(SCRATCH.finditer(text, first_slash + 1))
     if not folders:
         return text
+    before = text[:first_slash]
     end_of_last = folders[-1].end() + len("/")
-    return text[:first_slash] + text[end_of_last:]
+    after = text[end_of_last:]
+    return before + after
 
 
 def describe_exit(code: int) -> str:

@@ -194,6 +194,7 @@ class _SettingError:
         return kind
 
     def _known_settings(self) -> Sequence[str]:
+        """The names that the table of the setting may have; none for other values."""
         return getattr(self._type_of_setting(), "__struct_fields__", ())
 
 

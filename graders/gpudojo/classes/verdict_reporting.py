@@ -32,6 +32,7 @@ class _BeingJudged(NamedTuple):
 
     @property
     def is_done(self) -> bool:
+        """True if there is nothing to wait for."""
         return self.future is None or self.future.done()
 
 

@@ -31,6 +31,7 @@ class VerdictSummary(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_row(cls, row: SubmissionRow) -> VerdictSummary:
+        """The summary of a verdict."""
         return cls(row.status, row.score, row.max_score)
 
 
@@ -54,6 +55,7 @@ class VerdictStore:
 
     @functools.cached_property
     def store(self) -> Store:
+        """The store in the same output folder."""
         return Store(self.out)
 
     @functools.cached_property
@@ -134,6 +136,7 @@ class VerdictStore:
         return kept_summary is not None or self.store.load_record(key) is not None
 
     def _path_of_row(self, key: str) -> Path:
+        """Where the verdict on a record is kept."""
         return self.store.row_path(key, self.judging_key)
 
 

@@ -49,6 +49,7 @@ class Day:
 
     @property
     def built_in(self) -> bool:
+        """True if it comes with gpudojo, and not from another package."""
         return self.package.startswith(f"{GROUP}.")
 
     @functools.cached_property
@@ -89,6 +90,7 @@ def registered_days() -> dict[str, Day]:
 
 
 def _number_of_day(name: str) -> int:
+    """The 8 of `day8`. Raises ValueError for other names."""
     return int(name.removeprefix("day"))
 
 

@@ -62,6 +62,7 @@ def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
 
 
 def _encodable_text(text: str, most: int) -> str:
+    """The beginning of a text, such that UTF-8 can write it."""
     # `join` makes a text of the class str, and no other method of a subclass is called.
     return "".join([text])[:most].encode("utf-8", "backslashreplace").decode()
 

@@ -128,6 +128,7 @@ class LastAsked:
         self.scenario = scenario
 
     def forget(self) -> None:
+        """Forget what was asked."""
         self.anything = False
 
 
@@ -151,17 +152,24 @@ class Cases(dict[str, T], Generic[T]):
         self._added: list[Cases[T]] = []
 
     def __getitem__(self, name: str) -> T:
+        """The facts of a scenario, which is noted as asked for.
+
+        Raises ScenarioRaised or KeyError.
+        """
         self._note_question(name)
         return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
+        """The facts of a scenario, which is noted as asked for; else the default."""
         self._note_question(name)
         return super().get(name, default)
 
     def items(self) -> Iterator[tuple[str, T]]:  # type: ignore[override]
+        """Each scenario with its facts; each is noted when it comes."""
         return ((name, self[name]) for name in self)
 
     def values(self) -> Iterator[T]:  # type: ignore[override]
+        """The facts of each scenario; each is noted when it comes."""
         return (self[name] for name in self)
 
     def _note_question(self, name: str) -> None:
@@ -173,6 +181,7 @@ class Cases(dict[str, T], Generic[T]):
                 cases._note_question(name)
 
     def __missing__(self, name: str) -> T:
+        """Raises ScenarioRaised for a scenario that ended with an error, else KeyError."""
         if name in self.errors:
             raise ScenarioRaised(self.errors[name])
         raise KeyError(name)
@@ -328,6 +337,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def encode_evidence(evidence: Evidence) -> bytes:
+    """The bytes of evidence, as `decode_evidence` reads them."""
     return msgspec.msgpack.encode(evidence)
 
 

@@ -134,6 +134,7 @@ class Probe(Generic[T_co]):
 
     @cached_property
     def return_type(self) -> Any:
+        """The type of the facts, as the probe declares it."""
         return get_type_hints(self.look)["return"]
 
 
@@ -440,6 +441,7 @@ class Function:
 
     @property
     def points(self) -> float:
+        """What all checks of the function are worth."""
         return sum(check.points for check in self.checks)
 
     @property
@@ -491,4 +493,5 @@ class Exercise:
 
     @property
     def number(self) -> str:
+        """The "04" of `04_modifying_training_loop_gpu`."""
         return self.stem.partition("_")[0]

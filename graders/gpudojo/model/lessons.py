@@ -109,4 +109,5 @@ def lines_outside_snippets(source: str) -> list[int]:
 
 
 def _line_at(text: str, position: int) -> int:
+    """The number of the line in which a character stands."""
     return text.count("\n", 0, position) + 1

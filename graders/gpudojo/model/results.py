@@ -44,10 +44,12 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
+        """Its full name: "04_modifying_training_loop_gpu::train_epoch::runs"."""
         return f"{self.exercise}::{self.function}::{self.check}"
 
     @property
     def points(self) -> float:
+        """What it earns: all or nothing. An error of ours costs nobody anything."""
         if self.outcome in (Outcome.PASSED, Outcome.ERROR):
             return self.max_points
         return 0.0
@@ -293,10 +295,12 @@ class SubmissionRow(msgspec.Struct, frozen=True):
 
     @property
     def late(self) -> bool:
+        """True if it was handed in after the deadline."""
         return self.timing is not None and self.timing.late
 
     @property
     def section(self) -> str:
+        """The student's section of the course; empty where it is not known."""
         if self.roster:
             return self.roster.section
         return ""

@@ -53,6 +53,7 @@ def _on_one_line(name: str) -> str:
 
 
 def _submission_date(row: SubmissionRow) -> str:
+    """When it was handed in; empty where that is not known."""
     if row.timing:
         return row.timing.submitted
     return ""
@@ -96,6 +97,7 @@ def _attempt_count(row: SubmissionRow) -> str:
 
 
 def _override_texts(row: SubmissionRow) -> str:
+    """What people gave, such as "04_x::f::runs: 2"."""
     return "; ".join(f"{name}: {format_points(one.points)}" for name, one in row.overrides)
 
 
@@ -133,6 +135,7 @@ def _exercise_column(exercise: str) -> CsvColumn:
     """The column of an exercise (`04_…`): its points, empty where it was not graded."""
 
     def points(row: SubmissionRow) -> str:
+        """The points in the exercise; empty where it was not graded."""
         for each in row.exercises:
             if each.exercise == exercise:
                 return format_points(each.score)
@@ -159,6 +162,7 @@ def open_table(path: Path, exercises: Iterable[str]) -> Iterator[RowWriter]:
         writer = csv.writer(text)
 
         def write_row(row: SubmissionRow) -> None:
+            """Write the line of a submission."""
             cells = []
             for column in columns:
                 cell = printable_text(without_surrogates(column.cell(row)), keep="\n")

@@ -57,6 +57,7 @@ def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
     with replacing_file(path) as file:
 
         def write_row(row: SubmissionRow) -> None:
+            """Write the line of a submission."""
             nonlocal separator
             file.write(separator + encode_json(row))
             separator = b",\n"
@@ -109,6 +110,7 @@ class StoredRows:
     path: Path
 
     def __iter__(self) -> Iterator[SubmissionRow]:
+        """Yield the rows, read from the file one by one."""
         return iterate(self.path)
 
 
@@ -287,6 +289,7 @@ def results_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
+    """The JSON schema of results.json, as its file has it."""
     return msgspec.json.format(msgspec.json.encode(results_schema()), indent=2).decode() + "\n"
 
 

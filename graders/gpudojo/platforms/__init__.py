@@ -69,6 +69,7 @@ def format_names() -> list[str]:
 
 
 def _module_of(name: str) -> ModuleType:
+    """Import the module or package of a platform."""
     return importlib.import_module(f"{__name__}.{name}")
 
 

@@ -57,6 +57,7 @@ class GradedCheckout:
 
     @property
     def row(self) -> SubmissionRow:
+        """The row of the one submission."""
         return self.results.submissions[0]
 
 
@@ -159,6 +160,7 @@ def _write_no_scores(target: Path, why: str, day: str) -> None:
 
 
 def _text_of_apology(why: str) -> str:
+    """Return what a student reads if the grader could not run."""
     advice = "This is not your fault; please tell your instructor."
     return f"The grader could not run: {why}. {advice}"
 

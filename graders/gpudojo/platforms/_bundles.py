@@ -163,6 +163,7 @@ def _assessment_settings(day: str, image: str) -> dict[str, Any]:
 
 
 def _as_json(value: Any) -> bytes:
+    """Return a value as the content of a JSON file."""
     return f"{json.dumps(value, indent=2)}\n".encode()
 
 
@@ -218,6 +219,7 @@ def _refuse_solutions(files: Files, root: Path, day: str) -> None:
 
 
 def _mode_of(name: str) -> int:
+    """Return the permissions of a file in a bundle."""
     if name.rpartition("/")[2] in EXECUTABLE:
         return 0o755
     return 0o644

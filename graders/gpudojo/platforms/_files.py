@@ -48,6 +48,7 @@ def new_name(wanted: str, used: set[str]) -> str:
 
 
 def _comparable_name(name: str) -> str:
+    """Return a name as file systems compare it that ignore case."""
     return unicodedata.normalize("NFC", name.casefold())
 
 

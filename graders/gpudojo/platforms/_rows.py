@@ -37,6 +37,7 @@ def in_millionths(points: float) -> int:
 
 
 def points_of(millionths: int) -> float:
+    """Return points for a number of millionths."""
     return millionths / MILLION
 
 
@@ -61,6 +62,7 @@ class VisibleRows:
     early: bool = True  # with the rows of students who should not see their results yet
 
     def __iter__(self) -> Iterator[SubmissionRow]:
+        """Yield the rows, as far as students may see them."""
         for row in self.rows:
             if not self.early and not self.shows_results(row):
                 continue
@@ -128,6 +130,7 @@ def exercises_with_missing(
 
 
 def _sum_of_maxima(exercises: Iterable[ExerciseRow]) -> int:
+    """Return what exercises are worth together, in millionths."""
     return sum(in_millionths(exercise.max_score) for exercise in exercises)
 
 

@@ -226,6 +226,7 @@ def _has_name(checks: Iterable[CheckRow], name: str | None) -> bool:
 
 
 def _function_id(check: CheckRow) -> str:
+    """Return the exercise and function of a check: "04_x::train_epoch"."""
     return check.id.rpartition("::")[0]
 
 

@@ -145,6 +145,7 @@ def _columns_of_student(table: Table) -> list[int]:
 
 
 def _cells_in(line: list[str], columns: list[int]) -> list[str]:
+    """Return the cells of a line that are in these columns."""
     return [line[column] for column in columns]
 
 

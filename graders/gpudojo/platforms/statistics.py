@@ -77,6 +77,7 @@ def _cells_of(check: CheckStatistics) -> list[str]:
 
 
 def _share_in_words(value: float | None) -> str:
+    """Return a share with three decimal places; empty where there is none."""
     if value is None:
         return ""
     return f"{value:.3f}"

@@ -360,6 +360,7 @@ def _is_test_or_backup(path: str) -> bool:
 
 
 def _is_notebook(path: str) -> bool:
+    """True if the name of a file is that of a notebook."""
     return bool(ending_of(path, (notebooks.NOTEBOOK_SUFFIX,)))
 
 

@@ -108,6 +108,7 @@ def _owner_of(row: SubmissionRow) -> str:
 
 
 def _submission_tag(tag: str) -> str:
+    """Return the tag with the prefix that Classroom 50 expects."""
     if tag.startswith("submit/"):
         return tag
     return f"submit/{safe_name(tag)}"

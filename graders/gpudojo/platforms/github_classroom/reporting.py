@@ -321,6 +321,7 @@ class Report:
 
 
 def _line_of_table(name: str, score: float, maximum: float, width: int) -> str:
+    """Return a line of the table of points."""
     return f"{name:{width}}  {format_points(score):>6} of {format_points(maximum):>4}"
 
 

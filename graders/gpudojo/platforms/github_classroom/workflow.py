@@ -67,4 +67,5 @@ def runner_ids(day: str) -> list[str]:
 
 
 def _indent_lines(lines: Sequence[str], width: int) -> str:
+    """Return lines as one text, each indented by so many spaces."""
     return textwrap.indent("\n".join(lines), " " * width)
