@@ -111,7 +111,10 @@ class ClassStatistics:
             self.count_row(row)
 
     def count_row(self, row: SubmissionRow) -> None:
-        """Count a row: an outcome in each check, or an absence."""
+        """Count a row: an outcome in each check, or an absence.
+
+        What could not be read, or was not graded, is counted apart: its checks say nothing.
+        """
         if row.status is SubmissionStatus.UNREADABLE:
             self.unread += 1
             return

@@ -93,7 +93,10 @@ class ClassGrading:
     def __init__(
         self, options: GradingOptions, progress: Progress, runner: Runner | None = None
     ) -> None:
-        """Read what is known of the class. Raises BadClass, and BadFile for its course file."""
+        """Read what is known of the class. Raises BadClass, and BadFile for its course file.
+
+        Nothing is run or written yet.
+        """
         self._version_on_disk = version_on_disk(options.out)
         self.state = ClassState() if options.alone else load_state(options.out)
         self.course = find_course(options, self.state)
@@ -175,7 +178,11 @@ class ClassGrading:
         return listing.list_class()
 
     def _refuse_unusable_options(self, listing: Listing) -> None:
-        """Raises BadClass for what cannot be graded so, before anything is written."""
+        """Raises BadClass for what cannot be graded so, before anything is written.
+
+        That is: no submission, an unknown function, wrong points of the day, or others in the class
+        that were graded in another way.
+        """
         options = self.options
         if not listing.entries:
             where = ", ".join(str(path) for path in options.submissions)
@@ -238,7 +245,10 @@ class ClassGrading:
         return files
 
     def _put_settings_into_state(self) -> None:
-        """Put what this run uses into the state: later runs use it again."""
+        """Put what this run uses into the state: later runs use it again.
+
+        The state is not written to its file here.
+        """
         options = self.options
         state = self.state
         state.day = options.day
@@ -300,7 +310,10 @@ class ClassGrading:
         self._reporter.start_processes(verdicts, len(entries), self.options.jobs)
 
     def _strange_paths(self, listing: Listing) -> list[IgnoredPath]:
-        """What lies among the submissions and is none, but for the course file and the roster."""
+        """What lies among the submissions and is none, but for the course file and the roster.
+
+        They are listed with the reason why each is ignored.
+        """
         own_files = set()
         for path in (self.course.path, self.course.roster, self.options.roster):
             if path is not None:
@@ -513,7 +526,10 @@ class ClassGrading:
     def _timelines_tasks(
         self, options: protocol.RunOptions, entries: Sequence[SubmissionEntry]
     ) -> Iterator[GradingTask]:
-        """The task that draws the calls of the reference, if that is to do."""
+        """The task that draws the calls of the reference, if that is to do.
+
+        There is none for recorded evidence or a single submission, and where it was done before.
+        """
         if self.recorded is not None or self.options.alone:
             return
         has_timelines = self.store.has_record(self._references.timelines_key)

@@ -35,7 +35,10 @@ class _ExtensionNotices:
         self.notices: list[str] = []
 
     def note_all(self) -> None:
-        """Note extensions of nobody, of several, of one by two names, and useless ones."""
+        """Note extensions of nobody, of several, of one by two names, and useless ones.
+
+        Each is a sentence in `notices`.
+        """
         extension_of: dict[Participant, str] = {}
         for name in self.course.extensions:
             key = name_key(name)
@@ -100,7 +103,10 @@ def _notices_about_overrides(book: Gradebook, participants: Sequence[Participant
 
 
 def _names_of_items(book: Gradebook) -> set[str]:
-    """The names of all that can be overridden: exercises, checks and items by hand."""
+    """The names of all that can be overridden: exercises, checks and items by hand.
+
+    Exercises that the course leaves out are not among them, nor are their checks.
+    """
     items = {item.name for item in book.course.by_hand}
     for exercise in exercises_of(book.state.day):
         if exercise.stem not in book.row_maker.graded_exercises:
@@ -113,7 +119,10 @@ def _names_of_items(book: Gradebook) -> set[str]:
 
 
 def _doubt_about_owner(book: Gradebook, entry: LogEntry, owner: Participant | None) -> str:
-    """A sentence about whose an override is; `owner` has its key. Empty where that is clear."""
+    """A sentence about whose an override is; `owner` has its key. Empty where that is clear.
+
+    There is a doubt where nobody has the key any more, or somebody has it by the name alone.
+    """
     if entry.key == EVERYONE:
         return ""
     if owner is None:

@@ -47,7 +47,10 @@ class _SummaryPrinter:
         self.tally: ClassTally = graded.tally
 
     def print_all(self) -> None:
-        """Print the parts that have anything in them."""
+        """Print the parts that have anything in them.
+
+        What to review comes last: there it is seen first.
+        """
         graded = self.graded
         tally = self.tally
         self._print_counts()
@@ -65,7 +68,10 @@ class _SummaryPrinter:
         self._print_reviews()
 
     def _print_counts(self) -> None:
-        """Print how many there are of each status, how many ran, and what is special about some."""
+        """Print how many there are of each status, how many ran, and what is special about some.
+
+        Where somebody is absent or in a group, they are students; else submissions.
+        """
         tally = self.tally
         what = "submission"
         if tally.has_groups or "absent" in tally.statuses:
@@ -98,7 +104,10 @@ class _SummaryPrinter:
         return text
 
     def _print_distribution(self) -> None:
-        """Print the mean and a bar for each tenth of the points."""
+        """Print the mean and a bar for each tenth of the points.
+
+        Without anybody who counts in means, nothing is printed.
+        """
         percents = self.tally.percents
         if not percents:
             return

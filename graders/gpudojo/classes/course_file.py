@@ -102,7 +102,10 @@ class _CourseReader:
         return convert_setting(self.path, self.text, value, kind, *setting)
 
     def make_rules(self) -> CourseRules:
-        """The rules of the course. Raises BadFile for the first bad setting."""
+        """The rules of the course. Raises BadFile for the first bad setting.
+
+        Sets `zone` and `deadline` first, which other steps need.
+        """
         settings = self.settings
         visibility = settings.visibility
         self._check_day()
@@ -192,7 +195,10 @@ class _CourseReader:
         return local
 
     def _doubt_about_time(self, local: datetime.datetime) -> str:
-        """Why a time in the zone is not one time: clocks are changed then. Empty for most."""
+        """Why a time in the zone is not one time: clocks are changed then. Empty for most.
+
+        The hour that is left out in spring is no time, and the hour in autumn is two.
+        """
         zone_name = self.settings.time_zone
         in_utc = local.astimezone(datetime.UTC)
         there_and_back = in_utc.astimezone(self.zone)
@@ -225,7 +231,10 @@ class _CourseReader:
         return any(item.points and not item.extra for item in self.settings.by_hand)
 
     def _read_worth(self, name: str, value: Any) -> Worth:
-        """What one exercise counts. Raises BadFile for points that are out of range."""
+        """What one exercise counts. Raises BadFile for points that are out of range.
+
+        `true` stands for the points of the exercise itself, a number for other points.
+        """
         setting = ("exercises", name)
         if value is True:
             value = {}
@@ -246,7 +255,10 @@ class _CourseReader:
             raise self.bad_setting(reason, *setting)
 
     def _read_extensions(self) -> dict[str, datetime.datetime]:
-        """When extensions end, by student. Raises BadFile for a name that is used twice."""
+        """When extensions end, by student. Raises BadFile for a name that is used twice.
+
+        Two spellings of one name are the same name.
+        """
         ends: dict[str, datetime.datetime] = {}
         listed = set()
         for who, value in self.settings.extensions.items():
@@ -277,7 +289,10 @@ class _CourseReader:
         return self.deadline + datetime.timedelta(days=value)
 
     def _read_groups(self) -> dict[str, tuple[str, ...]]:
-        """The members of groups. Raises BadFile where somebody is in two, or twice in one."""
+        """The members of groups. Raises BadFile where somebody is in two, or twice in one.
+
+        Returns them by the name of the group.
+        """
         groups: dict[str, tuple[str, ...]] = {}
         group_of: dict[str, str] = {}
         for group, value in self.settings.groups.items():
@@ -301,7 +316,10 @@ class _CourseReader:
                 raise self.bad_setting(reason, "visibility", name)
 
     def _check_late_rule(self) -> None:
-        """Raises BadFile for percents and minutes that are out of range."""
+        """Raises BadFile for percents and minutes that are out of range.
+
+        A cap is a percent of the points; the other values may be as large as one likes.
+        """
         late = self.settings.late
         for name, value in msgspec.structs.asdict(late).items():
             if isinstance(value, float) and not 0 <= value < math.inf:
@@ -312,7 +330,10 @@ class _CourseReader:
             raise self.bad_setting(reason, "late", "cap")
 
     def _read_items_by_hand(self) -> tuple[HandItem, ...]:
-        """What people grade; without a title, by its name. Raises BadFile for a bad name."""
+        """What people grade; without a title, by its name. Raises BadFile for a bad name.
+
+        A name must be there, be new, and be no column of results.csv.
+        """
         items = []
         names: set[str] = set()
         for number, item in enumerate(self.settings.by_hand):
@@ -382,7 +403,10 @@ def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
 
 
 def template_text(day: str, exercises: Sequence[Exercise]) -> str:
-    """A course file in which nothing is set yet, and every setting is shown."""
+    """A course file in which nothing is set yet, and every setting is shown.
+
+    Each exercise is listed with its points, as a comment.
+    """
     points_by_stem = {}
     for exercise in exercises:
         points = [function.points for function in exercise.functions]

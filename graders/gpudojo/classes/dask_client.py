@@ -132,6 +132,7 @@ def _function_to_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
     """
 
     def grade_order(message: bytes) -> tuple[str, bytes | str]:
+        """Run one submission on this worker."""
         from distributed import get_worker
 
         worker = get_worker()
@@ -165,20 +166,25 @@ async def ask_for_introductions(
         return {workers[0]: f"it did not answer within {INTRODUCTION_SECONDS:g} s"}
     introductions: dict[str, Introduction | str] = {}
     for worker, answer in answers.items():
+        if isinstance(answer, OSError):
+            continue
         if isinstance(answer, str):
             introductions[worker] = answer
-        elif not isinstance(answer, OSError):
-            try:
-                introductions[worker] = unpack_message(answer, Introduction).for_device(
-                    options.bench
-                )
-            except BadMessage as error:
-                introductions[worker] = f"its introduction is damaged: {error}"
+            continue
+        try:
+            introduction = unpack_message(answer, Introduction)
+        except BadMessage as error:
+            introductions[worker] = f"its introduction is damaged: {error}"
+        else:
+            introductions[worker] = introduction.for_device(options.bench)
     return introductions
 
 
 async def threads_by_worker(client: Client) -> dict[str, int]:
-    """The number of threads of all workers, by address; raises Disconnected."""
+    """The number of threads of all workers, by address; raises Disconnected.
+
+    A worker without threads counts as one with one.
+    """
     try:
         scheduler: Any = client.scheduler
         asking = scheduler.identity(n_workers=-1)
@@ -273,7 +279,8 @@ class DaskSession:
 
         The time of a task begins when it is first among them.
         """
-        running = list(self.sent.values())[: sum(self.threads.values())]
+        count = sum(self.threads.values())
+        running = list(self.sent.values())[:count]
         for sent in running:
             if not sent.runs:
                 sent.runs = True
@@ -301,11 +308,16 @@ class DaskSession:
             await asyncio.sleep(BETWEEN_LOOKS)
 
     def _update_workers(self, threads: Mapping[str, int]) -> None:
-        """Forget workers that are gone, and begin to examine new ones."""
+        """Forget workers that are gone, and begin to examine new ones.
+
+        `threads` then has the workers that may grade.
+        """
         for address in self._objections.keys() - threads.keys():
             del self._objections[address]
-        for address in threads.keys() - self._objections.keys() - self._examinations.keys():
-            self._examinations[address] = asyncio.create_task(self._examine_worker(address))
+        known = self._objections.keys() | self._examinations.keys()
+        for address in threads.keys() - known:
+            examination = asyncio.create_task(self._examine_worker(address))
+            self._examinations[address] = examination
         self.threads = {}
         for address, count in threads.items():
             if self._objections.get(address) == "":
@@ -319,7 +331,10 @@ class DaskSession:
                 self.queue.note_loss(sent.task, sent.alone)
 
     async def _examine_worker(self, address: str) -> None:
-        """Examine a worker, and admit or refuse it."""
+        """Examine a worker, and admit or refuse it.
+
+        A worker that is gone meanwhile is neither.
+        """
         cluster = self.cluster
         try:
             answers = await ask_for_introductions(self.client, [address], cluster.options)
@@ -352,11 +367,13 @@ class DaskSession:
             self._send_task(following.task, following.alone)
 
     def _send_task(self, task: GradingTask, alone: bool) -> None:
-        """Send a task. Raises Disconnected, after putting the task back."""
+        """Send a task. Raises Disconnected, after putting the task back.
+
+        Any of the workers that may grade now can run it.
+        """
         run = task.run
-        message = pack_message(
-            Order(self.cluster.versions, run.record.digest, run.files, run.options)
-        )
+        order = Order(self.cluster.versions, run.record.digest, run.files, run.options)
+        message = pack_message(order)
         # A new key each time: no old result is taken for a new one.
         key = f"dojo-{uuid.uuid4().hex}"
         workers = list(self.threads)
@@ -368,7 +385,13 @@ class DaskSession:
             self.queue.put_back(task, alone)
             raise Disconnected(str(error)) from None
         waiting = asyncio.create_task(_reply_or_error(future))
-        self.sent[waiting] = SentTask(task, alone, message[:HASH], future, frozenset(workers))
+        self.sent[waiting] = SentTask(
+            task=task,
+            alone=alone,
+            order=message[:HASH],
+            future=future,
+            workers=frozenset(workers),
+        )
 
     def _release_task(self, waiting: asyncio.Task[Any]) -> SentTask:
         """Take a task out of `sent`, and let Dask forget it."""
@@ -378,7 +401,10 @@ class DaskSession:
         return sent
 
     def _handle_reply(self, waiting: asyncio.Task[Any]) -> None:
-        """Finish a task, or put it back into the queue. Raises Disconnected."""
+        """Finish a task, or put it back into the queue. Raises Disconnected.
+
+        A worker that died with the task counts as a loss of it; any other error as a refusal.
+        """
         if waiting.cancelled():
             raise Disconnected("it was closed")
         reply = waiting.result()
@@ -394,7 +420,10 @@ class DaskSession:
             self._handle_answer(sent, address, answer)
 
     def _handle_answer(self, sent: SentTask, address: str, answer: bytes | str) -> None:
-        """Finish a task with the record in an answer, or count a strike against the worker."""
+        """Finish a task with the record in an answer, or count a strike against the worker.
+
+        After too many strikes the worker is not used any more. The task goes back into the queue.
+        """
         result: Record | str
         if isinstance(answer, str):
             result = answer
@@ -530,7 +559,9 @@ class Cluster:
             try:
                 return await action(client)
             except Disconnected as lost:
-                setbacks = 1 if count_done() > done_before else setbacks + 1
+                if count_done() > done_before:
+                    setbacks = 0
+                setbacks += 1
                 if setbacks > MOST_SETBACKS:
                     why = f"was lost {setbacks} times in a row ({lost})"
                     raise NoCluster(self.address, why, kept) from None
@@ -543,10 +574,14 @@ class Cluster:
             await asyncio.sleep(BETWEEN_TRIES)
 
     async def _connect_client(self, seconds: float, kept: bool) -> Client:
-        """A client that is connected; raises NoCluster after so many seconds without."""
+        """A client that is connected; raises NoCluster after so many seconds without.
+
+        It tries again until then. Raises NoCluster at once for an address that cannot be one.
+        """
         until = time.monotonic() + seconds
         while True:
-            timeout = max(0.1, min(SECONDS_OF_A_TRY, until - time.monotonic()))
+            seconds_left = until - time.monotonic()
+            timeout = max(0.1, min(SECONDS_OF_A_TRY, seconds_left))
             client = Client(  # type: ignore[no-untyped-call]
                 self.address, asynchronous=True, timeout=timeout, set_as_default=False
             )
@@ -559,7 +594,8 @@ class Cluster:
             except OSError as error:  # TimeoutError is one
                 await _close_client(client)
                 if time.monotonic() > until:
-                    cause = INSIDE_DASK.sub("", str(error.__cause__ or error)).strip()
+                    message = str(error.__cause__ or error)
+                    cause = INSIDE_DASK.sub("", message).strip()
                     reason = cause or "it does not answer"
                     why = f"cannot be reached, tried for {seconds:g} s ({reason})"
                     raise NoCluster(self.address, why, kept) from None
@@ -592,12 +628,14 @@ def address_of(address: str) -> str:
     if not path.is_file():
         return address
     try:
-        return str(json.loads(path.read_bytes())["address"])
+        scheduler = json.loads(path.read_bytes())
+        return str(scheduler["address"])
     except (OSError, ValueError, KeyError, TypeError):
         raise NoCluster(address, "has no address: the file is not a scheduler file") from None
 
 
 def _ignore_errors_of_dask(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Ignore Dask's own errors: it leaves tasks that nobody awaits when data is lost."""
-    if not type(context.get("exception")).__module__.startswith("distributed"):
+    module = type(context.get("exception")).__module__
+    if not module.startswith("distributed"):
         loop.default_exception_handler(context)

@@ -54,7 +54,10 @@ class Display:
     # Progress
 
     def report_submissions(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
-        """Print how many submissions there are, and the first paths that are ignored."""
+        """Print how many submissions there are, and the first paths that are ignored.
+
+        How many are ignored beyond those is printed, too.
+        """
         self.count = count
         self.known = known
         text = count_and_noun(count, "submission")
@@ -116,8 +119,13 @@ class Display:
             self._live = None
 
     def _print_line_if_due(self) -> None:
-        """Print how far grading is, where there is no terminal, and not too often."""
-        if self._live is not None or not self._start_of_grading or self.done >= self.count:
+        """Print how far grading is, where there is no terminal, and not too often.
+
+        Nothing is printed before the first submission can be judged, and after the last one.
+        """
+        if self._live is not None:
+            return
+        if not self._start_of_grading or self.done >= self.count:
             return
         now = time.monotonic()
         if now - self._time_of_line < LINE_SECONDS:
@@ -160,11 +168,13 @@ class Display:
         seconds = seconds_in_words(time.monotonic() - self._start)
         count = Text(f"{self.done}/{self.count}", style="bold")
         bar = ProgressBar(total=max(self.count, 1), completed=self.done, width=BAR_WIDTH)
+        times = Text(f"{seconds}{self._speed_and_rest()}")
         first_line = Table.grid(padding=(0, 1))
-        first_line.add_row(count, bar, Text(f"{seconds}{self._speed_and_rest()}"))
+        first_line.add_row(count, bar, times)
         # The lines below.
         counts = statuses_in_words(self.statuses)
-        lines: list[RenderableType] = [first_line, Text(counts or self.doing, style="dim")]
+        lines: list[RenderableType] = [first_line]
+        lines.append(Text(counts or self.doing, style="dim"))
         slowest = self._slowest_tasks()
         if slowest:
             lines.append(Text(f"running: {', '.join(slowest)}", style="dim"))

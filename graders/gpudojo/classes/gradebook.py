@@ -80,7 +80,10 @@ class Gradebook:
     # Who has a row
 
     def list_class(self) -> ClassList:
-        """List the participants who have a row, in the order of names."""
+        """List the participants who have a row, in the order of names.
+
+        Members of a group have the same submissions. Nobody has a name that another one has.
+        """
         class_list = ClassList()
         if self.roster is not None:
             class_list.notices += self.roster.notes
@@ -177,7 +180,10 @@ class Gradebook:
     def _participant_on_roster(
         self, row: int, key: str, student: Student, rows: Sequence[int]
     ) -> Participant:
-        """The participant for a row of the roster. `rows` are all that share the submission."""
+        """The participant for a row of the roster. `rows` are all that share the submission.
+
+        Where several share it, they are a group.
+        """
         if len(rows) == 1:
             participant = self._absent_on_roster(row, student.name)
         else:

@@ -145,7 +145,10 @@ def _rounded_points(functions: Iterable[Function]) -> list[float]:
 def judge_unreadable(
     problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
 ) -> SubmissionRow:
-    """Make the row of a submission that could not be read: every check failed."""
+    """Make the row of a submission that could not be read: every check failed.
+
+    The problem is its reason, and the one thing to review.
+    """
     exercises = tuple(exercises)
     happened = f"not graded: {problem}"
     results = []
@@ -162,7 +165,10 @@ def judge_unreadable(
 def require_usable_reference(
     reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
 ) -> None:
-    """Raise BadClass where the reference does not run, or a probe cannot use what it did."""
+    """Raise BadClass where the reference does not run, or a probe cannot use what it did.
+
+    Functions that are not graded are not looked at.
+    """
     for exercise, function in _graded_functions(exercises, only):
         function_record = reference.functions.get(f"{exercise.stem}::{function.name}")
         if function_record is None:
@@ -272,7 +278,11 @@ def complete_after_time_out(function: Function, evidence: Evidence) -> Evidence 
 
 
 def evidence_of_ended_process(exercise: Exercise, function: Function, record: Record) -> Evidence:
-    """Make evidence for a function whose process ended before it could send any."""
+    """Make evidence for a function whose process ended before it could send any.
+
+    Every probe is said to have ended with the error that ended the process; without one, the
+    function was not run.
+    """
     incident = _incident_behind_end(exercise, function, record)
     status = CallStatus.RAISED
     if incident is None:
@@ -402,7 +412,11 @@ def _status_of(record: Record) -> SubmissionStatus:
 
 
 def _reason_of_status(record: Record) -> str:
-    """Why a submission was not graded, or not all of it ran. Empty where all of it did."""
+    """Why a submission was not graded, or not all of it ran. Empty where all of it did.
+
+    Of a submission that was not graded it says what to do; else it names every step that ended a
+    process.
+    """
     forged = _forged_message(record)
     if forged is not None:
         return f"{NOT_GRADED}: {forged.detail}; {STOP_WRITING}"
@@ -426,7 +440,10 @@ def _sentence_of(incident: Incident) -> str:
 
 
 def _errors_of_files(record: Record) -> list[str]:
-    """The errors with which files ended, and the names that they replaced."""
+    """The errors with which files ended, and the names that they replaced.
+
+    They are notes for the instructor, at most MOST_NOTES.
+    """
     notes = []
     for name, loaded in record.files.items():
         if loaded.broken:
@@ -461,7 +478,10 @@ def _order_of_review(incident: Incident) -> int:
 
 
 def _reviews_of_files(record: Record) -> list[str]:
-    """Files that are no Python, functions that are nowhere, and files that are there twice."""
+    """Files that are no Python, functions that are nowhere, and files that are there twice.
+
+    At most MOST_INVALID_FILES of the first are named.
+    """
     invalid = []
     for name, loaded in record.files.items():
         broken = loaded.broken
@@ -500,7 +520,10 @@ def _has_no_functions(record: Record) -> bool:
 
 
 def _reviews_of_results(results: Iterable[CheckResult]) -> list[str]:
-    """Checks that could not judge, or are not sure of what they saw."""
+    """Checks that could not judge, or are not sure of what they saw.
+
+    A result that is too good to be true is among them.
+    """
     reviews = []
     for result in results:
         happened = result.happened

@@ -138,7 +138,10 @@ class Overrides:
         return last
 
     def append_entries(self, entries: Sequence[LogEntry]) -> None:
-        """Append to the log. The file is replaced as a whole. Raises OSError."""
+        """Append to the log. The file is replaced as a whole. Raises OSError.
+
+        Cells that a spreadsheet would run as formulas get an apostrophe.
+        """
         self.log += entries
         self._by_key = None
         text = io.StringIO()
@@ -151,7 +154,10 @@ class Overrides:
 
 
 def _read_log(path: Path) -> list[LogEntry]:
-    """The entries of a log. Raises BadFile with the line that is not one."""
+    """The entries of a log. Raises BadFile with the line that is not one.
+
+    Cells are without the apostrophes that protect them in a spreadsheet.
+    """
     first, *lines = read_table(path)
     file = str(path)
     if tuple(first.cells) != COLUMNS:
@@ -273,7 +279,10 @@ class _OverrideApplier:
         self.problems: list[str] = []  # a sentence about each item that was given too much
 
     def apply_to_exercise(self, exercise: ExerciseRow) -> ExerciseRow:
-        """The row with points given for its checks, or for the whole, instead of their sum."""
+        """The row with points given for its checks, or for the whole, instead of their sum.
+
+        Points of the whole come before those of its checks. The row itself is not changed.
+        """
         checks = [self._apply_to_check(check) for check in exercise.checks]
         score = exercise.score
         if checks:

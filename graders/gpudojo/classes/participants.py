@@ -185,7 +185,10 @@ class GroupWork:
             self._share_within(group, members)
 
     def _find_member(self, group: str, name: str) -> Participant | None:
-        """The member of that name; None, after a notice, where it is not clear who that is."""
+        """The member of that name; None, after a notice, where it is not clear who that is.
+
+        Somebody of whom nothing is known becomes a new participant, who has handed in nothing.
+        """
         key = name_key(name)
         matching = [each for each in self.participants if key in each.all_names]
         if len(matching) > 1:
@@ -207,7 +210,11 @@ class GroupWork:
         return member
 
     def _share_within(self, group: str, members: Sequence[Participant]) -> None:
-        """Give all members what each of them, or the group by its own name, handed in."""
+        """Give all members what each of them, or the group by its own name, handed in.
+
+        They are sorted by time, so that the last one is the latest. Who has the name of the group,
+        and is no member, is taken out.
+        """
         joint = []  # those who have the name of the group
         for each in self.participants:
             if name_key(group) in each.all_names and each not in members:

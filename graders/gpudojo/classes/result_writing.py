@@ -87,12 +87,16 @@ def write_results(
 
 
 def _make_header(book: Gradebook, unmatched: list[str]) -> ClassResults:
-    """What the file says of the class as a whole. `unmatched` are names off the roster."""
+    """What the file says of the class as a whole. `unmatched` are names off the roster.
+
+    It has no submissions: they are written line by line.
+    """
     state = book.state
     course = book.course
-    times: list[str] = []
+    times = []
     for student in state.students.values():
-        times += [submission.at for submission in student.sent]
+        for submission in student.sent:
+            times.append(submission.at)
     deadline = ""
     if course.deadline:
         deadline = course.deadline.isoformat()
@@ -127,9 +131,10 @@ def _digest_of_rules(book: Gradebook) -> str:
     """A digest of the rules. It changes if points may change of submissions that do not."""
     roster: tuple[object, ...] = ()
     if book.roster is not None:
-        roster = (book.roster.rows, list(book.roster.submitted.items()))
-    rules = (book.course.text, book.attempt, roster)
-    return hashlib.sha256(encode_json(rules)).hexdigest()
+        times = list(book.roster.submitted.items())
+        roster = (book.roster.rows, times)
+    rules = encode_json((book.course.text, book.attempt, roster))
+    return hashlib.sha256(rules).hexdigest()
 
 
 def _points_by_other_rules(out: Path, rules: str) -> dict[str, PublishedPoints]:
@@ -141,35 +146,45 @@ def _points_by_other_rules(out: Path, rules: str) -> dict[str, PublishedPoints]:
     with contextlib.suppress(OSError, UnicodeDecodeError, csv.Error, KeyError):
         if (out / RULES).read_text(encoding="utf-8") == rules:
             return {}
+        by_student = {}
+        by_submission = {}
+        namesakes: Counter[str] = Counter()
         with (out / "results.csv").open(encoding="utf-8", newline="") as file:
-            lines = [
-                line for line in csv.DictReader(file) if line["status"] != SubmissionStatus.ABSENT
-            ]
-        namesakes = Counter(line["student"] for line in lines)
-        published = {}
-        for line in lines:
-            if namesakes[line["student"]] == 1:
-                published[line["student"]] = PublishedPoints(line["points"], line["out_of"])
-        for line in lines:
-            published[line["submission"]] = PublishedPoints(line["points"], line["out_of"])
-        return published
+            for line in csv.DictReader(file):
+                if line["status"] == SubmissionStatus.ABSENT:
+                    continue
+                points = PublishedPoints(line["points"], line["out_of"])
+                by_student[line["student"]] = points
+                by_submission[line["submission"]] = points
+                namesakes[line["student"]] += 1
+        for student, count in namesakes.items():
+            if count > 1:
+                del by_student[student]
+        return by_student | by_submission
     return {}
 
 
 def _find_old_points(
     published: dict[str, PublishedPoints], row: SubmissionRow
 ) -> PublishedPoints | None:
-    """The points that were published for a row. Returns None where there were none."""
+    """The points that were published for a row. Returns None where there were none.
+
+    They are looked for by the name of the submission, then by that of the student.
+    """
     for name in (row.submission, row.student or ""):
-        points = published.get(spreadsheet_safe(printable_text(without_surrogates(name))))
-        if points is not None:
-            return points
+        # As results.csv writes it.
+        printable = printable_text(without_surrogates(name))
+        cell = spreadsheet_safe(printable)
+        if cell in published:
+            return published[cell]
     return None
 
 
 def _published_points(row: SubmissionRow) -> PublishedPoints:
     """The points of a row, as results.csv has them."""
-    return PublishedPoints(format_points(row.final.points), format_points(row.final.max_points))
+    points = format_points(row.final.points)
+    out_of = format_points(row.final.max_points)
+    return PublishedPoints(points, out_of)
 
 
 def _describe_change(row: SubmissionRow, old: PublishedPoints, new: PublishedPoints) -> str:

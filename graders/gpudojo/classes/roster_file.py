@@ -79,7 +79,10 @@ class _RosterReader:
         return BadFile(str(self.path), line.number, reason)
 
     def _find_columns(self, first: TableLine) -> None:
-        """Note which column holds what. Raises BadFile where none says who somebody is."""
+        """Note which column holds what. Raises BadFile where none says who somebody is.
+
+        Sets `columns`, `id_columns` and `date_column`.
+        """
         known_headings = _known_headings()
         headings = [name_key(cell.replace("_", " ")) for cell in first.cells]
         for column, names in known_headings.by_column.items():
@@ -175,7 +178,10 @@ class _RosterReader:
         raise self._bad_line(line, reason)
 
     def _add_date(self, line: TableLine, row: int) -> None:
-        """Note when the student of a row handed in, if the table says so."""
+        """Note when the student of a row handed in, if the table says so.
+
+        A date that cannot be read is not used, and is noted.
+        """
         if self.date_column is None:
             return
         if self.date_column >= len(line.cells):

@@ -151,7 +151,10 @@ class RowMaker:
     def _timing_of(
         self, participant: Participant, submission: StoredSubmission | None
     ) -> Timing | None:
-        """When the submission was handed in, and whether that was late."""
+        """When the submission was handed in, and whether that was late.
+
+        Returns None where nothing is known of deadlines and dates.
+        """
         # All names of everybody take more memory than the rest of a class.
         if self.course.extensions:
             names = participant.all_names
@@ -215,7 +218,10 @@ class RowMaker:
 
     @functools.cached_property
     def graded_exercises(self) -> dict[str, GradedExercise]:
-        """By stem, the exercises that are graded. Raises BadFile for a bad name in the course."""
+        """By stem, the exercises that are graded. Raises BadFile for a bad name in the course.
+
+        Those are left out that the course does not name, or of which no function is graded.
+        """
         exercises = exercises_of(self.state.day)
         worths = self.course.worth_by_exercise(exercises)
         only = set(self.state.only)
@@ -245,7 +251,10 @@ class RowMaker:
         return sum_points(exercise.max_score for exercise in exercises if not exercise.extra)
 
     def _weigh_exercises(self, verdict: SubmissionRow) -> list[ExerciseRow]:
-        """The exercises of a verdict that are graded, with their points in the course."""
+        """The exercises of a verdict that are graded, with their points in the course.
+
+        They are in the order of the day. Of an absent student all are there, without points.
+        """
         if verdict.status is SubmissionStatus.ABSENT:
             return self._weigh_absent()
         rows = {row.exercise: row for row in verdict.exercises}
@@ -307,7 +316,10 @@ def _absent_verdict(participant: Participant) -> SubmissionRow:
 
 
 def _fields_of_participant(participant: Participant) -> dict[str, object]:
-    """The fields of a row that say whose it is."""
+    """The fields of a row that say whose it is.
+
+    The name on the roster comes before that of the files.
+    """
     student = participant.student
     roster = participant.roster
     name_on_roster = ""
@@ -342,7 +354,10 @@ def _source_of_time(participant: Participant, submission: StoredSubmission) -> s
 def _doubts_about_lateness(
     participant: Participant, submission: StoredSubmission, timing: Timing | None
 ) -> list[str]:
-    """What to review where a platform says late, and nobody knows when that was."""
+    """What to review where a platform says late, and nobody knows when that was.
+
+    There is nothing to review where the time is known.
+    """
     if timing is None or not submission.late or participant.time_of(submission):
         return []
     if timing.late:

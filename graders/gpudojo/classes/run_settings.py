@@ -138,7 +138,10 @@ class ClassSettings:
         return key_of_student(entry)
 
     def _make_settings(self, seeds: str) -> RunSettings:
-        """The settings with the seeds of that name."""
+        """The settings with the seeds of that name.
+
+        The options of the run have its seeds; verdicts are by the reference that ran with them.
+        """
         options = self.options
         secret = self.secret
         recorded = self.recorded

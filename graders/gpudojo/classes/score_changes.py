@@ -44,12 +44,15 @@ class ScoreChange(NamedTuple):
 
     def __str__(self) -> str:
         """The change in words, with the first three checks."""
-        text = f"{self.called}: {format_points(self.before)} → {format_points(self.after)}"
+        before = format_points(self.before)
+        after = format_points(self.after)
+        text = f"{self.called}: {before} → {after}"
         if not self.checks:
             return text
-        checks = "; ".join(check.partition("::")[2] for check in self.checks[:3])
-        if len(self.checks) > 3:
-            checks += f"; and {len(self.checks) - 3} more checks"
+        names = [check.partition("::")[2] for check in self.checks]
+        checks = "; ".join(names[:3])
+        if len(names) > 3:
+            checks += f"; and {len(names) - 3} more checks"
         return f"{text} ({checks})"
 
 
@@ -71,7 +74,8 @@ def add_to_class(book: Gradebook, graded: Sequence[GradedEntry]) -> list[ScoreCh
     """
     by_student: dict[str, list[GradedEntry]] = defaultdict(list)
     for each in graded:
-        by_student[key_of_student(each.entry)].append(each)
+        key = key_of_student(each.entry)
+        by_student[key].append(each)
     changes = []
     for key, own in by_student.items():
         own.sort(key=lambda each: (each.submission.submitted, each.entry.attempt))
@@ -94,17 +98,19 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
     known_student = book.state.students.get(key)
     if known_student is not None:
         known_submissions = known_student.sent
-        before = book.counted_submission(book.participant_for(key, known_student))
+        known_participant = book.participant_for(key, known_student)
+        before = book.counted_submission(known_participant)
         if before is not None:
             before = replace(before)  # the grading of the same submission may change it
     entry = graded[-1].entry
+    new_submissions = [each.submission for each in graded]
     student = Student(
         name=entry.name,
         student=entry.student,
         naming=str(entry.naming),
         identifier=entry.identifier,
         people=list(entry.people),
-        sent=_merge_submissions(known_submissions, [each.submission for each in graded]),
+        sent=_merge_submissions(known_submissions, new_submissions),
     )
     book.state.students[key] = student
     participant = book.participant_for(key, student)
@@ -114,12 +120,15 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
 
     # Never judged again: the checks of that time may be gone. Without the verdict that was kept,
     # only the score is known.
-    old_verdict = book.row_maker.kept_verdict(before)
-    new_verdict = book.row_maker.verdict_on(after)
+    row_maker = book.row_maker
+    old_verdict = row_maker.kept_verdict(before)
+    new_verdict = row_maker.verdict_on(after)
     score_before = before.score
     if old_verdict is not None:
-        score_before = book.row_maker.row_for_submission(participant, before, old_verdict).score
-    score_after = book.row_maker.row_for_submission(participant, after, new_verdict).score
+        old_row = row_maker.row_for_submission(participant, before, old_verdict)
+        score_before = old_row.score
+    new_row = row_maker.row_for_submission(participant, after, new_verdict)
+    score_after = new_row.score
     checks = _changed_checks(old_verdict, new_verdict)
     if not checks and score_before == score_after:
         return None
@@ -175,7 +184,10 @@ def _same_grading(before: StoredSubmission, after: StoredSubmission) -> bool:
 
 
 def _changed_checks(before: SubmissionRow | None, after: SubmissionRow) -> list[str]:
-    """The checks with another outcome, such as `04_…::train_epoch::runs: failed → passed`."""
+    """The checks with another outcome, such as `04_…::train_epoch::runs: failed → passed`.
+
+    A check that was not there before has not changed.
+    """
     outcomes = {}
     if before is not None:
         for exercise in before.exercises:
@@ -192,18 +204,24 @@ def _changed_checks(before: SubmissionRow | None, after: SubmissionRow) -> list[
 
 def _history_line(change: ScoreChange) -> HistoryLine:
     """The line of history.csv for a change by a new grading."""
+    why = "regraded"
+    if change.new_attempt:
+        why = "new attempt"
     return HistoryLine(
         submission=change.submission,
         student=change.student,
         before=format_points(change.before),
         after=format_points(change.after),
-        why="new attempt" if change.new_attempt else "regraded",
+        why=why,
         checks="\n".join(change.checks),
     )
 
 
 def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
-    """Add lines, with the time, to history.csv. The file is replaced as a whole. Raises OSError."""
+    """Add lines, with the time, to history.csv. The file is replaced as a whole. Raises OSError.
+
+    A new file begins with its headings.
+    """
     path = out / HISTORY
     if path.exists():
         old = path.read_text(encoding="utf-8")
@@ -213,5 +231,7 @@ def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     time = utc_now()
     for line in lines:
-        writer.writerow([spreadsheet_safe(cell) for cell in (time, *line)])
-    write_file(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))
+        cells = [spreadsheet_safe(cell) for cell in (time, *line)]
+        writer.writerow(cells)
+    whole = old + text.getvalue()
+    write_file(path, whole.encode("utf-8", "backslashreplace"))

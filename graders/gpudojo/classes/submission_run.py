@@ -93,7 +93,10 @@ class SubmissionRun:
     # One child
 
     def _forget_child(self, token: bytes) -> None:
-        """Forget what was known of the last child; the next one signs by this token."""
+        """Forget what was known of the last child; the next one signs by this token.
+
+        The time of its start begins now.
+        """
         self.step: str | None = None
         self.killed_by_us = False
         self.finished = False
@@ -140,7 +143,11 @@ class SubmissionRun:
         return self.step or BEFORE_FIRST_STEP
 
     def receive_bytes(self, data: bytes) -> bool:
-        """Take in what a child has sent. Returns False if the child is to be ended."""
+        """Take in what a child has sent. Returns False if the child is to be ended.
+
+        Too much evidence ends the step it is in; a frame that is not the child's rejects the
+        submission.
+        """
         if self._ignores_child:
             return False
         for frame in self._frames.feed(data):
@@ -244,7 +251,10 @@ class SubmissionRun:
         return True
 
     def _is_asked_for(self, key: str, frame: protocol.Saw, errors: Sequence[Raised]) -> bool:
-        """True if a child may send this evidence of a function now."""
+        """True if a child may send this evidence of a function now.
+
+        That is: of the step it is in, of a function that is graded, and once from each probe.
+        """
         observations = frame.evidence.observations
         # A child does not compare its code where it was interrupted: then nothing can be earned.
         if frame.interrupted and not _timed_out(errors):
@@ -281,7 +291,10 @@ class SubmissionRun:
         return repeats
 
     def _note_reaching_limits(self, step: str, errors: Sequence[Raised]) -> None:
-        """Note time or memory that ran out, where Python itself reported it."""
+        """Note time or memory that ran out, where Python itself reported it.
+
+        On a real GPU, a function that ran out of time is not tried in other scenarios.
+        """
         for error in errors:
             if error.type == TIMED_OUT:
                 self._add_incident(IncidentKind.TIMED_OUT, step, error.message)
@@ -403,7 +416,11 @@ class SubmissionRun:
         return self._may_continue()
 
     def _may_continue(self) -> bool:
-        """True if another child may continue; else what was not run is noted."""
+        """True if another child may continue; else what was not run is noted.
+
+        None continues after too many children, after the time of the whole submission, or where the
+        last one did not come to its first step.
+        """
         seconds = self.clock() - self.began
         has_time = seconds <= WHOLE * self.options.seconds
         has_children = self._children < MOST_CHILDREN
@@ -425,7 +442,10 @@ class SubmissionRun:
         self._children -= 1
 
     def finish_record(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
-        """Put output, time and memory into the record, and return it."""
+        """Put output, time and memory into the record, and return it.
+
+        Paths in the output are those inside of the submission, and it says how much was left out.
+        """
         record = self.record
         text = self._output.decode(errors="replace")
         text = PROFILER_MESSAGE.sub("", text)

@@ -50,7 +50,10 @@ class TomlFile(NamedTuple):
 
 
 def parse_toml(path: Path) -> TomlFile:
-    """Read a TOML file. Raises BadFile with the line and a hint."""
+    """Read a TOML file. Raises BadFile with the line and a hint.
+
+    A file that is no UTF-8 text, or cannot be read, is an error without a line.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -64,7 +67,10 @@ def parse_toml(path: Path) -> TomlFile:
 
 
 def _syntax_error(path: Path, text: str, message: str) -> BadFile:
-    """The error for what tomllib said about a text."""
+    """The error for what tomllib said about a text.
+
+    It has the line, and advice where a known mistake fits.
+    """
     line = None
     place = _PLACE_OF_TOMLLIB.search(message)
     if place:
@@ -74,8 +80,9 @@ def _syntax_error(path: Path, text: str, message: str) -> BadFile:
     source = ""
     if line:
         source = _line_of(text, line)
+    message_and_line = f"{message}\n{source}"
     for pattern, advice in _HINTS:
-        if re.search(pattern, f"{message}\n{source}"):
+        if re.search(pattern, message_and_line):
             message += f"; {advice}"
             break
     return BadFile(str(path), line, f"this is not TOML: {message}")
@@ -97,7 +104,8 @@ def convert_setting(path: Path, text: str, value: Any, kind: type[_Kind], *setti
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _SettingError(kind, setting, str(error)).as_bad_file(path, text) from None
+        mistake = _SettingError(kind, setting, str(error))
+    raise mistake.as_bad_file(path, text)
 
 
 class _SettingError:
@@ -170,8 +178,9 @@ class _SettingError:
         for name in expected.split(" | "):
             if name != "null":
                 wanted.append(_WORD_OF_TYPE.get(name, name))
+        wanted_in_words = " or ".join(wanted)
         value = _WORD_OF_TYPE.get(actual, actual)
-        reason = f"{self._must_be}{' or '.join(wanted)}, not {value}"
+        reason = f"{self._must_be}{wanted_in_words}, not {value}"
         if self.setting == ["by_hand"]:
             reason += "; write [[by_hand]]"
         return reason
@@ -195,7 +204,8 @@ class _SettingError:
 
     def _known_settings(self) -> Sequence[str]:
         """The names that the table of the setting may have; none for other values."""
-        return getattr(self._type_of_setting(), "__struct_fields__", ())
+        kind = self._type_of_setting()
+        return getattr(kind, "__struct_fields__", ())
 
 
 def _choices_of(kind: Any) -> list[str]:
@@ -219,9 +229,9 @@ def line_of_setting(text: str, setting: Sequence[str]) -> int | None:
     "name")` is in the second one.
     """
     line_of_best = None
-    best_length = 0
-    table: list[str] = []
-    entries: Counter[str] = Counter()
+    best_length = 0  # of the name that is nearest so far
+    table: list[str] = []  # the name of the table in which a line stands
+    entries: Counter[str] = Counter()  # of each list of tables, so far
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         assignment = _ASSIGNMENT.match(line)
