@@ -384,6 +384,7 @@ class ClassGrading:
         if readable:
             self._settings.choose_seeds(entry, submission.digest)
         settings = self._settings_for(entry)
+        # What is kept of it.
         record_key = ""
         if readable:
             record_key = settings.record_key(submission.digest)
@@ -426,6 +427,7 @@ class ClassGrading:
         Raises BadClass without a record for --rejudge, a usable reference or the isolation that
         was asked for, and what the runner raises.
         """
+        # What there is to run.
         entries_ready = []
         entries_left = []
         for entry in entries:
@@ -437,6 +439,7 @@ class ClassGrading:
         references = self._references_to_run(by_reference)
         some_settings = next(iter(by_reference.values()))
         nothing_runs = all(self._is_known_unreadable(entry) for entry in entries_left)
+        # Judge only, report only, or run.
         if self.options.rejudge:
             self._refuse_missing_records(entries_left, bool(references))
             self._judge_again(entries_ready, ready)

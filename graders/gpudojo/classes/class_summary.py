@@ -80,6 +80,7 @@ class _SummaryPrinter:
         statuses = statuses_in_words(tally.statuses)
         ran = self._describe_runs()
         self._print_title(f"{everybody}: {statuses}. {ran}.")
+        # What is special about some.
         counts = {
             "late": tally.late,
             "with overrides": tally.overridden,

@@ -56,12 +56,14 @@ class ClassTally:
                 self.scaled = True
             if row.to_grade:
                 self.to_grade += 1
+        # How well it went.
         if row.counts_in_means:
             self.percents.append(_percent_of(row))
         if row.was_judged:
             self.misconceptions.update(_misconceptions_of(row))
         if row.review:
             self._count_review(row)
+        # What is special about it.
         if row.group:
             self.has_groups = True
         if row.late:
@@ -90,7 +92,10 @@ def _describe_points(row: SubmissionRow) -> str:
 
 
 def _percent_of(row: SubmissionRow) -> float:
-    """The published points in percent of their maximum; 0 where there is nothing to get."""
+    """The published points in percent of their maximum; 0 where there is nothing to get.
+
+    It may be more than 100, for extra credit.
+    """
     grade = row.final
     if not grade.max_points:
         return 0.0

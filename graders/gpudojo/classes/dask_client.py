@@ -164,6 +164,7 @@ async def ask_for_introductions(
         if len(workers) > 1:
             return {}  # one of them did not answer, and it is not known which
         return {workers[0]: f"it did not answer within {INTRODUCTION_SECONDS:g} s"}
+    # An answer is an introduction, or why there is none; an OSError: the worker is gone.
     introductions: dict[str, Introduction | str] = {}
     for worker, answer in answers.items():
         if isinstance(answer, OSError):
@@ -515,6 +516,7 @@ class Cluster:
         until = time.monotonic() + self.wait
         is_waiting = False
         while True:
+            # Who is there, and answers.
             threads = await threads_by_worker(client)
             answers = {}
             if threads:
@@ -526,6 +528,7 @@ class Cluster:
                     answers[worker] = WorkerAnswer(introduction, threads[worker])
             if answers:
                 return answers
+            # Nobody yet.
             if time.monotonic() > until:
                 why = f"has no workers, and had none for {self.wait:g} s: start some first"
                 raise NoCluster(self.address, why)
@@ -559,6 +562,7 @@ class Cluster:
             try:
                 return await action(client)
             except Disconnected as lost:
+                # Only losses in a row count.
                 if count_done() > done_before:
                     setbacks = 0
                 setbacks += 1
@@ -585,6 +589,7 @@ class Cluster:
             client = Client(  # type: ignore[no-untyped-call]
                 self.address, asynchronous=True, timeout=timeout, set_as_default=False
             )
+            # Whatever goes wrong, the client is closed.
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", VersionMismatchWarning)

@@ -105,6 +105,7 @@ class Gradebook:
 
         Several submissions may belong to one row of the roster, and several rows to one submission.
         """
+        # Those who handed in.
         by_row: dict[int, Participant] = {}
         students = list(self.state.students.items())
         students.sort(key=lambda item: natural_key(item[1].name))
@@ -119,6 +120,7 @@ class Gradebook:
                 participant = self._participant_on_roster(row, key, student, matched.rows)
                 by_row[row] = participant
                 class_list.participants.append(participant)
+        # Those who did not.
         if self.roster is None:
             return
         for row in range(len(self.roster.rows)):

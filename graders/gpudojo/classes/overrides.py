@@ -168,6 +168,7 @@ def _read_log(path: Path) -> list[LogEntry]:
         if len(line.cells) != len(COLUMNS) or line.cells[2] not in (SET, UNDO):
             needed = f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}"
             raise BadFile(file, line.number, needed)
+        # Its cells by column.
         texts = [_without_quote(cell) for cell in line.cells]
         cells = dict(zip(COLUMNS, texts, strict=True))
         points = 0.0

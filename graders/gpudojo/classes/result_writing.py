@@ -93,6 +93,7 @@ def _make_header(book: Gradebook, unmatched: list[str]) -> ClassResults:
     """
     state = book.state
     course = book.course
+    # When a submission last ran, and what the course says.
     times = []
     for student in state.students.values():
         for submission in student.sent:

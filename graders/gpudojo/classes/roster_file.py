@@ -94,6 +94,7 @@ class _RosterReader:
             if heading in known_headings.ids:
                 self.id_columns.append(number)
         self.date_column = _column_of_dates(headings)
+        # One of them has to say who it is.
         if self.columns.keys().isdisjoint(WHO):
             beginnings = [cell[:40] for cell in first.cells[:8]]
             cells = ", ".join(beginnings)
@@ -109,6 +110,7 @@ class _RosterReader:
 
         Raises BadFile for a line that says nobody, or somebody who is in it already.
         """
+        # Who it is.
         self._refuse_several_lines_in_a_cell(line)
         name, family = self._name_and_family(line)
         email = self._cell_in(line, "email")
@@ -126,6 +128,7 @@ class _RosterReader:
             login=login,
             family=family,
         )
+        # The other ids of the same person.
         more_ids = []
         for position in self.id_columns:
             cell = _cell_at(line, position)

@@ -227,6 +227,7 @@ class RowMaker:
         only = set(self.state.only)
         graded = {}
         for exercise in exercises:
+            # The points of all of its checks, and of those that are graded.
             all_points = []
             graded_points = []
             for function in exercise.functions:

@@ -151,6 +151,7 @@ class ClassSettings:
             recorded = replace(recorded, seed=int(seeds))
         else:
             secret = f"{secret}\0{seeds}"
+        # Where its reference, and verdicts by it, are kept.
         conditions = options.conditions_of_record(secret, recorded)
         files = [SourceFile(name, data) for name, data in self.reference_files.items()]
         solutions = "evidence"

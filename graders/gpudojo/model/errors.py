@@ -324,6 +324,7 @@ def author_line(error: BaseException, student: Path | None = None) -> str:
             of_framework.append(place)
         elif place[0] != str(student):
             of_authors.append(place)
+    # The innermost line that says something to an author.
     if not frames:
         return ""
     if of_authors:

@@ -493,6 +493,7 @@ def row_of_check(
 
     `hints` is how many of a function's hints are shown where a check failed.
     """
+    # What helps: hints, and why the mistake matters.
     mistake = misconceptions.get(result.misconception or "")
     shown_hints: tuple[str, ...] = ()
     if function is not None and result.outcome is Outcome.FAILED:

@@ -122,6 +122,7 @@ def replacing_file(path: Path, lasting: bool = True, mode: int = 0o666) -> Itera
     `lasting`: to wait for the disk takes milliseconds a file. Who may read it is `mode`, less what
     the user's settings take away.
     """
+    # It is written beside `path`, and renamed at the end.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     whole = False
     try:

@@ -107,6 +107,7 @@ def choose_what_to_judge_by(
     evidence, from the bundle or from the release that is installed; in a clone of gpudojo, its
     own references. Raises BadClass where there is none of them.
     """
+    # References that the instructor has put there.
     secret = environment.get("DOJO_SEED") or None
     bundle = None
     if environment.get(BUNDLE):
@@ -118,6 +119,7 @@ def choose_what_to_judge_by(
     if reference is not None:
         return JudgedBy(reference, secret=secret)
 
+    # Recorded evidence.
     note = ""
     if secret:
         note = (
@@ -129,6 +131,7 @@ def choose_what_to_judge_by(
     if read_shipped_evidence(day) is not None:
         return JudgedBy(note=note)
 
+    # A clone of gpudojo.
     in_clone = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
     if in_clone.is_dir():
         return JudgedBy(in_clone, secret=secret)

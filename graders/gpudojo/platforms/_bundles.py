@@ -131,6 +131,7 @@ def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -
 
 def _assessment_settings(day: str, image: str) -> dict[str, Any]:
     """Return the settings of an assessment of Autolab."""
+    # Each exercise is a problem with points of its own.
     problems = []
     for exercise in exercises_of(day):
         problem = {

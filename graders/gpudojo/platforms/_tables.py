@@ -149,9 +149,10 @@ class PlatformIds:
 
     def __init__(self, platform: str, rows: Iterable[SubmissionRow]) -> None:
         self.platform = platform
-        self.roster_has_them = any(
-            row.roster and row.roster.id == id_on(platform, row) for row in rows
-        )
+        self.roster_has_them = False
+        for row in rows:
+            if row.roster and row.roster.id == id_on(platform, row):
+                self.roster_has_them = True
 
     def id_of(self, row: SubmissionRow) -> str:
         """Return a student's id; empty where it is not known."""
@@ -182,6 +183,7 @@ def match_lines(
         if row.status is SubmissionStatus.ABSENT and not row.overrides:
             absent += 1
             continue
+        # The one line that nobody else has.
         lines = finder.lines_of(row)
         if len(lines) != 1:
             whom = "nobody"

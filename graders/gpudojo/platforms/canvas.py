@@ -66,6 +66,7 @@ def _make_gradebook(
         if row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score:
             absent += 1
             points = ""
+        # Who it is: by the roster, else by the names of files.
         name = row.student or row.submission
         login = ""
         if row.roster:

@@ -34,11 +34,11 @@ def export(
     store = Store(options.results or target)
     written: list[Path] = []
     used: set[str] = set()
+    # What students handed in.
     for row in rows:
-        if row.digest:
-            sources = store.load_sources(row.digest)
-        else:
-            sources = {}
+        if not row.digest:
+            continue
+        sources = store.load_sources(row.digest)
         if sources:
             folder = target / "submissions" / new_name(row.submission, used)
             written += _write_sources(folder, sources)
@@ -47,6 +47,7 @@ def export(
         raise CannotExport(
             "jplag", f"the sources were not kept beside {where}; grade the class again"
         )
+    # What they may share.
     base_code = target / "base-code"
     if header.reference:
         written += _write_sources(base_code, store.load_sources(header.reference))

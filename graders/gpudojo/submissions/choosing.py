@@ -249,7 +249,11 @@ class _Chooser:
     def choose_definition(
         self, files: Mapping[str, bytes], bindings: _Bindings
     ) -> ChosenDefinition:
-        """The best definition in all files; with `State.MISSING` if there is none."""
+        """The best definition in all files; with `State.MISSING` if there is none.
+
+        It names the others that were passed over, and versions of its file that a person should
+        look at.
+        """
         candidates = []
         for names in bindings.values():
             if self._function in names:
@@ -485,7 +489,10 @@ def _place_in_words(line: int | None, cell: int | None) -> str:
 def _bindings_in_tree(
     path: str, part: SourcePart, tree: ast.Module, names: set[str]
 ) -> dict[str, Candidate]:
-    """The last binding of each name in a syntax tree."""
+    """The last binding of each name in a syntax tree.
+
+    Lines are counted within the part: in a notebook, within the cell.
+    """
     marked = _find_marked_lines(tree)
     bindings = {}
     for name, line, is_stub in find_bindings(tree):

@@ -136,7 +136,10 @@ def _innermost_folder(folder: Path) -> Path:
 
 
 def is_submission(folder: Path) -> bool:
-    """True if a folder is one student's work rather than a class, by what is in it."""
+    """True if a folder is one student's work rather than a class, by what is in it.
+
+    It is, with a `.git`, or with exercise files, unless several students' work lies in it.
+    """
     if (folder / ".git").exists():
         return True
     exercises = folder / "exercises"
@@ -149,7 +152,10 @@ def is_submission(folder: Path) -> bool:
 
 
 def _holds_several_works(folder: Path) -> bool:
-    """True if several of the folders and archives in it are each somebody's work."""
+    """True if several of the folders and archives in it are each somebody's work.
+
+    False for a folder that cannot be read.
+    """
     aside = {"exercises", *day_names(), *ASIDE}
     try:
         with os.scandir(folder) as listing:
@@ -183,7 +189,10 @@ def _is_work(folder: Path) -> bool:
 
 
 def _holds_exercise_file(folder: Path) -> bool:
-    """True if a file in it is named for an exercise or a day."""
+    """True if a file in it is named for an exercise or a day.
+
+    False for a folder that cannot be read, and for files that a platform named for students.
+    """
     try:
         names = os.listdir(folder)
     except OSError:
@@ -232,7 +241,10 @@ class _Lister:
         self._seen: set[Path] = set()
 
     def add_path(self, path: Path) -> None:
-        """Add a path that was given: a class, or one submission or a part of one."""
+        """Add a path that was given: a class, or one submission or a part of one.
+
+        What is neither, or cannot be read, is ignored with the reason.
+        """
         # "." and "x/.." have no name; and a folder given twice is one folder.
         origin = Path(os.path.abspath(path))
         real = Path(os.path.realpath(origin))
@@ -254,7 +266,10 @@ class _Lister:
             self._add_submission(origin, is_folder, path, {})
 
     def _add_class(self, folder: Path) -> None:
-        """Add everything in a folder."""
+        """Add everything in a folder.
+
+        A folder that cannot be read is ignored with the reason.
+        """
         try:
             with os.scandir(folder) as listing:
                 children = sorted(listing, key=lambda child: natural_key(child.name))
@@ -342,7 +357,10 @@ class _Lister:
         self._ignored.append(IgnoredPath(path, reason))
 
     def make_listing(self) -> Listing:
-        """Everything that was added, sorted, with unique names."""
+        """Everything that was added, sorted, with unique names.
+
+        What was added twice is there once.
+        """
         all_entries = [*self._entries]
         for files in self._loose.values():
             all_entries += _entries_of_attempts(files)
@@ -355,7 +373,10 @@ class _Lister:
 
 
 def _entry_of(path: Path, is_folder: bool, parsed: ParsedName | None) -> SubmissionEntry | None:
-    """A submission that is one file or folder; None for a file of another kind."""
+    """A submission that is one file or folder; None for a file of another kind.
+
+    Of a checkout, it was handed in when its last commit was made.
+    """
     name = path.name or str(path)
     kind = _kind_of(name, is_folder)
     if is_folder and (path / ".git").exists():
@@ -459,7 +480,10 @@ def _entry_of_files(files: list[_LooseFile]) -> SubmissionEntry:
 
 
 def _kind_of(name: str, is_folder: bool) -> Kind | None:
-    """The form of a submission by its name; None for a file of another kind."""
+    """The form of a submission by its name; None for a file of another kind.
+
+    An archive of a kind that is not supported is listed, too: it is reported when it is read.
+    """
     if is_folder:
         return Kind.FOLDER
     source = ending_of(name, SOURCES)
@@ -478,7 +502,10 @@ def _kind_of(name: str, is_folder: bool) -> Kind | None:
 
 
 def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
-    """The entries with unique names, also if case or the encoding of accents is ignored."""
+    """The entries with unique names, also if case or the encoding of accents is ignored.
+
+    They are sorted by name. An entry that gets another name is a copy.
+    """
     by_name: dict[str, list[SubmissionEntry]] = {}
     for entry in listed:
         by_name.setdefault(fold_case(entry.name), []).append(entry)

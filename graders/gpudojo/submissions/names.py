@@ -118,7 +118,10 @@ def ending_of(name: str, endings: tuple[str, ...]) -> str:
 
 @functools.lru_cache(1024)
 def parse_platform_name(name: str, is_folder: bool) -> ParsedName | None:
-    """The parts of a name given by Canvas, Moodle or Gradescope; None for other names."""
+    """The parts of a name given by Canvas, Moodle or Gradescope; None for other names.
+
+    Folders are named by Moodle and Gradescope, files by Moodle and Canvas.
+    """
     moodle = _MOODLE.fullmatch(name)
     if moodle:
         student = moodle["student"].strip()

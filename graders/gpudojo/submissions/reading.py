@@ -173,7 +173,10 @@ class _SourceReader:
         self.notes.append(f"{name_in_text(name)} {reason}.")
 
     def _take_by_kind(self, name: str, path: Path, mode: int) -> None:
-        """Read a folder, an archive or a single file; raises Unreadable, OSError, ValueError."""
+        """Read a folder, an archive or a single file; raises Unreadable, OSError, ValueError.
+
+        Archives inside of it wait for `take_waiting`.
+        """
         strange = ending_of(path.name, STRANGE_ARCHIVES)
         if stat.S_ISDIR(mode):
             self.take_all(list_folder(path, self.limits), name, nested=True)
@@ -268,7 +271,10 @@ class _SourceReader:
                 self.take_all(contents, file.path, nested=False)
 
     def take_source(self, file: ListedFile) -> None:
-        """Read a source, or note why it is not used."""
+        """Read a source, or note why it is not used.
+
+        One that is empty, or cannot stand beside those that were read, is not used.
+        """
         if len(self.files) >= self.limits.files:
             self.files_too_many += 1
             return
@@ -306,7 +312,10 @@ class _SourceReader:
             raise Unreadable("was ignored: it is a file and a folder at once")
 
     def _read_listed_file(self, file: ListedFile, most: int) -> bytes:
-        """The bytes of a file, which are counted; raises Unreadable."""
+        """The bytes of a file, which are counted; raises Unreadable.
+
+        Those of a damaged file count as if it had been read.
+        """
         bytes_left = self.limits.total_bytes - self.bytes_read
         in_total = format_size(self.limits.total_bytes)
         too_large = Unreadable(f"is larger than {format_size(most)}")
@@ -351,7 +360,10 @@ class _SourceReader:
     def _why_ungradable(
         self, entry: SubmissionEntry, files: list[SourceFile], faults: list[str]
     ) -> str | None:
-        """The reason why nothing can be graded; None if something can be."""
+        """The reason why nothing can be graded; None if something can be.
+
+        That is: no file, a fault in every file, or the work of several students.
+        """
         if not files:
             if self.notes:
                 return self.notes[0]
@@ -371,7 +383,11 @@ class _SourceReader:
         )
 
     def _all_notes(self, files: list[SourceFile], faults: list[str]) -> list[str]:
-        """Notes for a person, as many as there may be."""
+        """Notes for a person, as many as there may be.
+
+        The last one then says how many are left out.
+        """
+        # What is wrong with the files that count, first.
         notes = []
         if self.files_too_many:
             which = "the first was"
@@ -381,6 +397,7 @@ class _SourceReader:
             notes.append(f"There are {count} Python files and notebooks; only {which} read.")
         notes += faults
         notes += dict.fromkeys(self.notes)
+        # Remarks on files that were not read or not run.
         for file in files:
             note = note_on_written_files(file)
             if note:

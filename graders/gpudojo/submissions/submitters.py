@@ -111,7 +111,10 @@ class _MetadataReader:
         people[-1] = people[-1]._replace(**{field: text})
 
     def _read_key(self, line: str, indent: int) -> None:
-        """Begin the list of submitters, or take the date of the submission."""
+        """Begin the list of submitters, or take the date of the submission.
+
+        Other keys only end the list of submitters.
+        """
         is_own = indent <= _OWN_INDENT
         # Only the first list is the submission's own.
         has_people = bool(self._people[self._folder])
@@ -161,7 +164,10 @@ def _iso_date(text: str) -> str:
 
 
 def _scalar_text(value: str) -> str:
-    """The text of a simple YAML scalar, on one line, without control characters."""
+    """The text of a simple YAML scalar, on one line, without control characters.
+
+    Quotes around it are removed, and escapes within double quotes are replaced.
+    """
     inside = value[1:-1]
     if len(value) < 2 or value[0] != value[-1]:
         text = value

@@ -68,7 +68,10 @@ class _GzipUnpacker:
         self._at = 0  # where the next chunk begins
 
     def unpack_all(self) -> str:
-        """Unpack all pieces. Returns a remark where something stopped it; else empty."""
+        """Unpack all pieces. Returns a remark where something stopped it; else empty.
+
+        Zeros between and after the pieces are passed over.
+        """
         pieces = 0
         while self._at < len(self.data):
             pieces += 1
@@ -142,7 +145,10 @@ class _TarReader:
         self._long_name: bytes | None = None  # of the next entry, if the last one told it
 
     def list_entries(self) -> None:
-        """Add all entries, until the end, damage or the limit."""
+        """Add all entries, until the end, damage or the limit.
+
+        Damage and the limit are noted.
+        """
         most = self.limits.entries
         count = 0
         while True:

@@ -20,6 +20,7 @@ def main() -> int:
 
     Where the grader cannot be started, an error is printed for GitHub, and the status is 1.
     """
+    # The wheel, as the release has it.
     manifest = HERE / "release.json"
     released = json.loads(manifest.read_bytes())
     wheel = HERE / Path(released["wheel"]).name
@@ -28,6 +29,7 @@ def main() -> int:
         reason = f"{wheel.name} is missing from the bundle or was changed."
         print(f"::error title=The grader is missing::{reason}")
         return 1
+    # The grader runs in a folder of its own: the checkout is the student's.
     checkout = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="gpudojo-") as folder:
         python = os.environ.get("GPUDOJO_PYTHON")

@@ -71,10 +71,12 @@ def export(
     too_large = 0
     uneven = 0
     for entry in entries_to_export(rows, target, options):
+        # The whole submission as one runner.
         runner = _make_runner(entry.row, entry.checks)
         _put_points_left_out_first(runner, entry.row)
         _make_sum_exact([runner], entry.checks)
-        uneven += not _shows_what_it_records(runner)
+        if not _shows_what_it_records(runner):
+            uneven += 1
         encoded = _encode_runner(runner)
         written.append(save_text(target / f"{entry.name}.json", encoded.json))
         in_base64 = target / f"{entry.name}.base64"
@@ -84,6 +86,7 @@ def export(
             too_large += 1
             in_base64.unlink(missing_ok=True)  # an older one would be taken for this one
         written += _write_exercises(entry, options)
+    # What the teacher should know.
     if too_large:
         options.say(
             f"{too_large} of the submissions do not fit into one environment variable; "
@@ -100,10 +103,11 @@ def export(
 def _write_exercises(entry: Entry, options: Options) -> list[Path]:
     """Write a runner for each exercise of a submission, and return the files."""
     rows_by_runner = _rows_by_runner(entry, options)
-    runners = {
-        runner_id: _make_runner(entry.row, checks) for runner_id, checks in rows_by_runner.items()
-    }
-    all_checks = [check for checks in rows_by_runner.values() for check in checks]
+    runners = {}
+    all_checks: list[CheckRow] = []
+    for runner_id, checks in rows_by_runner.items():
+        runners[runner_id] = _make_runner(entry.row, checks)
+        all_checks += checks
     _make_sum_exact(list(runners.values()), all_checks)
     first = next(iter(runners.values()))
     _put_points_left_out_first(first, entry.row)
@@ -147,8 +151,13 @@ def _make_runner(row: SubmissionRow, checks: list[CheckRow]) -> Runner:
         if weight and maximum // weight <= MOST_TESTS:
             tests += _repeat_check(check, weight)
         else:
-            score = points_of(in_millionths(check.points))
-            tests.append(_make_test(check, describe_check(check), costs_nothing(check), score))
+            test = _make_test(
+                check,
+                name=describe_check(check),
+                earned=costs_nothing(check),
+                score=points_of(in_millionths(check.points)),
+            )
+            tests.append(test)
     return {
         "version": 3,
         "status": overall_outcome(row, checks),
@@ -161,7 +170,8 @@ def _common_weight(checks: Iterable[CheckRow]) -> int:
     """Return the largest number of millionths that divides all points."""
     numbers = []
     for check in checks:
-        numbers += [in_millionths(check.points), in_millionths(check.max_points)]
+        numbers.append(in_millionths(check.points))
+        numbers.append(in_millionths(check.max_points))
     return math.gcd(*numbers)
 
 
@@ -176,7 +186,10 @@ def _repeat_check(check: CheckRow, weight: int) -> list[Test]:
         if count == 1:
             name = claim
         earned = position <= passed
-        test = _make_test(check, name, earned, points_of(weight) if earned else 0.0)
+        score = 0.0
+        if earned:
+            score = points_of(weight)
+        test = _make_test(check, name, earned, score)
         if position > 1:
             test["message"] = ""  # said once
         tests.append(test)

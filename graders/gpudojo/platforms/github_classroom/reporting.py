@@ -34,6 +34,7 @@ LONGEST_TEXT: Final = 300  # characters of a text in the summary
 LONGEST_OUTPUT: Final = 16_000  # characters of what a student printed
 MOST_NOTES: Final = 50  # and changed files, in the summary
 MARKDOWN_SIGNS: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
+ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 # What workflow commands want to have encoded.
 IN_MESSAGE: Final = "%\r\n"
 IN_PROPERTY: Final = IN_MESSAGE + ":,"
@@ -83,7 +84,8 @@ def append_text(path: Path, text: str, most: int | None = None) -> None:
     """Append to a file; a text of more than `most` bytes is cut, and ends with three dots."""
     data = text.encode("utf-8", "replace")
     if most is not None and len(data) > most:
-        data = data[:most].decode("utf-8", "ignore").encode() + b"\n\n...\n"
+        beginning = data[:most].decode("utf-8", "ignore")
+        data = f"{beginning}\n\n...\n".encode()
     with path.open("ab") as file:
         file.write(data)
 
@@ -121,15 +123,12 @@ class Annotation:
 
     def as_command(self) -> str:
         """Return the workflow command that puts it on the line."""
-        properties = {
-            "file": self.file,
-            "line": str(self.line) if self.line else "",
-            "title": self.title,
-        }
+        properties = {"file": self.file, "line": self.line, "title": self.title}
         settings = []
-        for name, text in properties.items():
-            if text:
-                settings.append(f"{name}={percent_encode(text, IN_PROPERTY)}")
+        for name, value in properties.items():
+            if value:
+                text = percent_encode(str(value), IN_PROPERTY)
+                settings.append(f"{name}={text}")
         message = percent_encode(self.message, IN_MESSAGE)
         return f"::{self.level} {','.join(settings)}::{message}"
 
@@ -146,7 +145,10 @@ def percent_encode(text: str, letters: str) -> str:
     """Return the text with these letters as `%0A`, as workflow commands want it."""
     encoded = ""
     for letter in text:
-        encoded += f"%{ord(letter):02X}" if letter in letters else letter
+        if letter in letters:
+            encoded += f"%{ord(letter):02X}"
+        else:
+            encoded += letter
     return encoded
 
 
@@ -161,15 +163,19 @@ def _checks_with(row: SubmissionRow, outcome: Outcome) -> list[CheckRow]:
 def annotations_of_failures(row: SubmissionRow, inside: str = "") -> list[Annotation]:
     """Return what failed, each on the student's own line, one for each line of a function.
 
-    `inside` is where in the repository the checkout lies.
+    `inside` is where in the repository the checkout lies. There are none where no check was
+    judged.
     """
-    first_by_line: dict[tuple[object, ...], CheckRow] = {}
+    if not row.was_judged:
+        return []
+    annotations: list[Annotation] = []
+    places = set()
     for check in _checks_with(row, Outcome.FAILED):
-        if check.file:
-            place = (check.function, check.file, check.cell, check.line)
-            first_by_line.setdefault(place, check)
-    checks = list(first_by_line.values())[:MOST_ANNOTATIONS]
-    return [_annotation_of_failure(check, inside) for check in checks]
+        place = (check.function, check.file, check.cell, check.line)
+        if check.file and place not in places:
+            places.add(place)
+            annotations.append(_annotation_of_failure(check, inside))
+    return annotations[:MOST_ANNOTATIONS]
 
 
 def _annotation_of_failure(check: CheckRow, inside: str) -> Annotation:
@@ -203,9 +209,14 @@ def annotations_of_changes(changes: Iterable[Change], inside: str = "") -> list[
             f"This file {CHANGES[change.what]}. "
             "It does not change your points, and your teacher can see it."
         )
-        title = f"{one_line(change.path)} was {change.what}"
-        file = join_texts("/", inside, change.path)
-        annotations.append(Annotation("warning", title, message, file, 1))
+        annotation = Annotation(
+            "warning",
+            title=f"{one_line(change.path)} was {change.what}",
+            message=message,
+            file=join_texts("/", inside, change.path),
+            line=1,
+        )
+        annotations.append(annotation)
     return annotations[:MOST_ANNOTATIONS]
 
 
@@ -231,7 +242,7 @@ def escaped_markdown(text: str) -> str:
     if len(short) > LONGEST_TEXT:
         short = f"{short[: LONGEST_TEXT - 1]}…"
     escaped = MARKDOWN_SIGNS.sub(r"\\\1", short)
-    for sign, entity in (("<", "&lt;"), (">", "&gt;"), ("&", "&amp;")):
+    for sign, entity in ENTITIES.items():
         escaped = escaped.replace(f"\\{sign}", entity)
     return escaped
 
@@ -307,7 +318,8 @@ class Report:
     def _table_of_points(self) -> Iterator[str]:
         """Yield a line for each exercise, and one for the total."""
         row = self.checkout.row
-        width = max(len(exercise.exercise) for exercise in row.exercises)
+        names = [exercise.exercise for exercise in row.exercises]
+        width = max(map(len, names))
         for exercise in row.exercises:
             yield _line_of_table(exercise.exercise, exercise.score, exercise.max_score, width)
         yield _line_of_table("total", row.score, row.max_score, width)
@@ -322,7 +334,9 @@ class Report:
 
 def _line_of_table(name: str, score: float, maximum: float, width: int) -> str:
     """Return a line of the table of points."""
-    return f"{name:{width}}  {format_points(score):>6} of {format_points(maximum):>4}"
+    points = format_points(score)
+    out_of = format_points(maximum)
+    return f"{name:{width}}  {points:>6} of {out_of:>4}"
 
 
 def write_report(
@@ -332,6 +346,7 @@ def write_report(
 
     All of them are made before one is written.
     """
+    # The contents.
     outputs = None
     if "github" in readers:
         outputs = _github_outputs(report.checkout, environment)
@@ -341,6 +356,7 @@ def write_report(
     if "classroom50" in readers and runs_there:
         result = _classroom50_result(report.checkout, environment)
     page = summary_page(report.checkout, report.changes, report.notes)
+    # The files.
     written = []
     if result is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -360,7 +376,10 @@ def _write_for_workflow(name: str, text: str, out: Path, environment: Mapping[st
     """
     if environment.get(name):
         path = Path(environment[name])
-        append_text(path, text, LARGEST_SUMMARY if name == SUMMARY else None)
+        most = None
+        if name == SUMMARY:
+            most = LARGEST_SUMMARY
+        append_text(path, text, most)
         return path
     out.mkdir(parents=True, exist_ok=True)
     path = out / WITHOUT_ACTIONS[name]
@@ -394,7 +413,8 @@ def _classroom50_result(checkout: GradedCheckout, environment: Mapping[str, str]
     owner = variables.get("OWNER") or variables.get("USERNAME")
     if owner:
         row = msgspec.structs.replace(row, identifier=owner, naming="classroom")
-    return _export_one("classroom50", checkout.results, row, variables)[RESULT]
+    files = _export_one("classroom50", checkout.results, row, variables)
+    return files[RESULT]
 
 
 def _export_one(

@@ -50,6 +50,7 @@ def _result_of(entry: Entry, header: ClassResults) -> dict[str, Any]:
         scale = row.final.max_points / row.max_score
     points = points_and_reason(row)
     output = join_texts("\n\n", points, describe_lateness(row), describe_output(row))
+    # Every check is a test.
     tests = []
     for position, check in enumerate(entry.checks, 1):
         tests.append(_test_of(check, position, scale, visibility))

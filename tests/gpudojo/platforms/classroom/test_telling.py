@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import (
@@ -59,6 +60,17 @@ def graded(
     return GradedCheckout(
         ClassResults("day8", "virtual", "2", "1", float(count), submissions=[row]), 10
     )
+
+
+def test_what_was_not_graded_is_told_once() -> None:
+    reason = "not graded: it wrote to the pipe; remove that"
+    whole = graded("not graded", count=3)
+    row = msgspec.structs.replace(whole.row, status=SubmissionStatus.NOT_GRADED, reason=reason)
+    results = msgspec.structs.replace(whole.results, submissions=[row])
+    page = summary_page(GradedCheckout(results, 10), None)
+    assert f"**{escaped_markdown(reason)}**" in page
+    assert page.count("not graded") == 1
+    assert messages.annotations_of_failures(row) == []
 
 
 @pytest.mark.parametrize("text", NASTY)
