@@ -82,7 +82,10 @@ class ChosenDefinition(msgspec.Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """Sentences about the choice; empty if it is the obvious one."""
+        """Sentences about the choice; empty if it is the obvious one.
+
+        That is the only definition, in the file that is named for the exercise.
+        """
         if self.file is None or self.state is State.MISSING:
             return ""
         sentences = []
@@ -107,11 +110,18 @@ class ChosenDefinition(msgspec.Struct, frozen=True):
         return text
 
 
+class UnreadableFile(NamedTuple):
+    """A file that could not be parsed, and why."""
+
+    path: str
+    reason: str
+
+
 class Choice(msgspec.Struct, frozen=True):
     """The definitions that are graded of a submission."""
 
     definitions: tuple[ChosenDefinition, ...]
-    unreadable: tuple[tuple[str, str], ...] = ()  # files that could not be parsed, and why
+    unreadable: tuple[UnreadableFile, ...] = ()
     problem: str | None = None  # why nothing could be found, if the files have it
 
     def definition_of(self, function: str) -> ChosenDefinition | None:
@@ -149,16 +159,16 @@ def choose_definitions(
     problem = None
     states = {chosen.state for chosen in definitions}
     if unreadable and states <= {State.MISSING, State.BROKEN}:
-        path, reason = next(iter(unreadable.items()))
-        problem = f"{name_in_text(path)} could not be read: {reason}."
-    return Choice(tuple(definitions), tuple(unreadable.items()), problem)
+        first = unreadable[0]
+        problem = f"{name_in_text(first.path)} could not be read: {first.reason}."
+    return Choice(tuple(definitions), tuple(unreadable), problem)
 
 
 class _ParsedFiles(NamedTuple):
-    """What files bind, and by path why one of them could not be parsed."""
+    """What files bind, by path, and those that could not be parsed."""
 
     bindings: dict[str, dict[str, Candidate]]
-    unreadable: dict[str, str]
+    unreadable: list[UnreadableFile]
 
 
 def _bindings_in_files(
@@ -168,7 +178,7 @@ def _bindings_in_files(
 
     Syntax trees are put into `trees`. Files that name none of the functions are not parsed.
     """
-    parsed = _ParsedFiles({}, {})
+    parsed = _ParsedFiles({}, [])
     bytes_left = PARSED_IN_ALL
     for path in sorted(files, key=depth_key):
         data = files[path]
@@ -178,12 +188,12 @@ def _bindings_in_files(
             continue
         bytes_left -= min(len(data), PARSED_CHARACTERS)
         if bytes_left < 0:
-            parsed.unreadable[path] = TOO_MUCH_BESIDE
+            parsed.unreadable.append(UnreadableFile(path, TOO_MUCH_BESIDE))
             continue
         file = _bindings_in_file(path, data, names, trees)
         parsed.bindings[path] = file.bindings
         if file.fault:
-            parsed.unreadable[path] = file.fault
+            parsed.unreadable.append(UnreadableFile(path, file.fault))
     return parsed
 
 
@@ -513,11 +523,12 @@ def _bindings_in_tree(
 
 def _names_that_look_bound(source: str, names: set[str]) -> set[str]:
     """The names that a text which is not valid Python seems to define."""
-    any_name = "|".join(sorted(re.escape(name) for name in names))
+    patterns = [re.escape(name) for name in sorted(names)]
+    any_name = "|".join(patterns)
     definition = rf"(?:async[ \t]+)?(?:def|class)[ \t]+({any_name})\b"
     assignment = rf"({any_name})[ \t]*[:=]"
-    heads = re.finditer(rf"^(?:{definition}|{assignment})", source, re.M)
-    return {head[1] or head[2] for head in heads}
+    bound = re.compile(rf"^(?:{definition}|{assignment})", re.M)
+    return {head[1] or head[2] for head in bound.finditer(source)}
 
 
 class _MarkedLines(NamedTuple):
