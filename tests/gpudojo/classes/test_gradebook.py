@@ -708,7 +708,7 @@ def test_lists_in_the_terminal_have_the_names_on_the_roster(term: Path) -> None:
     outcome, _, _ = grade(term / "out", term / "class" / "bo", roster=term / "roster.csv")
     tally = outcome.tally
     assert [line.partition(":")[0] for line in tally.points_shown] == ["Bo Bell (bo)"]
-    assert "Bo Bell (bo)" in dict(tally.first_reviews)
+    assert "Bo Bell (bo)" in {review.called for review in tally.first_reviews}
     shutil.rmtree(term / "class" / "bo")
     outcome, _, _ = grade(term / "out", term / "class" / "ada")
     assert outcome.tally.gone == ["Bo Bell (bo)"]
