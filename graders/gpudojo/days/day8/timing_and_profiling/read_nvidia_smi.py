@@ -45,7 +45,7 @@ def _value_in_words(value: Any) -> str:
     """A value and its type, because 3 and "3" print alike."""
     if value is None:
         return "None"
-    return f"{value!r} ({type(value).__name__})"
+    return f"{value!r:.80} ({type(value).__name__})"
 
 
 MODELS: Final = (
@@ -123,16 +123,11 @@ def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
 
 
 def _where_to_look(gpu: dict[str, str], wished: dict[str, str]) -> tuple[str, ...]:
-    """Patterns for the line that made a wrong dict, by the keys whose values are wrong."""
-    wrong = set()
-    for key, value in wished.items():
-        if gpu.get(key) != value:
-            wrong.add(key)
-    if wrong == {"name"}:
-        return ("last split(",)
-    if wrong <= {"used_mib", "total_mib"}:
-        return ('== "[N/A]"', "int(")
-    return ()
+    """Patterns for the line that made a wrong dict, where only its memory is wrong."""
+    for key in ("index", "name"):
+        if gpu.get(key) != wished[key]:
+            return ()
+    return ('== "[N/A]"', "int(")
 
 
 def _gpu_in_words(gpu: dict[str, str]) -> str:
