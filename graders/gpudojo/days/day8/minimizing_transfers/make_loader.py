@@ -72,7 +72,7 @@ def _call_make_loader(call: Call, setting: LoaderSetting) -> LoaderEpoch:
 
 @make_loader.probe
 def loaders(call: Call) -> Cases[LoaderEpoch]:
-    """Loaders in all orders, with workers, and for each way of naming a device.
+    """Loaders in all orders, for each way of naming a device, and with workers.
 
     The shuffled one comes first: only the first call shows whether a seed is set. Of 12! orders,
     the sorted one does not come up by chance. Without CUDA no host memory can be pinned.
@@ -84,7 +84,6 @@ def loaders(call: Call) -> Cases[LoaderEpoch]:
         "batch_size=5, shuffle=False": LoaderSetting(12, 5, device, unshuffled),
         "batch_size=4": LoaderSetting(12, 4, device, {}),
         "batch_size=100": LoaderSetting(12, 100, device, {}),
-        "num_workers=2": LoaderSetting(3, 2, device, {"num_workers": 2}),
     }
     devices: list[Any] = ["cpu", torch.device("cpu")]
     if device.type == "cuda":
@@ -93,6 +92,7 @@ def loaders(call: Call) -> Cases[LoaderEpoch]:
     for each in devices:
         name = repr(each).replace("type=", "")
         settings[f"device={name}"] = LoaderSetting(3, 2, each, {})
+    settings["num_workers=2"] = LoaderSetting(3, 2, device, {"num_workers": 2})
     return try_inputs(_call_make_loader, call, settings)
 
 

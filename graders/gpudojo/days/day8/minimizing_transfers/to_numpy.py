@@ -7,7 +7,7 @@ from typing import Any
 from gpudojo.days.day8.minimizing_transfers.declaration import to_numpy
 from gpudojo.days.day8.sprites import make_sprites
 from gpudojo.grading.call import Call, StudentRaised, array_of, nn, torch, try_inputs
-from gpudojo.grading.checks import device_mistake, runs
+from gpudojo.grading.checks import check_scenarios, device_mistake, runs
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
 
@@ -40,10 +40,9 @@ def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
     tensors = {}
     for dtype in NUMBERS:
         values = numbers.to(getattr(torch, dtype))
-        tensors[dtype] = values.to(device)
+        has_dtype = dtype != "float64" or torch.device(device).type != "mps"
+        tensors[dtype] = values.to(device) if has_dtype else values
     tensors["bool"] = (numbers > 100).to(device)
-    if torch.device(device).type == "mps":
-        del tensors["float64"]  # which it does not have
     base = pictures.to(device)
     weight = base.clone().requires_grad_()
     tensors["transposed"] = base.clone().transpose(1, 3)
@@ -107,30 +106,24 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 runs(to_numpy, scenarios=("float32", "int64"), diagnose=_why_it_raises)
 
 
-def _expect_same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
-    """Raises Failed unless tensors of these names gave arrays with their values.
-
-    That is judged on the device and on the CPU.
-    """
-    for name in names:
-        for scenario in (name, name + ON_THE_CPU):
-            if scenario in wanted[arrays]:
-                right = wanted[arrays][scenario].value
-                assert right is not None
-                _expect_same_array(scenario, seen[arrays][scenario], right)
+def _on_both(*names: str) -> tuple[str, ...]:
+    """The scenarios of these tensors, on the device and on the CPU."""
+    return (*names, *(name + ON_THE_CPU for name in names))
 
 
-def _expect_same_array(scenario: str, found: Converted, right: Array) -> None:
+def _expect_same_array(scenario: str, found: Converted, right: Converted) -> None:
     """Raises Failed unless a tensor gave the reference's array."""
     gave = f"{_name_of_tensor(scenario)} gave"
     value = found.value
+    wished = right.value
+    assert wished is not None
     if value is None:
         raise Failed(f"{gave} {with_article(found.kind)}", "a numpy.ndarray")
-    if value.dtype != right.dtype:
-        raise Failed(f"{gave} an array of {value.dtype}", right.dtype)
-    if value.shape != right.shape:
-        raise Failed(f"{gave} shape {value.shape}", str(right.shape))
-    if value.data != right.data:
+    if value.dtype != wished.dtype:
+        raise Failed(f"{gave} an array of {value.dtype}", wished.dtype)
+    if value.shape != wished.shape:
+        raise Failed(f"{gave} shape {value.shape}", str(wished.shape))
+    if value.data != wished.data:
         raise Failed(f"{gave} other values", "the values of the tensor")
 
 
@@ -142,23 +135,23 @@ def _name_of_tensor(scenario: str) -> str:
     return f"a tensor {scenario}"
 
 
-@to_numpy.check(points=0.5)
-def keeps_values_and_dtype(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(to_numpy, arrays, points=0.5, names=_on_both(*DTYPES, "transposed"))
+def keeps_values_and_dtype(scenario: str, found: Converted, right: Converted) -> None:
     """The array has the tensor's values, dtype and shape, whatever these are."""
-    _expect_same_arrays(seen, wanted, *DTYPES, "transposed")
+    _expect_same_array(scenario, found, right)
 
 
-@to_numpy.check(points=0.5)
-def converts_what_requires_grad(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(to_numpy, arrays, points=0.5, names=_on_both(*GRADED))
+def converts_what_requires_grad(scenario: str, found: Converted, right: Converted) -> None:
     """It also works for parameters, for tensors that require a gradient, and for results computed
     from them."""
-    _expect_same_arrays(seen, wanted, *GRADED)
+    _expect_same_array(scenario, found, right)
 
 
-@to_numpy.check(points=0.25)
-def converts_small_tensors(seen: Seen, wanted: Seen) -> None:
+@check_scenarios(to_numpy, arrays, points=0.25, names=_on_both(*SMALL))
+def converts_small_tensors(scenario: str, found: Converted, right: Converted) -> None:
     """A single number, a single pixel and a tensor without elements keep their shapes too."""
-    _expect_same_arrays(seen, wanted, *SMALL)
+    _expect_same_array(scenario, found, right)
 
 
 @to_numpy.check(points=0.25, needs=("runs", "keeps_values_and_dtype"))
