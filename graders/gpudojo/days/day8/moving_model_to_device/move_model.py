@@ -7,11 +7,10 @@ from typing import Any
 
 from gpudojo.days.day8.moving_model_to_device.declaration import move_model
 from gpudojo.days.day8.moving_model_to_device.sprite_model import (
-    devices_of,
+    ModelTensor,
+    describe_tensors,
     make_model,
-    tensors_of,
 )
-from gpudojo.days.day8.tensor_values import Values, values_of
 from gpudojo.grading.call import (
     Call,
     call_and_restore_settings,
@@ -26,6 +25,7 @@ from gpudojo.grading.checks import (
     other_device_used,
     runs,
     scenario_pairs,
+    wrong_device_mistake,
 )
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, with_article
@@ -38,18 +38,21 @@ class MovedModel(Case, frozen=True):
 
     same: bool  # whether the result is the object that was passed in
     kind: str
-    copied: bool  # whether it is another object of the same class
     wanted_device: str
-    parameters: dict[str, str]  # devices by name
-    buffers: dict[str, str]
+    tensors: dict[str, ModelTensor]
     copies: int
     line: int | None  # of the first copy
-    values: dict[str, Values]
     modes: dict[str, bool]
-    learnable: dict[str, bool]
     replaced: list[str]  # parameters that are other objects than before
-    tied: bool
     settings: list[str]
+
+    def names_elsewhere(self, buffers: bool) -> list[str]:
+        """The parameters, or buffers, that are on another device than the one asked for."""
+        names = []
+        for name, tensor in self.tensors.items():
+            if tensor.is_buffer is buffers and tensor.device != self.wanted_device:
+                names.append(name)
+        return names
 
 
 def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> MovedModel:
@@ -68,24 +71,17 @@ def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = N
     value, settings = call_and_restore_settings(call, model, device)
     copies = call.ledger.transfers()
     # One mistake is enough: where something else came back, the rest is judged on the model.
-    has_same_type = type(value) is type(model)
-    found = value if has_same_type else model
-    tensors = tensors_of(found)
-    parameters = tensors.parameters
+    found = value if type(value) is type(model) else model
+    replaced = [name for name, p in found.named_parameters() if p not in parameters_before]
     return MovedModel(
         same=value is model,
         kind=type(value).__name__,
-        copied=has_same_type and value is not model,
         wanted_device=device_name(device),
-        parameters=devices_of(parameters),
-        buffers=devices_of(tensors.buffers),
+        tensors=describe_tensors(found),
         copies=len(copies),
         line=call.first_line(copies),
-        values={name: values_of(tensor) for name, tensor in tensors.all.items()},
         modes={name or "the model": module.training for name, module in found.named_modules()},
-        learnable={name: p.requires_grad for name, p in parameters.items()},
-        replaced=[name for name, p in parameters.items() if p not in parameters_before],
-        tied=len(set(parameters.values())) < len(parameters),
+        replaced=replaced,
         settings=settings,
     )
 
@@ -128,11 +124,6 @@ def _all_moves(seen: Seen) -> Cases[MovedModel]:
     return seen.cases(moved, moved_to_the_second_gpu)
 
 
-def _names_elsewhere(devices: dict[str, str], wanted: str) -> list[str]:
-    """The names of the tensors that are on another device than this one."""
-    return [name for name, device in devices.items() if device != wanted]
-
-
 def _mistake_of_buffers(left: list[str]) -> str:
     """Which mistake it is that these buffers were left where they were."""
     return "state-dict-is-not-all" if left == ["palette"] else "buffers-forgotten"
@@ -142,19 +133,17 @@ def _mistake_of_buffers(left: list[str]) -> str:
 def moves_every_parameter(seen: Seen, wanted: Seen) -> None:
     """Every parameter is on the device afterwards."""
     case = seen[moved]["model_starts_on_the_cpu"]
-    left = _names_elsewhere(case.parameters, case.wanted_device)
+    left = case.names_elsewhere(buffers=False)
     if not left:
         return
-    happened = f"the parameter `{left[0]}` is on {case.parameters[left[0]]}"
-    line = None
-    key = None
-    if len(left) == len(case.parameters):
-        key = "model-not-moved"
-        if case.copies:
-            happened = f"{happened}, although {case.copies} copies were made"
-            line = case.line
-            key = "result-thrown-away"
-    raise Failed(happened, f"every parameter on {case.wanted_device}", line, key)
+    happened = f"the parameter `{left[0]}` is on {case.tensors[left[0]].device}"
+    expected = f"every parameter on {case.wanted_device}"
+    if any(tensor.device == case.wanted_device for tensor in case.tensors.values()):
+        raise Failed(happened, expected)
+    if case.copies:
+        happened = f"{happened}, although {case.copies} copies were made"
+        raise Failed(happened, expected, case.line, "result-thrown-away")
+    raise Failed(happened, expected, misconception="model-not-moved")
 
 
 MOVED = ("runs", "moves_every_parameter")
@@ -163,13 +152,12 @@ MOVED = ("runs", "moves_every_parameter")
 @move_model.check(points=1, needs=MOVED)
 def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
     """It returns the model it was given, not another one."""
-    for name in MOVES:
-        case = _all_moves(seen)[name]
-        expected = "the same object that was passed in"
-        if case.copied:
-            happened = f"scenario `{name}` returned another {case.kind}"
-            raise Failed(happened, expected, case.line, "model-copied")
+    for name, case, right in scenario_pairs(_all_moves(seen), _all_moves(wanted), *MOVES):
         if not case.same:
+            expected = "the same object that was passed in"
+            if case.kind == right.kind:
+                happened = f"scenario `{name}` returned another {case.kind}"
+                raise Failed(happened, expected, case.line, "model-copied")
             raise Failed(f"scenario `{name}` returned {with_article(case.kind)}", expected)
 
 
@@ -177,9 +165,9 @@ def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
 def moves_every_buffer(seen: Seen, wanted: Seen) -> None:
     """Every buffer is on the device afterwards, including those that are not in `state_dict()`."""
     case = seen[moved]["model_starts_on_the_cpu"]
-    left = _names_elsewhere(case.buffers, case.wanted_device)
+    left = case.names_elsewhere(buffers=True)
     if left:
-        happened = f"the buffer `{left[0]}` is on {case.buffers[left[0]]}"
+        happened = f"the buffer `{left[0]}` is on {case.tensors[left[0]].device}"
         expected = f"every buffer on {case.wanted_device}"
         raise Failed(happened, expected, misconception=_mistake_of_buffers(left))
 
@@ -189,27 +177,15 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """The model ends up on exactly the device passed in, whatever this machine has."""
     for name in ("stays_on_the_cpu", "back_to_the_cpu", "to_the_second_gpu", "already_there"):
         case = _all_moves(seen)[name]
-        devices = case.parameters | case.buffers
-        left = _names_elsewhere(devices, case.wanted_device)
-        if left:
-            where = f"the model's `{left[0]}` ended up on {devices[left[0]]}"
-            key = _why_elsewhere(name, left, case)
+        parameters = case.names_elsewhere(buffers=False)
+        buffers = case.names_elsewhere(buffers=True)
+        for tensor in parameters + buffers:
+            device = case.tensors[tensor].device
+            key = wrong_device_mistake(case.wanted_device, [device])
+            if not parameters:
+                key = _mistake_of_buffers(buffers)
+            where = f"the model's `{tensor}` ended up on {device}"
             raise other_device_used(case.wanted_device, where, case.line, key)
-
-
-def _why_elsewhere(scenario: str, left: list[str], case: MovedModel) -> str | None:
-    """The misconception behind tensors that were left on another device; None if none is known.
-
-    `left` are their names.
-    """
-    if set(left) <= set(case.buffers):
-        return _mistake_of_buffers(left)
-    if scenario == "stays_on_the_cpu":
-        return "hard-coded-cuda"
-    devices = case.parameters | case.buffers
-    if scenario == "to_the_second_gpu" and devices[left[0]] == "cuda:0":
-        return "device-index-dropped"
-    return None
 
 
 @move_model.check(points=0.5, needs=(*MOVED, "returns_the_same_model"))
@@ -228,20 +204,31 @@ def keeps_the_optimizer_working(seen: Seen, wanted: Seen) -> None:
 def changes_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Values, training mode, shared weights and the settings of torch stay as they were."""
     for name, case, right in scenario_pairs(_all_moves(seen), _all_moves(wanted), *MOVES):
-        where = f"(scenario `{name}`)"
         for module, mode in right.modes.items():
             what = f"scenario `{name}`: {module}"
             expect_mode_kept(what, mode, case.modes.get(module))
-        for tensor in right.values:
-            change = _describe_change(tensor, case, right)
-            if change:
-                raise Failed(f"{change} {where}", "no change")
-        if case.learnable != right.learnable:
-            raise Failed(f"`requires_grad` of a parameter changed {where}", "no change")
-        if case.tied != right.tied:
-            happened = f"two layers that shared one weight now have one each {where}"
-            raise Failed(happened, "one shared weight", misconception="parameters-replaced")
+        for tensor, before in right.tensors.items():
+            _expect_same_tensor(f"`{tensor}`", case.tensors.get(tensor), before, name)
         expect_settings_kept(case.settings, name)
+
+
+def _expect_same_tensor(
+    what: str, found: ModelTensor | None, right: ModelTensor, scenario: str
+) -> None:
+    """Raises Failed unless a tensor, `what` in words, is as before but for its device."""
+    where = f"(scenario `{scenario}`)"
+    if found is None or found.values.values is None:
+        raise Failed(f"{what} has no values any more {where}", "no change")
+    if found.values.dtype != right.values.dtype:
+        became = f"became {found.values.dtype}, from {right.values.dtype}"
+        raise Failed(f"{what} {became} {where}", "no change")
+    if found.values != right.values:
+        raise Failed(f"the values of {what} changed {where}", "no change")
+    if found.requires_grad != right.requires_grad:
+        raise Failed(f"`requires_grad` of {what} changed {where}", "no change")
+    if found.first_name != right.first_name:
+        happened = f"two layers that shared one weight now have one each {where}"
+        raise Failed(happened, "one shared weight", misconception="parameters-replaced")
 
 
 @move_model.check(points=0.25, needs=MOVED)
@@ -251,16 +238,3 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     if not case.same:
         happened = f"for a model without parameters it returned {with_article(case.kind)}"
         raise Failed(happened, "the model itself")
-
-
-def _describe_change(tensor: str, case: MovedModel, reference: MovedModel) -> str:
-    """What became of a tensor whose values should have stayed as they were; "" if they did."""
-    found = case.values.get(tensor)
-    right = reference.values[tensor]
-    if found == right:
-        return ""
-    if found is None or found.values is None:
-        return f"`{tensor}` has no values any more"
-    if found.dtype != right.dtype:
-        return f"`{tensor}` became {found.dtype}, from {right.dtype}"
-    return f"the values of `{tensor}` changed"

@@ -7,15 +7,16 @@ from typing import Any
 
 from gpudojo.days.day8.moving_model_to_device.declaration import parameter_devices
 from gpudojo.days.day8.moving_model_to_device.sprite_model import (
-    ModelTensors,
-    devices_of,
+    ModelTensor,
+    describe_tensors,
     make_model,
-    tensors_of,
 )
 from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_inputs
 from gpudojo.grading.checks import expect_settings_kept, is_same_device, runs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
+
+DEVICE = "torch.device"  # the type that values should have
 
 # ---- scenarios -----------------------------------------------------------------------------------
 
@@ -27,63 +28,51 @@ class Told(Case, frozen=True):
     is_dict: bool
     told: dict[str, str]  # devices by the names that the answer has
     kinds: dict[str, str]  # the types of these devices
-    no_device: list[str]  # the names whose values are no torch.device
-    parameters: list[list[str]]  # each by all of its names
-    buffers: list[str]
-    saved: list[str]  # buffers in `state_dict()`
-    actual: dict[str, str]  # devices before the call, by name
+    tensors: dict[str, ModelTensor]  # of the model, before the call
+    saved: list[str]  # names in `state_dict()`
     moved: list[str]  # names of tensors that are elsewhere afterwards
     settings: list[str]
 
     def missing_parameters(self) -> list[str]:
         """The first name of each parameter that the answer has under none of its names."""
-        missing = []
-        for names in self.parameters:
-            if self.told.keys().isdisjoint(names):
-                missing.append(names[0])
-        return missing
+        missing = {}
+        for name, tensor in self.tensors.items():
+            if not tensor.is_buffer:
+                missing[tensor.first_name] = name
+        for name in self.told:
+            if name in self.tensors:
+                missing.pop(self.tensors[name].first_name, None)
+        return list(missing)
 
 
 def _call_parameter_devices(call: Call, model: Any) -> Told:
     """Call the student's function and describe the answer. Raises StudentRaised."""
-    tensors = tensors_of(model)
-    actual = devices_of(tensors.all)
+    tensors = describe_tensors(model)
     answer, settings = call_and_restore_settings(call, model)
     # What the answer says
-    is_dict = isinstance(answer, dict)
     told: dict[str, str] = {}
     kinds: dict[str, str] = {}
-    no_device = []
-    for key, device in answer.items() if is_dict else ():
-        name = str(key)
-        told[name] = str(device)
-        kinds[name] = type(device).__name__
-        if not isinstance(device, torch.device):
-            no_device.append(name)
+    if isinstance(answer, dict):
+        for name, device in answer.items():
+            told[str(name)] = str(device)
+            is_device = isinstance(device, torch.device)
+            kinds[str(name)] = DEVICE if is_device else type(device).__name__
     # Where the tensors are afterwards
-    afterwards = devices_of(tensors_of(model).all)
-    saved = model.state_dict()
+    afterwards = describe_tensors(model)
+    moved = []
+    for name, tensor in tensors.items():
+        if name not in afterwards or afterwards[name].device != tensor.device:
+            moved.append(name)
     return Told(
         kind=type(answer).__name__,
-        is_dict=is_dict,
+        is_dict=isinstance(answer, dict),
         told=told,
         kinds=kinds,
-        no_device=no_device,
-        parameters=_names_of_parameters(tensors),
-        buffers=list(tensors.buffers),
-        saved=[name for name in tensors.buffers if name in saved],
-        actual=actual,
-        moved=[name for name, device in actual.items() if afterwards.get(name) != device],
+        tensors=tensors,
+        saved=list(model.state_dict()),
+        moved=moved,
         settings=settings,
     )
-
-
-def _names_of_parameters(tensors: ModelTensors) -> list[list[str]]:
-    """All names of each parameter: one that two layers share has two."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in tensors.parameters.items():
-        names.setdefault(id(parameter), []).append(name)
-    return list(names.values())
 
 
 @parameter_devices.probe
@@ -130,35 +119,29 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
     """Every parameter is included, by its qualified name, and nothing that is not in the model."""
     for case in _require_dict_answers(seen).values():
         for name in case.told:
-            if name not in case.actual:
-                raise _unknown_name(name, case)
+            if name not in case.tensors:
+                qualified = max(case.tensors, key=lambda name: name.count("."))
+                happened = f"it names `{name}`, which this model does not have"
+                adding = ("[] =", "setdefault(", "append(")
+                raise Failed(happened, f"names such as `{qualified}`", at=adding)
         missing = case.missing_parameters()
         if missing:
-            at: tuple[str, ...] = (".requires_grad", "recurse=")
-            if len(missing) == len(case.parameters):
-                at = ("return",)
+            at = (".requires_grad", "recurse=", "return")
             happened = f"the parameter `{missing[0]}` is missing"
             raise Failed(happened, "every parameter of the model", None, "loop-left-early", at)
-
-
-def _unknown_name(name: str, case: Told) -> Failed:
-    """The failure of a name that is none of the model's; it shows one with several parts."""
-    qualified = max(case.actual, key=lambda name: name.count("."))
-    happened = f"it names `{name}`, which this model does not have"
-    adding = ("[] =", "setdefault(", "append(")
-    return Failed(happened, f"names such as `{qualified}`", at=adding)
 
 
 @parameter_devices.check(points=1)
 def names_every_buffer(seen: Seen, wanted: Seen) -> None:
     """Buffers are included too."""
     for case in _require_dict_answers(seen).values():
-        missing = [name for name in case.buffers if name not in case.told]
+        buffers = [name for name, tensor in case.tensors.items() if tensor.is_buffer]
+        missing = [name for name in buffers if name not in case.told]
         if missing:
             key = "loop-left-early"
             if set(missing).isdisjoint(case.saved):
                 key = "state-dict-is-not-all"
-            elif missing == case.buffers and not case.missing_parameters():
+            elif missing == buffers and not case.missing_parameters():
                 key = "buffers-forgotten"
             happened = f"the buffer `{missing[0]}` is missing"
             raise Failed(happened, "every buffer of the model", misconception=key)
@@ -168,8 +151,6 @@ def names_every_buffer(seen: Seen, wanted: Seen) -> None:
 def tells_the_device(seen: Seen, wanted: Seen) -> None:
     """Each value is the tensor's own torch.device, with its index, and no tensor is moved."""
     for scenario, case in _require_dict_answers(seen).items():
-        for name in case.no_device:
-            raise _no_device(name, case)
         for name in case.told:
             _expect_own_device(name, case, scenario)
         for name in case.moved:
@@ -183,32 +164,20 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
 
 def _expect_own_device(name: str, case: Told, scenario: str) -> None:
     """Raises Failed unless the value for a tensor is that tensor's device."""
-    device = case.told[name]
-    actual = case.actual[name]  # no other name passes `names_every_parameter`
-    if not is_same_device(device, actual):
-        happened = f"the value for `{name}` is {device} (scenario `{scenario}`)"
-        key = _mistake_of_device(case, device, actual)
-        raise Failed(happened, actual, misconception=key)
-
-
-def _no_device(name: str, case: Told) -> Failed:
-    """The failure of a value that is no torch.device."""
+    told_device = case.told[name]
     kind = case.kinds[name]
-    value = case.told[name]
+    if kind != DEVICE:
+        value = repr(told_device) if kind == "str" else told_device
+        happened = f"the value for `{name}` is {value}, {with_article(kind)}"
+        key = "string-for-device" if kind == "str" else None
+        raise Failed(happened, "a torch.device", None, key, ("str(", "[] =", "return"))
+    device = case.tensors[name].device  # no other name passes `names_every_parameter`
+    if is_same_device(told_device, device):
+        return
     key = None
-    if kind == "str":
-        value = repr(value)
-        key = "string-for-device"
-    happened = f"the value for `{name}` is {value}, {with_article(kind)}"
-    return Failed(happened, "a torch.device", None, key, ("str(", "[] =", "return"))
-
-
-def _mistake_of_device(case: Told, device: str, actual: str) -> str | None:
-    """The misconception behind another device than a tensor's own."""
-    told_devices = set(case.told.values())
-    actual_devices = set(case.actual.values())
-    if len(told_devices) == 1 and len(actual_devices) > 1:
-        return "first-tensor-only"
-    if actual.startswith("cuda") and is_same_device(device, "cuda"):
-        return "device-index-dropped"
-    return None
+    if len(set(case.told.values())) == 1 and scenario == "spread_out":
+        key = "first-tensor-only"
+    elif device.startswith("cuda") and is_same_device(told_device, "cuda"):
+        key = "device-index-dropped"
+    happened = f"the value for `{name}` is {told_device} (scenario `{scenario}`)"
+    raise Failed(happened, device, misconception=key)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpudojo.days.day8.sprites import linear_layer
+from gpudojo.days.day8.tensor_values import Values, values_of
 from gpudojo.grading.call import nn, torch
 from gpudojo.grading.watching import find_classes, make_picklable
+from gpudojo.model.evidence import Case
 
 # Names for the parts of a model, of which some are drawn
 NAMES = "encoder decoder body head trunk neck embedding scale gain mixer".split()
@@ -56,24 +58,28 @@ def make_model(seed: int) -> Any:
     return _model_class()[0](_draw_numbers(seed), random.Random(seed))
 
 
-class ModelTensors(NamedTuple):
-    """Every parameter and every buffer of a model, by each of its names."""
+class ModelTensor(Case, frozen=True):
+    """A parameter or a buffer of a model."""
 
-    parameters: dict[str, Any]
-    buffers: dict[str, Any]
-
-    @property
-    def all(self) -> dict[str, Any]:
-        return self.parameters | self.buffers
-
-
-def devices_of(tensors: dict[str, Any]) -> dict[str, str]:
-    """The device of every tensor, by its names."""
-    return {name: str(tensor.device) for name, tensor in tensors.items()}
+    is_buffer: bool
+    first_name: str  # a tensor that two layers share has two names
+    device: str
+    requires_grad: bool
+    values: Values
 
 
-def tensors_of(model: Any) -> ModelTensors:
-    """The parameters and buffers that a model has now."""
+def describe_tensors(model: Any) -> dict[str, ModelTensor]:
+    """Every parameter and every buffer that a model has now, by each of its names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = dict(model.named_buffers(remove_duplicate=False))
-    return ModelTensors(parameters, buffers)
+    first_names: dict[int, str] = {}
+    found = {}
+    for name, tensor in (parameters | buffers).items():
+        found[name] = ModelTensor(
+            is_buffer=name in buffers,
+            first_name=first_names.setdefault(id(tensor), name),
+            device=str(tensor.device),
+            requires_grad=tensor.requires_grad,
+            values=values_of(tensor),
+        )
+    return found
