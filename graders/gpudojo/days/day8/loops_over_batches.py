@@ -27,12 +27,15 @@ def why_a_loop_raises(raised: Raised, seen: Seen) -> str | None:
     before the call (`model_already_there`) and meets inputs on the CPU, the function moves neither:
     with a model on the CPU it ran.
     """
-    if raised.scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
+    scenario = raised.scenario
+    if scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
         return "device-index-dropped"
     key = device_mistake(raised)
-    if raised.scenario == "told_to_use_the_cpu" and key is not None:
+    if key is None and scenario.startswith("nothing_to_"):
+        return "empty-loader-forgotten"  # with sprites it ran, on the same device
+    if key is not None and scenario in ("on_the_cpu", "told_to_use_the_cpu"):
         return "hard-coded-cuda"  # nothing should have been on a GPU
-    if raised.scenario == "model_already_there" and key == "inputs-on-cpu":
+    if key == "inputs-on-cpu" and scenario == "model_already_there":
         return "model-not-moved"
     return key
 

@@ -12,8 +12,9 @@ from gpudojo.days.day8.loops_over_batches import (
     loss_of_other_outputs,
     missing_loss,
     step_of_another_optimizer,
+    why_a_loop_raises,
 )
-from gpudojo.days.day8.returned_numbers import float_or_none
+from gpudojo.days.day8.returned_numbers import ReturnedNumber, describe_number
 from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
 from gpudojo.grading.call import (
@@ -129,9 +130,7 @@ def _batch_losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
 class Epoch(Case, frozen=True):
     """One call, with what it returned and how the model was trained."""
 
-    kind: str
-    is_float: bool
-    value: float | None
+    returned: ReturnedNumber
     # Losses and batch sizes of this very call: a mistake elsewhere is not blamed on the mean.
     losses: list[tuple[float, int]]
     devices: list[str]  # of the parameters, after the call
@@ -188,9 +187,7 @@ def _call_train_epoch(
             changed_options.append(name)
     weights_after = [array_of(p) for p in model.parameters()]
     return Epoch(
-        kind=type(value).__name__,
-        is_float=isinstance(value, float),
-        value=float_or_none(value),
+        returned=describe_number(value),
         losses=[(float(loss.value), loss.samples) for loss in log.losses],
         devices=sorted({str(p.device) for p in model.parameters()}),
         wanted_device=device_name(device),
@@ -310,17 +307,13 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     about = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "")
     if about in raised.copied:
         return key
-    if key is not None and raised.scenario == "on_the_cpu":
-        return "hard-coded-cuda"  # nothing here is on a GPU unless the function moved it
     if raised.scenario == "already_there":
         first = seen[epochs].get("model_starts_on_the_cpu")
         if key is not None and first is not None and first.devices == ["cpu"]:
             return "model-not-moved"  # where the model had been on the CPU, so had all else
         if is_between_gpus(raised.message):
             return "device-index-dropped"  # "cuda:1" was asked for
-    if key is None and raised.scenario == "nothing_to_train_on":
-        return "empty-loader-forgotten"  # with sprites it ran
-    return key
+    return why_a_loop_raises(raised, seen)
 
 
 runs(train, scenarios=EPOCHS, diagnose=_why_it_raises)
@@ -545,7 +538,7 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
     """It returns the mean loss per sample, as a Python float."""
     for name in EPOCHS:
         case = _all_epochs(seen)[name]
-        expect_float(case.kind, case.is_float)
+        expect_float(case.returned.kind, case.returned.is_float)
         if not case.losses:
             raise missing_loss()
         samples = 0
@@ -554,7 +547,7 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
             samples += size
             total += loss * size
         mean = total / samples
-        if not _is_near(case.value, mean):
+        if not _is_near(case.returned.value, mean):
             raise _wrong_mean(case, mean, samples)
 
 
@@ -563,7 +556,7 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
 
     It says what number it is, where that can be told.
     """
-    value = case.value
+    value = case.returned.value
     assert value is not None
     expected = f"{mean:.4f}, the mean over all samples of this epoch's losses"
     mean_of_means = sum(loss for loss, _ in case.losses) / len(case.losses)
@@ -598,7 +591,7 @@ def _is_near(value: float | None, wanted: float) -> bool:
 @train.check(points=1, needs=CALLED)
 def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
-    case = seen[epochs]["nothing_to_train_on"]
-    if case.value != 0.0:
-        shown = with_article(case.kind) if case.value is None else case.value
+    found = seen[epochs]["nothing_to_train_on"].returned
+    if found.value != 0.0:
+        shown = with_article(found.kind) if found.value is None else found.value
         raise Failed(f"an empty loader gave {shown}", "0.0")

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpudojo.model.evidence import Case
+
+
+class ReturnedNumber(Case, frozen=True):
+    """What was returned where a number was asked for."""
+
+    kind: str  # the type's name
+    is_float: bool
+    value: float | None  # None if it is no number
+
+
+def describe_number(value: Any) -> ReturnedNumber:
+    """What was returned where a number was asked for, as evidence."""
+    return ReturnedNumber(type(value).__name__, isinstance(value, float), float_or_none(value))
+
 
 def float_or_none(value: Any) -> float | None:
     """A number as a float; None for anything else."""

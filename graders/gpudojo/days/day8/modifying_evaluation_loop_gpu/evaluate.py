@@ -7,7 +7,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gpudojo.days.day8.loops_over_batches import (
     batches_left_out,
@@ -15,6 +15,7 @@ from gpudojo.days.day8.loops_over_batches import (
     expect_no_graph,
     loss_of_other_outputs,
     missing_loss,
+    why_a_loop_raises,
 )
 from gpudojo.days.day8.modifying_evaluation_loop_gpu.declaration import evaluate
 from gpudojo.days.day8.modifying_evaluation_loop_gpu.numbers import (
@@ -29,12 +30,14 @@ from gpudojo.days.day8.modifying_evaluation_loop_gpu.numbers import (
     classes_of,
     draw_telling_numbers,
 )
+from gpudojo.days.day8.returned_numbers import ReturnedNumber, describe_number
 from gpudojo.days.day8.sprites import linear_layer
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
 from gpudojo.grading.call import (
     COPIED_BACK,
     Call,
     StudentRaised,
+    array_of,
     call_and_restore_settings,
     device_name,
     nn,
@@ -43,14 +46,13 @@ from gpudojo.grading.call import (
 )
 from gpudojo.grading.checks import (
     compare_cases,
-    device_mistake,
     expect_device_used,
     expect_float,
     expect_settings_kept,
     is_between_gpus,
     runs,
 )
-from gpudojo.model.evidence import Case, Cases, Raised
+from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen, with_article
 
 # ---- scenarios ---------------------------------------------------------------------------------
@@ -80,27 +82,18 @@ def make_layers(numbers: Numbers) -> OrderedDict[str, Any]:
     )
 
 
-class ReturnedPart(Case, frozen=True):
-    """One part of the returned tuple."""
-
-    kind: str
-    is_float: bool
-    value: float | None
-
-
 class Evaluated(Case, frozen=True):
     """One call, with what it returned, how the model was run, and what it changed."""
 
     kind: str
-    parts: list[ReturnedPart]
+    parts: list[ReturnedNumber]  # of a tuple or list
     is_tuple: bool
     passes: list[ForwardPass]
     graph_line: int | None
     forward_line: int | None
     wanted_device: str
     changed: dict[str, list[str]]  # names of changed tensors: weights, gradients, statistics
-    flags_before: dict[str, bool]  # `requires_grad` of each parameter
-    flags_after: dict[str, bool]
+    flags_after: dict[str, bool]  # `requires_grad` of each parameter
     settings: list[str]
     losses: int  # calls of `loss_fn`
     as_they_are: bool  # whether they got the model's outputs themselves
@@ -145,8 +138,8 @@ def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = Fa
     """
     # Watched objects, in the state that the scenario asks for
     drawn = draw_telling_numbers(call.seed)
-    outputs = drawn.outputs[:samples]
-    classes = torch.tensor(classes_of(outputs), dtype=torch.int64)
+    outputs = drawn.outputs[:, :samples]
+    (classes,) = classes_of(outputs)
     log = WatchLog(call)
     # A copy of the sprites: a solution may write into them.
     loader = log.make_loader(drawn.pictures[:samples].clone(), classes, BATCH)
@@ -164,28 +157,25 @@ def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = Fa
     # What came of it
     returned = value if isinstance(value, (tuple, list)) else ()
     after = _state_of(model)
-    changed = {
-        "weights": _changed_names(before.weights, after.weights),
-        "gradients": _changed_names(before.gradients, after.gradients),
-        "statistics": _changed_names(before.statistics, after.statistics),
-    }
+    changed = {}
+    for kind, tensors in before.items():
+        changed[kind] = [name for name in tensors if after[kind].get(name) != tensors[name]]
     forwards = call.ledger.forwards()
     building = [forward for forward in forwards if forward.builds_graph]
     return Evaluated(
         kind=type(value).__name__,
-        parts=[_describe_part(part) for part in returned],
+        parts=[describe_number(part) for part in returned],
         is_tuple=isinstance(value, tuple),
         passes=log.forwards,
         graph_line=call.first_line(building),
         forward_line=call.first_line(forwards),
         wanted_device=device_name(device),
         changed=changed,
-        flags_before=before.flags,
-        flags_after=after.flags,
+        flags_after={name: p.requires_grad for name, p in model.named_parameters()},
         settings=settings,
         losses=len(log.losses),
         as_they_are=all(loss.got_outputs for loss in log.losses),
-        batch_means=list(batch_means(outputs)),
+        batch_means=[float(mean) for mean in batch_means(outputs)] if samples else [],
         sizes=[min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     )
 
@@ -197,11 +187,6 @@ def _prepare_gradients(model: Any) -> None:
     for parameter in others:
         if parameter.requires_grad:
             parameter.grad = torch.full_like(parameter, 0.25)
-
-
-def _describe_part(part: Any) -> ReturnedPart:
-    number = float(part) if type(part) in (int, float) else None
-    return ReturnedPart(type(part).__name__, isinstance(part, float), number)
 
 
 def _explain_error(error: StudentRaised, call: Call, log: WatchLog) -> StudentRaised:
@@ -222,49 +207,17 @@ def _explain_error(error: StudentRaised, call: Call, log: WatchLog) -> StudentRa
     return error.with_facts(message=message, copied=lines)
 
 
-class ModelState(NamedTuple):
-    """Copies of a model's tensors by name, on the CPU, and which parameters require gradients."""
-
-    weights: dict[str, Any]
-    gradients: dict[str, Any]
-    statistics: dict[str, Any]
-    flags: dict[str, bool]
-
-
-def _state_of(model: Any) -> ModelState:
-    """Copies of the model's tensors as they are now."""
-    state = ModelState({}, {}, {}, {})
+def _state_of(model: Any) -> dict[str, dict[str, Array | None]]:
+    """The values of a model's tensors as they are now, by kind and name."""
+    weights: dict[str, Array | None] = {}
+    gradients: dict[str, Array | None] = {}
+    statistics: dict[str, Array | None] = {}
     for name, parameter in model.named_parameters():
-        state.weights[name] = _copy_to_cpu(parameter)
-        state.gradients[name] = _copy_to_cpu(parameter.grad)
-        state.flags[name] = parameter.requires_grad
+        weights[name] = array_of(parameter)
+        gradients[name] = None if parameter.grad is None else array_of(parameter.grad)
     for name, buffer in model.named_buffers():
-        state.statistics[name] = _copy_to_cpu(buffer)
-    return state
-
-
-def _copy_to_cpu(tensor: Any) -> Any:
-    """A copy of a tensor; None for None."""
-    if tensor is None:
-        return None
-    host = tensor.cpu().detach()
-    return host.clone() if tensor.device.type == "cpu" else host
-
-
-def _changed_names(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The names of tensors that are not the same any more."""
-    changed = []
-    for name, tensor in before.items():
-        if not _is_same(tensor, after.get(name)):
-            changed.append(name)
-    return changed
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    """True if two tensors have one dtype and equal values, or if both are None."""
-    if old is None or new is None:
-        return old is new
-    return old.dtype == new.dtype and torch.equal(old, new)
+        statistics[name] = array_of(buffer)
+    return {"weights": weights, "gradients": gradients, "statistics": statistics}
 
 
 @evaluate.probe
@@ -320,23 +273,15 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 
     It is found from torch's message and from what had been copied before.
     """
-    scenario = raised.scenario
-    key = device_mistake(raised)
-    if scenario == "on_the_second_gpu" and is_between_gpus(raised.message):
-        return "device-index-dropped"
-    if key is None and raised.message.endswith(COMPARING):
-        copied_targets = {"targets", "targets of the loss"} & raised.copied.keys()
-        if COPIED_BACK in raised.copied and copied_targets:
-            # Something was copied either way; where the comparison itself copies, it is the
-            # outputs.
-            return "outputs-on-cpu" if raised.copied[COPIED_BACK] == raised.line else None
-        key = "targets-on-cpu"
-    if key is None and scenario == "nothing_to_evaluate":
-        return "empty-loader-forgotten"  # with sprites it ran, on the same device
-    if key is not None and scenario == "on_the_cpu":
-        # Nothing can have been forgotten: model and batches were on the CPU already.
+    if not raised.message.endswith(COMPARING) or is_between_gpus(raised.message):
+        return why_a_loop_raises(raised, seen)
+    if raised.scenario == "on_the_cpu":
         return "hard-coded-cuda"
-    return key
+    copied_targets = {"targets", "targets of the loss"} & raised.copied.keys()
+    if not copied_targets or COPIED_BACK not in raised.copied:
+        return "targets-on-cpu"
+    # Something was copied either way; where the comparison itself copies, it is the outputs.
+    return "outputs-on-cpu" if raised.copied[COPIED_BACK] == raised.line else None
 
 
 runs(evaluate, scenarios=FULL, diagnose=_why_it_raises)
@@ -456,12 +401,12 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
     """Training can continue: requires_grad of every parameter, grad mode and torch's settings are
     unchanged."""
     for scenario, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
-        before = _trainable_names(right.flags_before)
-        after = _trainable_names(case.flags_after)
-        switched_off = [name for name in before if name not in after]
-        switched_on = [name for name in after if right.flags_before.get(name) is False]
+        trainable = [name for name, required in right.flags_after.items() if required]
+        switched_off = [name for name in trainable if not case.flags_after.get(name)]
+        now_trainable = [name for name, required in case.flags_after.items() if required]
+        switched_on = [name for name in now_trainable if name not in trainable]
         if switched_off:
-            count = f"{len(switched_off)} of {len(before)} trainable parameters"
+            count = f"{len(switched_off)} of {len(trainable)} trainable parameters"
             happened = f"afterwards {count} no longer require gradients"
             expected = "requires_grad as before; torch.no_grad() does not need it changed"
             raise Failed(happened, expected, misconception="requires-grad-left-off")
@@ -472,11 +417,6 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
             happened = "gradients are switched off for the whole program afterwards"
             raise Failed(happened, "torch.no_grad() in a `with`")
         expect_settings_kept(case.settings, scenario)
-
-
-def _trainable_names(flags: dict[str, bool]) -> list[str]:
-    """The names of the parameters that require gradients."""
-    return [name for name, required in flags.items() if required]
 
 
 @evaluate.check(points=1, needs=CALLED)
