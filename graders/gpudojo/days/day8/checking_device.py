@@ -295,10 +295,15 @@ def _expect_answer_to(preference: Preference, seen: Seen) -> None:
     answer = found[preference.scenario].text
     if not is_same_device(answer, preference.right):
         key = _why_another_device(preference, answer, seen)
-        seen.about(preference.machine.name, preference.scenario)
-        at = ("device_count(",) if key == "index-not-checked" else ()
         happened = f"{preference.in_words()} returned {answer}"
-        raise Failed(happened, expected, None, key, at)
+        at = ("device_count(",) if key == "index-not-checked" else ()
+        # An index is dropped by a line that did not run without a preference.
+        seen.about(preference.machine.name, "best")
+        usual = seen.ran or ()
+        seen.about(preference.machine.name, preference.scenario)
+        own = [lines for lines in seen.ran or () if lines not in usual]
+        ran = tuple(own) if own and key == "device-index-dropped" else None
+        raise Failed(happened, expected, None, key, at, ran)
 
 
 def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str | None:
