@@ -53,8 +53,7 @@ def draw_telling_numbers(seed: int) -> Drawn:
         pictures = sprites.unflatten(0, (DRAWS, MOST))
         outputs = _outputs_in_evaluation_mode(models, pictures)
         telling = _is_telling(outputs[:, :FEW]) & _is_telling(outputs)
-        if telling.any():
-            draw = int(telling.int().argmax())
+        for draw in telling.nonzero().flatten().tolist():
             numbers = Numbers(*(part[draw] for part in models))
             return Drawn(numbers, pictures[draw], outputs[draw : draw + 1])
         seed += 100_003
@@ -86,7 +85,8 @@ def _outputs_in_evaluation_mode(models: Numbers, pictures: Any) -> Any:
     channels = hidden.unflatten(2, (3, -1))
     mean = models.mean[:, None, :, None]
     variance = models.variance[:, None, :, None]
-    normed = (channels - mean) / (variance + 1e-5).sqrt()
+    deviation = (variance + 1e-5).sqrt()
+    normed = (channels - mean) / deviation
     return _run_linear_layers(models.last, models.last_bias, normed.relu())
 
 
@@ -103,23 +103,27 @@ def _is_telling(outputs: Any) -> Any:
     # Half precision does not change which output is the largest.
     _, second, largest = outputs.sort(2).values.unbind(2)
     closest = (largest - second).amin(1)
-    limit = 0.03 * outputs.abs().amax((1, 2)) + 0.02
-    telling = closest >= limit
+    size = outputs.abs().amax((1, 2))
+    telling = closest >= 0.03 * size + 0.02
     # The loss is not the mean over the batches, and not a rounded number.
     classes = classes_of(outputs)
     loss = _losses_of(outputs, classes).mean(1)
-    rounded = loss.round(decimals=3)
-    telling &= (loss - batch_means(outputs)[0]).abs() > 0.01
-    telling &= (loss - rounded).abs() > 2 * CLOSE * (1 + loss)
+    mean_of_means, _ = batch_means(outputs)
+    from_means = (loss - mean_of_means).abs()
+    telling &= from_means > 0.01
+    from_rounded = (loss - loss.round(decimals=3)).abs()
+    telling &= from_rounded > 2 * CLOSE * (1 + loss)
     # Other ways of counting find another number of hits.
     answers = outputs.argmax(2)
-    hits = (answers == classes).sum(1)
+    hits = _count_hits(answers, classes)
     for wrong_hits in _wrong_counts_of_hits(outputs, classes):
         telling &= wrong_hits != hits
     # So does to compare each answer of the first batch with each class there.
-    pairs = answers[:, :BATCH, None] == classes[:, None, :BATCH]
-    right_pairs = pairs.diagonal(dim1=1, dim2=2).sum(1)
-    return telling & (pairs.sum((1, 2)) != BATCH * right_pairs)
+    answers = answers[:, :BATCH]
+    targets = classes[:, :BATCH]
+    hits_with_each = (answers[:, :, None] == targets[:, None]).sum((1, 2))
+    hits_in_batch = _count_hits(answers, targets)
+    return telling & (hits_with_each != BATCH * hits_in_batch)
 
 
 def _wrong_counts_of_hits(outputs: Any, classes: Any) -> Iterator[Any]:
@@ -127,17 +131,22 @@ def _wrong_counts_of_hits(outputs: Any, classes: Any) -> Iterator[Any]:
     # One output compared with a threshold, as for two classes
     for threshold in (0.0, 0.5):
         answers = (outputs[:, :, 1] > threshold).long()
-        yield (answers == classes).sum(1)
+        yield _count_hits(answers, classes)
     # The largest output of a whole batch, or of each column of it
-    of_batches = []
-    of_columns = []
+    of_batches = 0
+    of_columns = 0
     for rows, targets in zip(outputs.split(BATCH, 1), classes.split(BATCH, 1), strict=True):
         in_batch = rows.flatten(1).argmax(1, keepdim=True)
         in_columns = rows.argmax(1)[:, : targets.shape[1]]
-        of_batches.append(in_batch == targets)
-        of_columns.append(in_columns == targets)
-    yield torch.cat(of_batches, 1).sum(1)
-    yield torch.cat(of_columns, 1).sum(1)
+        of_batches += _count_hits(in_batch, targets)
+        of_columns += _count_hits(in_columns, targets)
+    yield of_batches
+    yield of_columns
+
+
+def _count_hits(answers: Any, classes: Any) -> Any:
+    """How many answers are right, for each model."""
+    return (answers == classes).sum(1)
 
 
 # ---- the right numbers -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gpudojo.days.day8.moving_batches.batches import Alone, Masked, Sprite, make_pair
@@ -50,6 +51,13 @@ class Moved(Case, frozen=True):
                 return part
         return None
 
+    def beside(self, reference: Moved) -> Iterator[tuple[BatchPart, BatchPart]]:
+        """Yield each part that came back, with what the reference gave there."""
+        for right in reference.parts:
+            part = self.part_at(right.path)
+            if part is not None:
+                yield part, right
+
     def has_moved_tensor(self, depth: int = 0) -> bool:
         """True if a tensor that lies as deep as this, or deeper, is on the device."""
         for part in self.parts:
@@ -89,16 +97,18 @@ def _call_move_batch(call: Call, move: Move) -> Moved:
 @move_batch.probe
 def moved(call: Call) -> dict[str, Cases[Moved]]:
     """Moves of all kinds of batches, by group: which check an error belongs to depends on it."""
-    groups = {**_moves_to_the_device(call), **_moves_from_the_device(call)}
+    groups = {}
+    for group, batches in _batches_to_move(call).items():
+        groups[group] = {name: Move(batch, call.device) for name, batch in batches.items()}
+    groups |= _moves_with_options(call)
     found = {}
     for group, moves in groups.items():
         found[group] = try_inputs(_call_move_batch, call, moves)
     return found
 
 
-def _moves_to_the_device(call: Call) -> dict[str, dict[str, Move]]:
+def _batches_to_move(call: Call) -> dict[str, dict[str, Any]]:
     """Batches of all kinds on the CPU, by group and scenario."""
-    device = call.device
     sprites, classes = make_pair(call.seed)  # of their own, if a solution writes into them
     nested = {
         "images": [sprites, (sprites > 0.5, classes.to(torch.uint8))],
@@ -106,63 +116,62 @@ def _moves_to_the_device(call: Call) -> dict[str, dict[str, Move]]:
         ("a", 1): (sprites.half(), [torch.zeros(0, 3), [classes + 1]]),
     }
     sprites, classes = make_pair(call.seed)
-    empty: dict[str, Any] = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
-    inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
+    one, _ = make_pair(call.seed)
     numbers = {"count": 2, "score": 0.5, "mask": None, "new": True}
-    in_dict = {"images": sprites, "title": "mushroom", **numbers}
-    in_list = [classes, "mushroom", 7, None, b"png", object(), ("", "m", -1.5, 1j)]
-    # Only from pinned memory, where that exists, a copy can run without the host waiting.
-    pair = list(make_pair(call.seed))
-    if device.type == "cuda":
-        pair = [tensor.pin_memory() for tensor in pair]
-    pinned = {"images": [pair[0]], "labels": (pair[1], Alone(pair[0]))}
     return {
         "a_pair": {
-            "a list": Move(list(make_pair(call.seed)), device),
-            "a tensor": Move(classes, device),
-            "a tuple": Move(make_pair(call.seed), str(device)),
+            "a list": list(make_pair(call.seed)),
+            "a tensor": make_pair(call.seed)[1],
+            "a tuple": make_pair(call.seed),
         },
         "nested": {
-            "a nested batch": Move(nested, device),
-            "empty containers": Move(empty, device),
-            "an empty list": Move([], device),
-            "an empty tuple": Move((), device),
-            "an empty dict": Move({}, device),
+            "a nested batch": nested,
+            "empty containers": {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]},
+            "an empty list": [],
+            "an empty tuple": (),
+            "an empty dict": {},
         },
         "named_tuples": {
-            "a named tuple": Move(Masked(sprites, sprites > 0.5), device),
-            "a named tuple of one field": Move(Alone(make_pair(call.seed)[0]), device),
-            "named tuples inside": Move(inside, device),
+            "a named tuple": Masked(sprites, sprites > 0.5),
+            "a named tuple of one field": Alone(one),
+            "named tuples inside": [
+                Masked({"a": Alone(sprites)}, (classes,)),
+                {"s": Masked(classes, [])},
+            ],
         },
         "other_things": {
-            "a dict with other things": Move(in_dict, device),
-            "a list with other things": Move(in_list, device),
-            "a string": Move("mushroom", device),
-            "a number": Move(3, device),
-            "None": Move(None, device),
+            "a dict with other things": {"images": sprites, "title": "mushroom", **numbers},
+            "a list with other things": [
+                *(classes, "mushroom", 7, None, b"png", object()),
+                ("", "m", -1.5, 1j),
+            ],
+            "a string": "mushroom",
+            "a number": 3,
+            "None": None,
         },
         "a_sprite_with_title": {
-            "a named tuple with a string": Move(Sprite(*make_pair(call.seed), "mushroom"), device),
-        },
-        "without_waiting": {
-            "a pair, non_blocking=True": Move(pair, device, non_blocking=True),
-            "nested, non_blocking=True": Move(pinned, device, non_blocking=True),
-            "a pair, by default": Move(pair, device),
-            "nested, non_blocking=False": Move(pinned, device, non_blocking=False),
+            "a named tuple with a string": Sprite(*make_pair(call.seed), "mushroom"),
         },
     }
 
 
-def _moves_from_the_device(call: Call) -> dict[str, dict[str, Move]]:
-    """Tensors that are there, by either name of the device (`cuda:0`, `cuda`), and moves back.
+def _moves_with_options(call: Call) -> dict[str, dict[str, Move]]:
+    """Moves for which the device or the flag matter, by group and scenario.
 
-    Back they go in containers of all kinds: the code for one may have a device of its own.
+    The device has two names (`cuda:0`, `cuda`). Back to the CPU tensors go in containers of all
+    kinds: the code for one may have a device of its own.
     """
     device = call.device
     sprites, classes = make_pair(call.seed)
     there = sprites.to(device)
     back = [tensor.to(device) for tensor in make_pair(call.seed)]
-    named = {"a": back[0], "b": back[1]}
+    named = dict(zip("ab", back, strict=True))
+    # Only from pinned memory, where that exists, a copy can run without the host waiting.
+    pair = list(make_pair(call.seed))
+    if device.type == "cuda":
+        pair = [tensor.pin_memory() for tensor in pair]
+    images, labels = pair
+    pinned = {"images": [images], "labels": (labels, Alone(images))}
     return {
         "already_there": {
             "a tensor that is there": Move(there, device),
@@ -172,8 +181,14 @@ def _moves_from_the_device(call: Call) -> dict[str, dict[str, Move]]:
         },
         "back_to_the_cpu": {
             "from the device": Move(tuple(back), torch.device("cpu")),
-            "to the CPU, non_blocking=True": Move(named, "cpu", non_blocking=True),
+            "to the CPU, non_blocking=True": Move(named, "cpu", True),
             "a named tuple to the CPU": Move(Masked(*back), "cpu"),
+        },
+        "without_waiting": {
+            "a pair, non_blocking=True": Move(pair, device, True),
+            "nested, non_blocking=True": Move(pinned, device, True),
+            "a pair, by default": Move(pair, device),
+            "nested, non_blocking=False": Move(pinned, device, False),
         },
     }
 
@@ -277,8 +292,7 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
         raise raised_instead(raised, name, expected, "named-tuple-constructor")
     right = _cases_in(wanted)
     for name, case in _cases_in(seen).items():
-        # They are in one order up to the first container with another number of items.
-        for part, before in zip(case.parts, right[name].parts, strict=False):
+        for part, before in case.beside(right[name]):
             if part.role != "other" and not part.is_kept:
                 raise _other_structure(name, part, before)
         if len(case.parts) != len(right[name].parts):
@@ -371,17 +385,17 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
     _expect_no_errors(seen, "other_things", expected)
     right = _cases_in(wanted)
     for name, case in _cases_in(seen).items():
-        for part in case.parts:
+        for part, before in case.beside(right[name]):
             if part.role == "other" and not part.is_kept:
-                raise _change_of_other_thing(name, part, right[name].part_at(part.path))
+                raise _change_of_other_thing(name, part, before)
     # A named tuple with a string needs both; errors with named tuples have been reported already.
     if not _cases_in(seen, "named_tuples").errors:
         _expect_no_errors(seen, "a_sprite_with_title", expected)
 
 
-def _change_of_other_thing(name: str, part: BatchPart, before: BatchPart | None) -> Failed:
+def _change_of_other_thing(name: str, part: BatchPart, before: BatchPart) -> Failed:
     """The failure of something that is no tensor and came back otherwise."""
-    expected = before.words if before else "nothing"
+    expected = before.words
     became = part.words
     if became == expected:
         became = "a copy of it"
@@ -407,10 +421,9 @@ def does_not_copy_what_is_there(seen: Seen, wanted: Seen) -> None:
     """A tensor that is already on the device is not copied."""
     right = wanted[moved]["already_there"]
     for name, case in seen[moved]["already_there"].items():
-        staying = [part for part in right[name].parts if part.role == "tensor" and part.same]
-        for stayed in staying:
-            part = case.part_at(stayed.path)
-            if part and not part.same and part.device == stayed.device:
+        for part, stayed in case.beside(right[name]):
+            is_copy = stayed.same and not part.same
+            if is_copy and part.role == "tensor" and part.device == stayed.device:
                 happened = f"{name}: `{part.path}` was on {part.device} already and was copied"
                 raise Failed(happened, "the tensor itself", case.line, "already-there-copied")
 

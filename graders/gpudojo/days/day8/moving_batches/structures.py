@@ -34,21 +34,33 @@ def describe_parts(
     before: Any, after: Any, path: str = "batch", holder: str = ""
 ) -> Iterator[BatchPart]:
     """Yield what each part of a batch became, containers before their items."""
-    words = _in_words(after)
+    role = "other"
+    device = None
+    values = None
     if isinstance(before, torch.Tensor):
+        role = "tensor"
+        same = False
         if isinstance(after, torch.Tensor):
             same = _share_memory(before, after)
             device = str(after.device)
-            yield BatchPart(path, "tensor", holder, words, same, device, values_of(after))
-        else:
-            yield BatchPart(path, "tensor", holder, words, same=False)
+            values = values_of(after)
     elif isinstance(before, (list, tuple, dict)):
+        role = "container"
         same = _have_same_form(before, after)
-        yield BatchPart(path, "container", holder, words, same)
-        yield from _describe_items(before, after, path)
     else:
         equal = type(before) is type(after) and bool(before == after)
-        yield BatchPart(path, "other", holder, words, before is after or equal)
+        same = before is after or equal
+    yield BatchPart(
+        path=path,
+        role=role,
+        holder=holder,
+        words=_in_words(after),
+        same=same,
+        device=device,
+        values=values,
+    )
+    if role == "container":
+        yield from _describe_items(before, after, path)
 
 
 def _describe_items(before: Any, after: Any, path: str) -> Iterator[BatchPart]:
@@ -67,13 +79,17 @@ def _describe_items(before: Any, after: Any, path: str) -> Iterator[BatchPart]:
 
 def _items_of(thing: Any, path: str) -> dict[str, Any]:
     """The items of a container, by the path that a student would write to get there."""
+    values = thing
     if isinstance(thing, dict):
-        return {f"{path}[{key!r}]": value for key, value in thing.items()}
-    if _is_named_tuple(thing):
-        return {f"{path}.{name}": value for name, value in zip(thing._fields, thing, strict=False)}
-    if isinstance(thing, (list, tuple)):
-        return {f"{path}[{index}]": value for index, value in enumerate(thing)}
-    return {}
+        keys = [f"[{key!r}]" for key in thing]
+        values = thing.values()
+    elif _is_named_tuple(thing):
+        keys = [f".{field}" for field in thing._fields]
+    elif isinstance(thing, (list, tuple)):
+        keys = [f"[{index}]" for index in range(len(thing))]
+    else:
+        return {}
+    return {f"{path}{key}": value for key, value in zip(keys, values, strict=False)}
 
 
 def _have_same_form(before: Any, after: Any) -> bool:

@@ -120,7 +120,7 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
     for case in _require_dict_answers(seen).values():
         for name in case.told:
             if name not in case.tensors:
-                qualified = max(case.tensors, key=lambda name: name.count("."))
+                qualified = max(case.tensors, key=len)  # the longest has several parts
                 happened = f"it names `{name}`, which this model does not have"
                 adding = ("[] =", "setdefault(", "append(")
                 raise Failed(happened, f"names such as `{qualified}`", at=adding)
@@ -174,8 +174,9 @@ def _expect_own_device(name: str, case: Told, scenario: str) -> None:
     device = case.tensors[name].device  # no other name passes `names_every_parameter`
     if is_same_device(told_device, device):
         return
+    told_devices = set(case.told.values())
     key = None
-    if len(set(case.told.values())) == 1 and scenario == "spread_out":
+    if len(told_devices) == 1 and scenario == "spread_out":
         key = "first-tensor-only"
     elif device.startswith("cuda") and is_same_device(told_device, "cuda"):
         key = "device-index-dropped"
