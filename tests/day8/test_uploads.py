@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from gpudojo.days.day8.vectorizing_pixel_loops import claims
 from gpudojo.days.day8.vectorizing_pixel_loops.inputs import GROWING, LARGE
-from gpudojo.days.day8.vectorizing_pixel_loops.pictures import Cost, Growth, Trip
+from gpudojo.days.day8.vectorizing_pixel_loops.pictures import Cost, Growth
 from gpudojo.model.exercise import Failed
 
 
 def growth(uploaded: list[int], for_large: int = 0) -> Growth:
-    costs = [Cost(3, 3, Trip(0, 0, 0, 0, 0, None, each, 7)) for each in uploaded]
+    costs = [Cost(3, 3, 0, 0, 0, 0, 0, None, each, 7) for each in uploaded]
     return Growth(costs, uploaded_for_large=for_large)
 
 

@@ -25,6 +25,7 @@ from gpudojo.model.exercise import Failed
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger
 
+    from gpudojo.days.day8.vectorizing_pixel_loops.inputs import Size
 
 ROUNDS: Final = 2
 # Times as fast as the loop is enough; the references are 60 times as fast and more.
@@ -85,23 +86,17 @@ def timed_call(number: int) -> str:
 
 
 def modelled_times(
-    call: Call,
-    loop: Callable[..., Any],
-    inputs: Inputs,
-    one_pixel: Callable[[], Inputs],
-    two_pixels: Callable[[], Inputs],
-    pixels: int,
+    call: Call, loop: Callable[..., Any], make: Callable[[Size], Inputs], size: Size
 ) -> Modelled:
-    """How long student and loop take on a T4 by the modelled clock.
+    """How long student and loop take for pictures of this size on a T4 by the modelled clock.
 
-    That clock is the same on every machine. `inputs`, of so many pixels, are the student's. The
-    loop runs on `one_pixel` and on `two_pixels`, and takes as long for each pixel as for the second
-    of two; its time is known only for a reference, since student code may slow down a loop that
-    runs beside it.
+    That clock is the same on every machine. The loop runs on one pixel and on two, and takes as
+    long for each pixel as for the second of two; its time is known only for a reference, since
+    student code may slow down a loop that runs beside it.
     """
     from virtual_cuda.hooks import modelled_time, patch_imported_names
 
-    given = tuple(tensor.to(call.device, copy=True) for tensor in inputs)
+    given = tuple(tensor.to(call.device, copy=True) for tensor in make(size))
     names = getattr(call.function, "__globals__", {})
     before = count_allocations(call)
     try:
@@ -119,9 +114,11 @@ def modelled_times(
         student = 0.0
     if not call.reference:
         return Modelled(student, 0.0, output)
-    first = _seconds_of_loop(call, loop, one_pixel())
-    second = _seconds_of_loop(call, loop, two_pixels()) - first
-    return Modelled(student, first + second * (pixels - 1), output)
+    one_pixel = size._replace(sprites=1, height=1, width=1)
+    two_pixels = one_pixel._replace(width=2)
+    first = _seconds_of_loop(call, loop, make(one_pixel))
+    second = _seconds_of_loop(call, loop, make(two_pixels)) - first
+    return Modelled(student, first + second * (size.pixels - 1), output)
 
 
 def _seconds_of_loop(call: Call, loop: Callable[..., Any], inputs: Inputs) -> float:

@@ -14,7 +14,10 @@ from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
     GROWING,
     LARGE,
     LONG,
+    MANY_COLORS,
+    ON_THE_CPU,
     SIDE,
+    TIED,
     Size,
     for_grayscale,
     for_nearest,
@@ -29,7 +32,6 @@ from gpudojo.days.day8.vectorizing_pixel_loops.pictures import (
     covers_pixels,
     declare_probes,
     is_growing,
-    usual_pictures,
 )
 from gpudojo.days.day8.vectorizing_pixel_loops.wrong_values import (
     Explain,
@@ -79,17 +81,16 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
     @function.check(points=points)
     def right_values(seen: Seen, wanted: Seen) -> None:
         """It gives the same values as the loop, for every size."""
-        found = seen[pictures]
-        right = wanted[pictures]
-        expect_same_pictures(found.usual, usual_pictures(found, right), explain)
-        expect_same_pictures(found.on_the_cpu, right.on_the_cpu, explain)
+        for group in ("usual", "on_the_cpu"):
+            right = wanted[pictures].in_group(group)
+            expect_same_pictures(seen[pictures].in_group(group), right, explain)
 
     @function.check(points=0.25, needs=VALUES)
     def right_on_the_smallest(seen: Seen, wanted: Seen) -> None:
         """It gives them for a single sprite, a single pixel, a single row and a palette of one
         colour, too."""
-        smallest = wanted[pictures].edge_pictures("smallest")
-        expect_same_pictures(seen[pictures].edge_pictures("smallest"), smallest, explain)
+        smallest = wanted[pictures].in_group("smallest")
+        expect_same_pictures(seen[pictures].in_group("smallest"), smallest, explain)
 
     @function.check(points=1.25, needs=VALUES)
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
@@ -146,16 +147,10 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
 
 def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
     """Yield every picture that the reference has, too, but for groups that ended with an error."""
-    groups = {
-        "usual": usual_pictures(seen, wanted),
-        "smallest": wanted.smallest,
-        "tied": wanted.tied,
-        "on_the_cpu": wanted.on_the_cpu,
-    }
-    for name, pictures in groups.items():
-        if name not in seen.errors:  # its own check reports it
+    for group, pictures in wanted.groups.items():
+        if group not in seen.errors:  # its own check reports it
             for size in pictures:
-                yield getattr(seen, name)[size]
+                yield seen.groups[group][size]
 
 
 def _expect_every_line_counted(growth: Growth) -> None:
@@ -163,7 +158,8 @@ def _expect_every_line_counted(growth: Growth) -> None:
 
     Their lines are not known. Without values on the host, a loop would be one of operations.
     """
-    if growth.has_gap and any(trip.bytes or trip.reads for trip in growth.trips):
+    has_gap = any(cost.has_gap for cost in growth.costs)
+    if has_gap and any(cost.bytes or cost.reads for cost in growth.costs):
         happened = (
             "this could not be measured: your code set or removed a tracer "
             "(`sys.settrace`, `trace`, a debugger, coverage) while its lines were counted"
@@ -177,10 +173,11 @@ def _expect_no_other_process(growth: Growth) -> None:
 
     The lines of that process are not counted.
     """
-    if growth.elsewhere and any(trip.bytes for trip in growth.trips):
+    elsewhere = any(cost.elsewhere for cost in growth.costs)
+    if elsewhere and any(cost.bytes for cost in growth.costs):
         copied = "the values were copied to the host"
         happened = f"{copied} while your code had another process running"
-        line = growth.trips[-1].line
+        line = growth.costs[-1].line
         raise Failed(happened, "all work in the function itself", line, LOOP)
 
 
@@ -228,19 +225,19 @@ def _sprites_in_words(size: Size) -> str:
 
 def _expect_no_reading(growth: Growth) -> None:
     """Raises Failed if values were copied to the host, or more read than an assertion needs."""
-    growing = growth.trips[: len(GROWING)]
+    growing = growth.costs[: len(GROWING)]
     # Pixels in a Python list are processed one by one, or only made a tensor again.
-    listed = all(trip.lists for trip in growing)
-    more_bytes = is_growing([trip.bytes for trip in growing])
-    loops = growth.largest.mapped or is_growing(growth.steps[: len(GROWING)])
+    listed = all(cost.lists for cost in growing)
+    more_bytes = is_growing([cost.bytes for cost in growing])
+    loops = growth.largest.mapped or is_growing([cost.steps for cost in growing])
     key = LOOP if listed and more_bytes and loops else TRIP
-    for trip in growth.trips:
-        if trip.transfers or trip.lists or trip.used or trip.reads > GUARD_READS:
+    for cost in growth.costs:
+        if cost.transfers or cost.lists or cost.used or cost.reads > GUARD_READS:
             what = "a value was read back"
-            if trip.transfers:
+            if cost.transfers:
                 what = "copied from the device to the host"
-            happened = f"{what} {count_in_words(trip.transfers or trip.reads)} in one call"
-            raise Failed(happened, "never: every step on the device", trip.line, key)
+            happened = f"{what} {count_in_words(cost.transfers or cost.reads)} in one call"
+            raise Failed(happened, "never: every step on the device", cost.line, key)
 
 
 def _expect_no_upload(growth: Growth) -> None:
@@ -249,7 +246,7 @@ def _expect_no_upload(growth: Growth) -> None:
     These are the result's, perhaps as part of a larger copy that is as large each time: weights or
     a palette are no more.
     """
-    uploaded = [trip.uploaded for trip in growth.trips]
+    uploaded = growth.uploaded
     if not covers_pixels(uploaded):
         return
     first = GROWING[0]
@@ -262,18 +259,18 @@ def _expect_no_upload(growth: Growth) -> None:
         count = growth.uploaded_for_large
     small = f"for {first.pixels} pixels {uploaded[0]} bytes were copied to the device"
     happened = f"{small}, for {last.pixels} {count}"
-    line = growth.trips[0].uploading_line
+    line = growth.costs[0].uploading_line
     raise Failed(happened, "a result made on the device", line, TRIP)
 
 
 def _expect_work_on_device(seen: Pictures) -> None:
     """Raises Failed if the device computed fewer numbers than a result has."""
     names = [size.name for size in (*GROWING, *LONG)]
-    for name, trip in zip(names, seen.growth.trips, strict=False):
-        numbers = math.prod(seen.usual[name].shape)
-        if trip.computed is not None and trip.computed < numbers:
-            happened = f"the result has {numbers} numbers; the device computed {trip.computed}"
-            raise Failed(happened, "a result made on the device", trip.line, TRIP)
+    for name, cost in zip(names, seen.growth.costs, strict=False):
+        numbers = math.prod(seen.groups["usual"][name].shape)
+        if cost.computed is not None and cost.computed < numbers:
+            happened = f"the result has {numbers} numbers; the device computed {cost.computed}"
+            raise Failed(happened, "a result made on the device", cost.line, TRIP)
 
 
 # The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.
@@ -293,6 +290,7 @@ RECOLOR = declare_probes(
         make=for_recolor,
         loop=pixel_loops.recolor_loop,
         clocked=Size(2, 8, 8, 2),
+        on_the_cpu=(*ON_THE_CPU, MANY_COLORS),
     )
 )
 NEAREST = declare_probes(
@@ -302,6 +300,7 @@ NEAREST = declare_probes(
         make=for_nearest,
         loop=pixel_loops.nearest_color_loop,
         clocked=Size(2, 4, 6, 2),
+        tied=TIED,
     )
 )
 declare_checks(grayscale, 1, explain_grayscale, GRAYSCALE)
@@ -312,5 +311,5 @@ declare_checks(nearest, 0.75, explain_nearest, NEAREST)
 @nearest.check(points=0.25, needs=VALUES)
 def lowest_index_on_a_tie(seen: Seen, wanted: Seen) -> None:
     """If several colours are equally near, it gives the lowest index."""
-    tied = wanted[NEAREST.pictures].edge_pictures("tied")
-    expect_same_pictures(seen[NEAREST.pictures].edge_pictures("tied"), tied, explain_difference)
+    tied = wanted[NEAREST.pictures].in_group("tied")
+    expect_same_pictures(seen[NEAREST.pictures].in_group("tied"), tied, explain_difference)

@@ -67,7 +67,7 @@ TIED: Final = (
 )
 ON_THE_CPU: Final = (Size(sprites=2, height=3, width=4, colors=3),)
 # More colours than fit in a byte
-MANY_COLORS: Final = (Size(sprites=2, height=3, width=4, colors=600),)
+MANY_COLORS: Final = Size(sprites=2, height=3, width=4, colors=600)
 
 
 def _make_generator(seed: int, size: Size) -> Any:
@@ -80,7 +80,8 @@ def _make_generator(seed: int, size: Size) -> Any:
 def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
     """Sprites. In those of one size values are larger than 1: no range is promised."""
     generator = _make_generator(seed, size)
-    sprites = torch.rand(size.sprites, 3, size.height, size.width, generator=generator)
+    shape = (size.sprites, 3, size.height, size.width)
+    sprites = torch.rand(shape, generator=generator)
     if size == GROWING[1]:
         sprites *= 4
     return (sprites,)
@@ -106,9 +107,8 @@ def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
     # The colours with one nearest colour of the palette, or with several.
     distances = (every_color[:, None] - palette).square().sum(2)
     nearest = distances.amin(1, keepdim=True)
-    count_of_nearest = (distances == nearest).sum(1)
-    has_ties = count_of_nearest > 1
-    candidates = every_color[has_ties if tied else ~has_ties]
+    has_ties = (distances == nearest).sum(1) > 1
+    candidates = every_color[has_ties == tied]
     # One of them for each pixel
     chosen = torch.randint(0, len(candidates), size.shape, generator=generator)
     pixels = candidates[chosen]

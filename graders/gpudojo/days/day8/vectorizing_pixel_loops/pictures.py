@@ -14,8 +14,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.line_counting import ExecutedLines, call_counting_lines
 from gpudojo.days.day8.pixel_race import (
@@ -25,15 +23,12 @@ from gpudojo.days.day8.pixel_race import (
     read_result,
     unrecorded_allocations,
 )
-from gpudojo.days.day8.vectorizing_pixel_loops.declaration import nearest, recolor
 from gpudojo.days.day8.vectorizing_pixel_loops.inputs import (
     GROWING,
     LARGE,
     LONG,
-    MANY_COLORS,
     ON_THE_CPU,
     SMALLEST,
-    TIED,
     MakeInputs,
     Size,
 )
@@ -46,10 +41,6 @@ if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger
 
 CLOCKED: Final = 1000  # added to the seed for the pictures that are timed
-# A loop of constant length that is enough for the other pictures takes at least so many
-# operations, or lines.
-FEW_OPERATIONS: Final = max(GROWING[-1])
-FEW_LINES: Final = 3 * max(GROWING[-1])
 # Operators that make a tensor of a number, as `torch.where` does, and compute nothing.
 NUMBERS: Final = ("aten.empty.", "aten.scalar_tensor.")
 ONE_PIXEL: Final = 24  # bytes of three numbers, of the largest dtype there is
@@ -67,10 +58,9 @@ class Picture(Case, frozen=True):
     """
 
     kind: str
-    shape: list[int]
     dtype: str
     device: str
-    values: Array | None
+    values: Array | None  # of a tensor
     first_input: Array | None
     last_input: Array | None
     input_device: str
@@ -78,19 +68,10 @@ class Picture(Case, frozen=True):
     changed: list[str]
     changing_line: int | None
 
-
-class Trip(Case, frozen=True):
-    """What a call brought to the host, and back."""
-
-    transfers: int
-    bytes: int
-    reads: int
-    used: int  # of these, those that do more than refuse an input
-    lists: int
-    line: int | None
-    uploaded: int = 0  # bytes
-    uploading_line: int | None = None
-    computed: int | None = None  # numbers that the device computed; None on a real GPU
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result; () for anything that is no tensor."""
+        return () if self.values is None else self.values.shape
 
 
 class Cost(Case, frozen=True):
@@ -98,7 +79,17 @@ class Cost(Case, frozen=True):
 
     operations: int
     steps: int  # lines of Python executed
-    trip: Trip
+    # What it brought to the host, and back
+    transfers: int
+    bytes: int
+    reads: int
+    used: int  # of these, those that do more than refuse an input
+    lists: int
+    line: int | None  # of the first copy to the host, or else of the first read
+    uploaded: int = 0  # bytes
+    uploading_line: int | None = None
+    computed: int | None = None  # numbers that the device computed; None on a real GPU
+    # What may hide a loop
     single: int = 0  # operations that made the numbers of one pixel
     single_line: int | None = None  # the line with most of them
     mapped: bool = False  # whether it calls something of MAPS
@@ -123,45 +114,29 @@ class Growth(Case, frozen=True):
         return [cost.steps for cost in self.costs]
 
     @property
-    def trips(self) -> list[Trip]:
-        return [cost.trip for cost in self.costs]
+    def uploaded(self) -> list[int]:
+        """For each picture, how many bytes were copied to the device."""
+        return [cost.uploaded for cost in self.costs]
 
     @property
     def largest(self) -> Cost:
         """What the largest of the growing pictures took."""
         return self.costs[len(GROWING) - 1]
 
-    @property
-    def elsewhere(self) -> bool:
-        """True if another process was there in one of the calls."""
-        return any(cost.elsewhere for cost in self.costs)
-
-    @property
-    def has_gap(self) -> bool:
-        """True if a tracer was set or removed in one of the calls."""
-        return any(cost.has_gap for cost in self.costs)
-
 
 class Pictures(Case, frozen=True):
-    """The calls of one function, by size. No ties where the function has none."""
+    """The calls of one function: "usual", "on_the_cpu", "smallest" and, for some, "tied" ones."""
 
-    usual: dict[str, Picture]
-    on_the_cpu: dict[str, Picture]
+    groups: dict[str, dict[str, Picture]]  # by group and size
+    errors: dict[str, Raised]  # by group; of the last two
     growth: Growth
-    smallest: dict[str, Picture]
-    tied: dict[str, Picture]
-    errors: dict[str, Raised]  # of the last two
     speed: Modelled
 
-    def edge_pictures(self, name: str) -> dict[str, Picture]:
-        """The smallest or the tied pictures.
-
-        Raises ScenarioRaised where the student's function raised.
-        """
+    def in_group(self, name: str) -> dict[str, Picture]:
+        """The pictures of a group. Raises ScenarioRaised where the student's function raised."""
         if name in self.errors:
             raise ScenarioRaised(self.errors[name])
-        found: dict[str, Picture] = getattr(self, name)
-        return found
+        return self.groups[name]
 
 
 def is_growing(counts: Sequence[int]) -> bool:
@@ -170,35 +145,9 @@ def is_growing(counts: Sequence[int]) -> bool:
 
 
 def covers_pixels(uploaded: Sequence[int]) -> bool:
-    """True if for each of the pictures as many bytes were uploaded as it has pixels.
-
-    The pictures are the growing ones, and the long ones where they were painted.
-    """
+    """True if for each growing and long picture as many bytes were uploaded as it has pixels."""
     sizes = (*GROWING, *LONG)
     return all(count >= size.pixels for count, size in zip(uploaded, sizes, strict=False))
-
-
-def is_known_without_long_pictures(operations: list[int], steps: list[int]) -> bool:
-    """True if the growing pictures tell that there is a loop, or that there can be none.
-
-    `operations` and `steps` are what each of them took, in operations and in lines of Python.
-    """
-    if is_growing(steps[: len(GROWING)]):
-        return True
-    return max(operations) < FEW_OPERATIONS and max(steps) < FEW_LINES
-
-
-def usual_pictures(seen: Pictures, wanted: Pictures) -> dict[str, Picture]:
-    """Return the reference's pictures of usual size that a student's run can be compared with.
-
-    The long ones are left out where the run skipped them, because the growing ones had told already
-    whether it loops.
-    """
-    growth = seen.growth
-    if not is_known_without_long_pictures(growth.operations, growth.steps):
-        return wanted.usual
-    left_out = {size.name for size in LONG} - seen.usual.keys()
-    return {size: found for size, found in wanted.usual.items() if size not in left_out}
 
 
 class Painter:
@@ -210,76 +159,67 @@ class Painter:
     def __init__(self, call: Call, names: tuple[str, ...]) -> None:
         self.call = call
         self.names = names  # of the function's arguments
-        # Of the calls whose lines are counted. Nothing here is judged: that leaves at once.
+        # Of all calls. Nothing here is judged: that leaves at once.
         self.ledgers: list[Ledger] = []
         self.lines: list[ExecutedLines] = []
-        self.operations: list[int] = []
-        self.steps: list[int] = []
-        self.allocations = 0  # of the last of them
+        self.allocations = 0  # of the last call
         # All inputs, alive, so that no two have one address: an answer may be cached by it.
         self.inputs: list[Any] = []
 
     def paint_growing(self, make: MakeInputs) -> tuple[dict[str, Picture], Growth]:
-        """Paint pictures of growing size, and count their operations and lines of Python.
-
-        The long ones are left out where it is known without them whether there is a loop. Raises
-        StudentRaised.
-        """
+        """Paint pictures of growing size, and describe what they took. Raises StudentRaised."""
         pictures: dict[str, Picture] = {}
         costs: list[Cost] = []
         uploaded: list[int] = []
         for size in (*GROWING, *LONG):
-            enough = size == LONG[0] and not self.call.reference
-            if enough and is_known_without_long_pictures(self.operations, self.steps):
-                break
-            picture = self._paint_picture(make(self.call.seed, size), counting=True)
-            cost = self._describe_cost(size)
-            uploaded.append(cost.trip.uploaded)
+            picture = self._paint_picture(make(self.call.seed, size))
+            cost = self._describe_cost()
+            uploaded.append(cost.uploaded)
             pictures[size.name] = seal(picture)
             costs.append(seal(cost))
-        growth = Growth(
-            costs,
-            line=self._growing_line(len(GROWING) - 1),
-            uploaded_for_large=self._uploaded_for_large(make, uploaded),
-        )
-        return pictures, growth
+        line = self._growing_line(len(GROWING) - 1)
+        large = 0
+        if covers_pixels(uploaded) and not self.call.reference:  # uploads may be results
+            self._paint_picture(make(self.call.seed, LARGE))
+            large = self._describe_cost().uploaded
+        return pictures, Growth(costs, line, large)
 
-    def _describe_cost(self, size: Size) -> Cost:
-        """What the last call took, with a picture of that size."""
+    def _describe_cost(self) -> Cost:
+        """What the last call took, copied and read."""
         ledger = self.call.ledger
         lines = self.lines[-1]
-        operations = len(ledger.operations())
-        operations = max(operations, unrecorded_allocations(ledger, self.allocations))
-        self.ledgers.append(ledger)
-        self.operations.append(operations)
-        self.steps.append(lines.total())
-        cost = Cost(
-            operations,
-            lines.total(),
-            self._describe_trip(),
-            elsewhere=lines.elsewhere,
-            has_gap=lines.has_gap,
-        )
-        if size != GROWING[-1]:
-            return cost
+        recorded = len(ledger.operations())
         on_single_pixels = self._lines_on_single_pixels(ledger)
-        names = [code.co_names for code in lines.codes]
-        return msgspec.structs.replace(
-            cost,
+        to_host = ledger.transfers_to_host()
+        to_device = ledger.transfers_to_device()
+        reads = [sync for sync in ledger.syncs() if sync.what in ("item", "tolist")]
+        used = self._reads_that_do_more(reads)
+        return Cost(
+            operations=max(recorded, unrecorded_allocations(ledger, self.allocations)),
+            steps=lines.total(),
             single=on_single_pixels.total(),
             single_line=_most_frequent(on_single_pixels),
-            mapped=any(not MAPS.isdisjoint(each) for each in names),
+            mapped=any(not MAPS.isdisjoint(code.co_names) for code in lines.codes),
+            elsewhere=lines.elsewhere,
+            has_gap=lines.has_gap,
+            transfers=len(to_host),
+            bytes=sum(transfer.bytes for transfer in to_host),
+            reads=len(reads),
+            used=len(used),
+            lists=sum(read.what == "tolist" for read in reads),
+            line=self.call.first_line((*to_host, *used, *reads)),
+            uploaded=sum(transfer.bytes for transfer in to_device),
+            uploading_line=self.call.first_line(to_device),
+            computed=ledger.computed_numbers() if self.call.bench.kind == "virtual" else None,
         )
 
-    def _uploaded_for_large(self, make: MakeInputs, uploaded: Sequence[int]) -> int:
-        """Paint LARGE, if uploads may be results, and return how many bytes were uploaded for it.
-
-        Returns 0 without painting it where they cannot be. Raises StudentRaised.
-        """
-        if self.call.reference or not covers_pixels(uploaded):
-            return 0
-        self._paint_picture(make(self.call.seed, LARGE))
-        return self._describe_trip().uploaded
+    def _reads_that_do_more(self, reads: list[Any]) -> list[Any]:
+        """The reads outside of assertions and of conditions that raise."""
+        if not reads:
+            return []
+        source = "".join(linecache.getlines(str(self.call.path)))
+        guards = _lines_that_refuse_input(source)
+        return [read for read in reads if self.call.line_of(read) not in guards]
 
     def _growing_line(self, largest: int) -> int | None:
         """The line whose operations, or executions, grew most; None if there is none.
@@ -315,18 +255,17 @@ class Painter:
         return counts
 
     def paint_sizes(
-        self, make: MakeInputs, sizes: tuple[Size, ...], device: Any = None
+        self, make: MakeInputs, sizes: tuple[Size, ...], device: Any = None, *more: Any
     ) -> dict[str, Picture]:
-        """One picture of each size. Raises StudentRaised."""
+        """One picture of each size; `make` gets `more`, too. Raises StudentRaised."""
         pictures = {}
         for size in sizes:
-            pictures[size.name] = self._paint_picture(make(self.call.seed, size), device)
+            inputs = make(self.call.seed, size, *more)
+            pictures[size.name] = self._paint_picture(inputs, device)
         return pictures
 
-    def _paint_picture(
-        self, inputs: tuple[Any, ...], device: Any = None, counting: bool = False
-    ) -> Picture:
-        """Call the function and describe the result; with `counting`, count lines and allocations.
+    def _paint_picture(self, inputs: tuple[Any, ...], device: Any = None) -> Picture:
+        """Call the function and describe the result; keep its lines, allocations and ledger.
 
         Raises StudentRaised, with the inputs in its message.
         """
@@ -337,19 +276,28 @@ class Painter:
         input_device = str(given[0].device)
         words = self._in_words(inputs)
         # The call
+        before = count_allocations(self.call)
         try:
-            result = self._call_counting(given) if counting else self.call(*given)
+            result, lines = call_counting_lines(self.call, *given)
+            self.allocations = count_allocations(self.call) - before
             values = read_result(result)
         except StudentRaised as error:
             raise self._explain_error(error, f"with {words} on {input_device}") from None
+        self.lines.append(lines)
+        self.ledgers.append(self.call.ledger)
         # What it returned, and what became of the inputs
-        is_tensor = values is not None
+        kind = type(result).__name__
+        dtype = ""
+        result_device = ""
+        if values is not None:
+            kind = "Tensor"
+            dtype = str(result.dtype).removeprefix("torch.")
+            result_device = str(result.device)
         changed = self._changed_names(inputs, given)
         return Picture(
-            kind="Tensor" if is_tensor else type(result).__name__,
-            shape=list(values.shape) if values is not None else [],
-            dtype=str(result.dtype).removeprefix("torch.") if is_tensor else "",
-            device=str(result.device) if is_tensor else "",
+            kind=kind,
+            dtype=dtype,
+            device=result_device,
             values=values,
             first_input=array_of(inputs[0]) if self.call.reference else None,
             last_input=array_of(inputs[-1]) if self.call.reference else None,
@@ -379,14 +327,6 @@ class Painter:
             return f"{words} with values up to {first.max():.3g}"
         return words
 
-    def _call_counting(self, given: tuple[Any, ...]) -> Any:
-        """Call the function, and keep how many lines and allocations it took."""
-        before = count_allocations(self.call)
-        result, lines = call_counting_lines(self.call, *given)
-        self.lines.append(lines)
-        self.allocations = count_allocations(self.call) - before
-        return result
-
     def _explain_error(self, error: StudentRaised, inputs: str) -> StudentRaised:
         """The error with its input in the message.
 
@@ -406,34 +346,6 @@ class Painter:
             if operation.name.split(".")[1].endswith(ending):
                 lines.add(self.call.line_of(operation))
         return lines.pop() if len(lines) == 1 else None
-
-    def _describe_trip(self) -> Trip:
-        """What the last call copied and read.
-
-        `used` counts the reads outside of assertions and of conditions that raise; `line` is that
-        of the first copy, or else of the first read.
-        """
-        ledger = self.call.ledger
-        to_host = ledger.transfers_to_host()
-        to_device = ledger.transfers_to_device()
-        reads = [sync for sync in ledger.syncs() if sync.what in ("item", "tolist")]
-        # Reads that only refuse an input are allowed.
-        used = []
-        if reads:
-            source = "".join(linecache.getlines(str(self.call.path)))
-            guards = _lines_that_refuse_input(source)
-            used = [read for read in reads if self.call.line_of(read) not in guards]
-        return Trip(
-            transfers=len(to_host),
-            bytes=sum(transfer.bytes for transfer in to_host),
-            reads=len(reads),
-            used=len(used),
-            lists=sum(read.what == "tolist" for read in reads),
-            line=self.call.first_line((*to_host, *used, *reads)),
-            uploaded=sum(transfer.bytes for transfer in to_device),
-            uploading_line=self.call.first_line(to_device),
-            computed=ledger.computed_numbers() if self.call.bench.kind == "virtual" else None,
-        )
 
 
 def _positive_counts(counts: Mapping[int, int], lines: set[int]) -> dict[int, int]:
@@ -487,62 +399,32 @@ class PictureWork(NamedTuple):
     make: MakeInputs
     loop: Callable[..., Any]  # to compare it with
     clocked: Size  # that is timed
-
-    @property
-    def sizes_on_the_cpu(self) -> tuple[Size, ...]:
-        return (*ON_THE_CPU, *MANY_COLORS) if self.function is recolor else ON_THE_CPU
-
-    @property
-    def has_ties(self) -> bool:
-        return self.function is nearest
+    on_the_cpu: tuple[Size, ...] = ON_THE_CPU
+    tied: tuple[Size, ...] = ()  # pictures in which every pixel has several nearest colours
 
     def every_input(self, seed: int) -> Iterator[tuple[Any, ...]]:
         """The arguments with which `make` is called for a seed."""
-        for size in (*GROWING, *SMALLEST, *self.sizes_on_the_cpu):
+        for size in (*GROWING, *LONG, *SMALLEST, *self.on_the_cpu):
             yield seed, size
-        if self.has_ties:
-            for size in TIED:
-                yield seed, size, True
+        for size in self.tied:
+            yield seed, size, True
         for number in range(pixel_race.ROUNDS):
             yield seed + CLOCKED + number, self.clocked
-
-    def _make_tied_inputs(self, seed: int, size: Size) -> tuple[Any, ...]:
-        """Inputs in which every pixel has several nearest colours."""
-        return self.make(seed, size, True)
 
     def paint_all(self, call: Call) -> Pictures:
         """Paint all sizes on GPU and CPU, and model the times. Raises StudentRaised."""
         painter = Painter(call, self.names)
         usual, growth = painter.paint_growing(self.make)
         edges = {"smallest": partial(painter.paint_sizes, self.make, SMALLEST)}
-        if self.has_ties:
-            edges["tied"] = partial(painter.paint_sizes, self._make_tied_inputs, TIED)
+        if self.tied:
+            edges["tied"] = partial(painter.paint_sizes, self.make, self.tied, None, True)
         found = try_scenarios(edges)
-        speed = seal(self._model_times(call))
-        return Pictures(
-            usual=usual,
-            # After the GPU: what was made there and kept is of no use here.
-            on_the_cpu=seal(painter.paint_sizes(self.make, self.sizes_on_the_cpu, "cpu")),
-            growth=growth,
-            smallest=found.get("smallest", {}),
-            tied=found.get("tied", {}),
-            errors=found.errors,
-            speed=speed,
-        )
-
-    def _model_times(self, call: Call) -> Modelled:
-        """How long the function and the loop take by the modelled clock."""
-        seed = call.seed + CLOCKED
-        one_pixel = Size(1, 1, 1, self.clocked.colors)
-        two_pixels = Size(1, 1, 2, self.clocked.colors)
-        return modelled_times(
-            call,
-            self.loop,
-            inputs=self.make(seed, self.clocked),
-            one_pixel=partial(self.make, seed, one_pixel),
-            two_pixels=partial(self.make, seed, two_pixels),
-            pixels=self.clocked.pixels,
-        )
+        make_clocked = partial(self.make, call.seed + CLOCKED)
+        speed = seal(modelled_times(call, self.loop, make_clocked, self.clocked))
+        # After the GPU: what was made there and kept is of no use here.
+        on_the_cpu = seal(painter.paint_sizes(self.make, self.on_the_cpu, "cpu"))
+        groups = {"usual": usual, "on_the_cpu": on_the_cpu, **found}
+        return Pictures(groups, found.errors, growth, speed)
 
     def race_with_loop(self, call: Call) -> Race:
         """The measured race; a student's error is in its evidence."""
