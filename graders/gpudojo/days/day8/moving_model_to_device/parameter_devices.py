@@ -120,7 +120,7 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
     for case in _require_dict_answers(seen).values():
         for name in case.told:
             if name not in case.tensors:
-                qualified = max(case.tensors, key=len)  # the longest has several parts
+                qualified = max(case.tensors, key=lambda name: name.count("."))
                 happened = f"it names `{name}`, which this model does not have"
                 adding = ("[] =", "setdefault(", "append(")
                 raise Failed(happened, f"names such as `{qualified}`", at=adding)
