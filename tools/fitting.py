@@ -161,7 +161,7 @@ def _features_of(run: ProgramRun, gpu: Gpu) -> Features:
             if kernel.kind == COPY:
                 continue
             moving = gpu.bytes_from_memory(kernel.bytes) / gpu.bandwidth
-            computing = kernel.flops / gpu.flops_per_second(kernel.unit)
+            computing = kernel.flops / gpu.flops_per_second(kernel.unit) + kernel.seconds
             for place, amount in enumerate((1, moving, computing)):
                 work[KernelPart(kernel.kind, place)] += amount
     return Features(work, costs)

@@ -25,7 +25,7 @@ class KernelFigures(NamedTuple):
 
     least: float  # seconds, with next to no data
     bytes_factor: float  # times as long as the memory needs at its bandwidth
-    flops_factor: float  # times as long as the arithmetic needs at its rate
+    flops_factor: float  # times as long as arithmetic at its rate, and steps in turn, need
 
 
 class CopyPoint(NamedTuple):
@@ -83,7 +83,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         moved = self.bytes_from_memory(kernel.bytes)
         moving = figures.bytes_factor * moved / self.bandwidth
         rate = self.flops_per_second(kernel.unit)
-        computing = figures.flops_factor * kernel.flops / rate
+        computing = figures.flops_factor * (kernel.flops / rate + kernel.seconds)
         return figures.least + moving + computing
 
     def least_seconds(self, kernel: Kernel) -> float:

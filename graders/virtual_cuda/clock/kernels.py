@@ -43,15 +43,17 @@ def ceil_div(whole: int, part: int) -> int:
 
 
 class Kernel(NamedTuple):
-    """One launch: what it reads and writes, and what it computes.
+    """One launch: what it reads and writes, what it computes, and what has to wait its turn.
 
-    Both are counted as if the device were used in full.
+    Bytes and FLOPs are counted as if the device were used in full.
     """
 
     kind: str  # which of a GPU's figures for kernels are meant
     bytes: float = 0.0
     flops: float = 0.0  # at the rate of `unit`
     unit: str = "float32"
+    # How long steps take that follow one after the other, however large the GPU is.
+    seconds: float = 0.0
 
 
 class Chip(NamedTuple):
@@ -191,11 +193,3 @@ def kernel_rule(*names: str) -> Callable[[Rule], Rule]:
         return rule
 
     return register
-
-
-def kernel_of_seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel:
-    """A kernel that takes so many seconds on a GPU like the H200.
-
-    It takes long because its steps follow one after the other. It moves `size` bytes besides.
-    """
-    return Kernel(kind, size, seconds * chip.flops["float32"])

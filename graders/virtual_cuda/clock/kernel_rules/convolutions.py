@@ -14,7 +14,6 @@ from virtual_cuda.clock.kernels import (
     Kernels,
     Shape,
     item_size_of,
-    kernel_of_seconds,
     kernel_rule,
 )
 from virtual_cuda.sizes import ITEM_SIZES
@@ -39,7 +38,7 @@ def _convolution_kernels(call: KernelCall, chip: Chip) -> Kernels:
         yield Kernel("depthwise", size_in + size_out)
         return
     if source[1] == 1:  # pixel by pixel, without tensor cores
-        yield _direct_convolution(call.out, weight, chip)
+        yield _direct_convolution(call.out, weight)
     else:
         yield _convolution_as_product(call.out, weight, source, call.dtype, chip)
     has_bias = len(call.inputs) > 2
@@ -69,12 +68,12 @@ def _changes_layout(source: Shape, weight: Shape) -> bool:
     return has_window and is_deep
 
 
-def _direct_convolution(out: Shape, weight: Shape, chip: Chip) -> Kernel:
+def _direct_convolution(out: Shape, weight: Shape) -> Kernel:
     """The kernel of a picture with one channel."""
     pixels = math.prod(out) / weight[0]
     seconds_a_pixel = 64e-12 + 0.34e-12 * math.prod(weight)
     seconds = pixels * seconds_a_pixel
-    return kernel_of_seconds("direct convolution", seconds, chip)
+    return Kernel("direct convolution", seconds=seconds)
 
 
 def _convolution_as_product(

@@ -11,7 +11,6 @@ from virtual_cuda.clock.kernels import (
     Kernel,
     KernelCall,
     Kernels,
-    kernel_of_seconds,
     kernel_rule,
 )
 
@@ -99,7 +98,7 @@ def _scatter_kernels(call: KernelCall, chip: Chip) -> Kernels:
     # Many elements that are added to the same place wait for each other.
     added = call.input_elements(-1) if call.inputs else 1
     if "_add" in call.name and added > _CROWD * call.first_elements:
-        yield kernel_of_seconds("atomic scatter", added * 85e-12, chip)
+        yield Kernel("atomic scatter", seconds=added * 85e-12)
         return
     kind = "row scatter" if call.name.startswith("index_add") else "scatter"
     yield Kernel(kind, 2 * call.largest_bytes)

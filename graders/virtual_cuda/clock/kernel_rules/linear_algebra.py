@@ -56,9 +56,8 @@ def _factorisation_kernels(call: KernelCall, chip: Chip) -> Kernels:
     seconds = factorisation.seconds * columns * waves * slower
     # Several launches share it evenly.
     launches = max(round(columns / factorisation.columns), 3)
-    flops = seconds / launches * flops_a_second
     for _ in range(launches):
-        yield Kernel("factorisation", flops=flops)
+        yield Kernel("factorisation", seconds=seconds / launches)
 
 
 @kernel_rule("_fft_r2c", "_fft_c2c", "_fft_c2r")

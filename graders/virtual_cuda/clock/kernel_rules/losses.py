@@ -10,7 +10,6 @@ from virtual_cuda.clock.kernels import (
     Kernel,
     KernelCall,
     Kernels,
-    kernel_of_seconds,
     kernel_rule,
 )
 
@@ -31,7 +30,7 @@ def _softmax_kernels(call: KernelCall, chip: Chip) -> Kernels:
     threads = _threads_of_a_column(call.elements_behind, length)
     seconds_a_step = 0.21e-6 if "backward" in call.name else 0.55e-6
     seconds = length / threads * seconds_a_step
-    yield kernel_of_seconds("softmax", seconds, chip, call.bytes_moved)
+    yield Kernel("softmax", call.bytes_moved, seconds=seconds)
 
 
 def _threads_of_a_column(columns: int, length: int) -> int:

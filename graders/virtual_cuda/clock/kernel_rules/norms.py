@@ -7,7 +7,6 @@ from virtual_cuda.clock.kernels import (
     Kernel,
     KernelCall,
     Kernels,
-    kernel_of_seconds,
     kernel_rule,
 )
 
@@ -15,7 +14,7 @@ from virtual_cuda.clock.kernels import (
 @kernel_rule("native_layer_norm", "_fused_rms_norm")
 def _layer_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """A block for each row."""
-    yield kernel_of_seconds("norm", call.rows * 2.1e-9, chip, 2 * call.largest_bytes)
+    yield Kernel("norm", 2 * call.largest_bytes, seconds=call.rows * 2.1e-9)
 
 
 @kernel_rule("native_layer_norm_backward", "_fused_rms_norm_backward")

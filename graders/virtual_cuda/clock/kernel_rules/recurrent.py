@@ -15,7 +15,6 @@ from virtual_cuda.clock.kernels import (
     KernelCall,
     Kernels,
     Shape,
-    kernel_of_seconds,
     kernel_rule,
 )
 
@@ -120,7 +119,7 @@ def _persistent_layer(layer: _Layer, chip: Chip) -> Kernels:
     # All steps.
     seconds_a_step = 0.25e-6 + 35e-12 * layer.gates * layer.hidden
     seconds = layer.steps * seconds_a_step
-    yield kernel_of_seconds("persistent steps", seconds, chip)
+    yield Kernel("persistent steps", seconds=seconds)
     if layer.backward:
         yield Kernel("gates", size)
         yield Kernel("gates", size)

@@ -11,7 +11,6 @@ from virtual_cuda.clock.kernels import (
     KernelCall,
     Kernels,
     Shape,
-    kernel_of_seconds,
     kernel_rule,
 )
 
@@ -55,7 +54,7 @@ def reduction_kernels(call: KernelCall, chip: Chip) -> Kernels:
     elif _keeps_channels(call.first_shape, kept):
         yield Kernel("channel reduction", reduction.bytes)
     else:
-        yield _reduction_of_columns(reduction, chip)
+        yield _reduction_of_columns(reduction)
 
 
 def _reduction_of_call(call: KernelCall) -> _Reduction:
@@ -106,7 +105,7 @@ def _finds_place(name: str, kept: Shape) -> bool:
     return name.startswith("arg")
 
 
-def _reduction_of_columns(reduction: _Reduction, chip: Chip) -> Kernel:
+def _reduction_of_columns(reduction: _Reduction) -> Kernel:
     """The kernel that adds up what lies apart in memory.
 
     A thread adds up one element after the other; several blocks share a long column.
@@ -118,7 +117,7 @@ def _reduction_of_columns(reduction: _Reduction, chip: Chip) -> Kernel:
         steps = _SHARED_STEPS
     slower = 3.5 if reduction.name in _SLOW_COLUMNS else 1.0
     seconds = steps * _SECONDS_A_STEP * slower
-    return kernel_of_seconds("column reduction", seconds, chip, reduction.bytes)
+    return Kernel("column reduction", reduction.bytes, seconds=seconds)
 
 
 @kernel_rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
@@ -126,7 +125,7 @@ def _scan_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """Running sums: down a column, row by row, or over all in two kernels."""
     moved = 2 * call.largest_bytes
     if call.dim is not None:  # a thread goes down a column
-        yield kernel_of_seconds("column scan", call.length_along * 0.15e-6, chip)
+        yield Kernel("column scan", seconds=call.length_along * 0.15e-6)
     elif len(call.first_shape) > 1:
         yield Kernel("row scan", moved)
     else:

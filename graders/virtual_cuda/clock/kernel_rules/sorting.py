@@ -11,7 +11,6 @@ from virtual_cuda.clock.kernels import (
     KernelCall,
     Kernels,
     ceil_div,
-    kernel_of_seconds,
     kernel_rule,
 )
 
@@ -72,7 +71,7 @@ def _selection_by_row(rows: int, length: int, chip: Chip) -> Kernel:
     """A block for each row counts digits and goes over the row again and again."""
     waves = ceil_div(rows, chip.sms)
     seconds_a_wave = 2e-6 + length * 9e-9
-    return kernel_of_seconds("row selection", waves * seconds_a_wave, chip)
+    return Kernel("row selection", seconds=waves * seconds_a_wave)
 
 
 @kernel_rule("topk")
