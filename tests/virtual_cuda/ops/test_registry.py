@@ -14,7 +14,7 @@ from virtual_cuda import virtual_cuda
 from virtual_cuda.ops import registry
 from virtual_cuda.ops.registry import DuplicateOperator, declared_operators, facts_of, operator
 
-from tools import make_facts, probe
+from tools import make_facts, placement_facts, probe, refusal_facts
 
 aten = torch.ops.aten
 
@@ -164,17 +164,19 @@ def test_torchs_own_samples_can_be_probed() -> None:
     record = record_of(
         [entries[name] for name in ("addmm", "angle", "index_fill", "nn.functional.embedding")]
     )
-    made = make_facts.refusal_tables(record)["forbidden"]
+    made = refusal_facts.refusal_tables(record)["forbidden"]
     shipped = registry.measured_table("refusals")["forbidden"]
     assert {
         name: made[name] for name in ("aten.addmm.default", "aten.angle.default")
     }.items() <= shipped.items()
-    placed = make_facts.placement_tables(record, registry.measured_table("operators")["checks"])
+    placed = placement_facts.placement_tables(
+        record, registry.measured_table("operators")["checks"]
+    )
     assert placed["strict"]["aten.index_fill.int_Scalar"] == ["self"]
 
 
 def test_refusals_made_from_a_probe_are_those_that_are_shipped(record: dict[str, Any]) -> None:
-    made = make_facts.refusal_tables(record)
+    made = refusal_facts.refusal_tables(record)
     shipped = registry.measured_table("refusals")
     for overload in ("aten.mm.default", "aten.angle.default"):
         assert made["forbidden"][overload] == shipped["forbidden"][overload]
@@ -187,7 +189,7 @@ def test_refusals_made_from_a_probe_are_those_that_are_shipped(record: dict[str,
 
 
 def test_placement_made_from_a_probe_is_that_which_is_shipped(record: dict[str, Any]) -> None:
-    made = make_facts.placement_tables(record, registry.measured_table("operators")["checks"])
+    made = placement_facts.placement_tables(record, registry.measured_table("operators")["checks"])
     shipped = registry.measured_table("placement")
     for overload in ("aten.embedding.default", "aten.put.default"):
         assert made["delegated"][overload] == shipped["delegated"][overload]
