@@ -33,11 +33,12 @@ from benchmarks.tables import Table, benchmark_parser
 
 DAY: Final = "day8"
 BENCH = "cuda"  # tests, which have no GPU, set "virtual"
-STUDENTS: Final = 10
+STUDENTS = 10
 SEED: Final = "a secret of this check"
 WATCHED: Final = "02_moving_model_to_device.py"
 NO_GPU: Final = 2  # the exit status where there is none
 UNSET: Final = None  # CUDA_VISIBLE_DEVICES is not set at all
+VISIBLE = (UNSET, "0")  # what CUDA_VISIBLE_DEVICES is tried as, one after the other
 ALL_SECONDS: Final = 560.0  # for all parts that are asked for
 ENDING_SECONDS: Final = 5.0  # for a command whose time is over
 SHOWN_LINES: Final = 12  # of what a failed part printed
@@ -191,8 +192,10 @@ def check_children(deadline: Deadline) -> Outcome:
 def check_exercises(deadline: Deadline) -> Outcome:
     """The reference passes every check with pytest, however GPUs are made visible."""
     words = [f"reference/{DAY}", "--bench", BENCH]
-    outcome = run_tests(deadline, words, UNSET)
-    return outcome.join_with(run_tests(deadline, words, "0"))
+    outcome = Outcome(0, 0, [])
+    for visible in VISIBLE:
+        outcome = outcome.join_with(run_tests(deadline, words, visible))
+    return outcome
 
 
 def check_solutions(deadline: Deadline) -> Outcome:
@@ -218,7 +221,7 @@ def check_class(deadline: Deadline) -> Outcome:
         if failure:
             return Outcome(0, STUDENTS, failure)
         outcome = Outcome(0, 0, [])
-        for number, visible in enumerate((UNSET, "0")):
+        for number, visible in enumerate(VISIBLE):
             out = Path(folder) / f"cuda-{number}"
             rows, failure = _grade(class_folder, out, BENCH, visible, deadline)
             outcome = outcome.join_with(_compare_rows(expected, rows, failure))
@@ -259,7 +262,7 @@ def _compare_rows(
 def check_watch(deadline: Deadline) -> Outcome:
     """`dojo watch` grades a file that is saved, however GPUs are made visible."""
     outcome = Outcome(0, 0, [])
-    for visible in (UNSET, "0"):
+    for visible in VISIBLE:
         outcome = outcome.join_with(_watch_one_save(visible, deadline))
     return outcome
 

@@ -142,5 +142,7 @@ def test_every_command_refuses_where_no_gpu_is_visible() -> None:
 @pytest.mark.parametrize("name", ["exercises", "class", "watch"])
 def test_a_part_passes_on_the_virtual_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_gpu, "BENCH", "virtual")
+    monkeypatch.setattr(check_gpu, "VISIBLE", (check_gpu.UNSET,))  # there is no GPU to be seen
+    monkeypatch.setattr(check_gpu, "STUDENTS", 3)
     part = next(part for part in check_gpu.PARTS if part.name == name)
     assert part.run(Deadline(400)).ok
