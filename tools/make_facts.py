@@ -23,14 +23,22 @@ def json_of_tables(tables: Table) -> str:
     """JSON with one operator a line, so that a change is seen as one."""
     parts = []
     for title, table in tables.items():
-        if not isinstance(table, dict):
-            parts.append(f" {json.dumps(title)}: {json.dumps(table)}")
-            continue
-        lines = []
-        for key in sorted(table):
-            lines.append(f"  {json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}")
-        parts.append(f" {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n }")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+        value = json.dumps(table)
+        if isinstance(table, dict):
+            value = _json_by_line(table)
+        parts.append(f" {json.dumps(title)}: {value}")
+    all_parts = ",\n".join(parts)
+    return f"{{\n{all_parts}\n}}\n"
+
+
+def _json_by_line(table: Table) -> str:
+    """A table as JSON, with an entry a line, in the order of their keys."""
+    lines = []
+    for key in sorted(table):
+        fact = json.dumps(table[key], sort_keys=True)
+        lines.append(f"  {json.dumps(key)}: {fact}")
+    all_lines = ",\n".join(lines)
+    return f"{{\n{all_lines}\n }}"
 
 
 def merge_facts(known: Table, new: Table) -> Table:

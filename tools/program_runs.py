@@ -113,19 +113,27 @@ def without_arithmetic() -> Iterator[None]:
 
 
 def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    """Zeros in a shape, of the dtype of `like`."""
     return torch.zeros(shape, dtype=like.dtype)
 
 
 def _zeros_of_product(a: Any, b: Any) -> Any:
-    return _zeros(a, *a.shape[:-1], b.shape[-1])
+    """Zeros in the shape of `a @ b`."""
+    rows = a.shape[:-1]
+    columns = b.shape[-1]
+    return _zeros(a, *rows, columns)
 
 
 def _zeros_of_product_and_bias(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Zeros in the shape of `c + a @ b`."""
     return _zeros_of_product(a, b)
 
 
 def _zeros_of_sort(x: Any, **named: Any) -> Any:
-    return _zeros(x, *x.shape), torch.zeros(x.shape, dtype=torch.int64)
+    """Zeros for the sorted values and for their places."""
+    values = _zeros(x, *x.shape)
+    places = torch.zeros(x.shape, dtype=torch.int64)
+    return values, places
 
 
 def _zeros_of_convolution(
@@ -164,10 +172,14 @@ def _zeros_of_convolution_gradients(g: Any, x: Any, weight: Any, *rest: Any) -> 
 
 
 def _zeros_of_attention(query: Any, *rest: Any, **named: Any) -> Any:
-    return _zeros(query, *query.shape), torch.zeros(query.shape[:3])
+    """Zeros for the result of attention, and for what its backward pass needs."""
+    result = _zeros(query, *query.shape)
+    log_of_sums = torch.zeros(query.shape[:3])
+    return result, log_of_sums
 
 
 def _zeros_of_attention_gradients(g: Any, q: Any, k: Any, v: Any, *rest: Any, **named: Any) -> Any:
+    """Zeros for the gradients of query, key and value."""
     return tuple(_zeros(tensor, *tensor.shape) for tensor in (q, k, v))
 
 
