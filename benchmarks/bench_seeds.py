@@ -30,6 +30,7 @@ from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file
 from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.model.catalogue import exercises_of
+from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
 
 from benchmarks.tables import Table, benchmark_parser, core_count
@@ -86,31 +87,39 @@ def reference_of(stem: str) -> ReferenceSolution:
     return ReferenceSolution(ROOT / "reference" / DAY / f"{stem}.py", keep=True)
 
 
+def functions_in(path: Path, exercise: Exercise) -> list[Function]:
+    """The functions of an exercise that a solution defines."""
+    source = path.read_text(encoding="utf-8")
+    functions = []
+    for function in exercise.functions:
+        name = function.name
+        if f"def {name}(" in source or f"{name} =" in source:
+            functions.append(function)
+    return functions
+
+
 def verdict_under_seed(path: Path, seed: int) -> list[str]:
     """Every check that does not pass, with its outcome and the mistake it names."""
     stem = path.parent.name
     exercise = next(each for each in exercises_of(DAY) if each.stem == stem)
-    source = path.read_text(encoding="utf-8")
-    functions = []
-    for function in exercise.functions:
-        if f"def {function.name}(" in source or f"{function.name} =" in source:
-            functions.append(function)
+    functions = functions_in(path, exercise)
     reference = reference_of(stem)
     # Before the student's file, which may spoil the process it is loaded into.
     for function in functions:
         reference.evidence_of(exercise, function, "virtual", seed)
     limits = Limits(SECONDS)
-    missed = []
+    results = []
     with restore_shared_modules():
         submission = load_file(path, limits)
         for function in functions:
-            results = grade_function(
+            results += grade_function(
                 exercise, function, submission, reference, "virtual", seed, limits
             )
-            for result in results:
-                if result.outcome is not Outcome.PASSED:
-                    mistake = result.misconception or "-"
-                    missed.append(f"{function.name}::{result.check} {result.outcome} {mistake}")
+    missed = []
+    for result in results:
+        if result.outcome is not Outcome.PASSED:
+            mistake = result.misconception or "-"
+            missed.append(f"{result.function}::{result.check} {result.outcome} {mistake}")
     return missed
 
 

@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,25 +39,30 @@ class SaveTimes(NamedTuple):
     own_calls: float  # of the function, in this process
 
 
+class TimedFunction:
+    """A student's function that counts the seconds of its calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.seconds = 0.0
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return self.function(*arguments, **named)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
 def seconds_of_own_calls(exercise: Exercise, name: str, path: Path, kind: str) -> float:
     """The seconds that a function itself takes in all calls of its probes."""
     submission = load_submission(path)
-    function = submission.names[name]
-    seconds = 0.0
-
-    @functools.wraps(function)
-    def timed_function(*arguments: Any, **named: Any) -> Any:
-        nonlocal seconds
-        began = time.perf_counter()
-        try:
-            return function(*arguments, **named)
-        finally:
-            seconds += time.perf_counter() - began
-
-    submission.names[name] = timed_function
+    timed = TimedFunction(submission.names[name])
+    submission.names[name] = timed
     declared = next(each for each in exercise.functions if each.name == name)
     observe_function(exercise, declared, submission, kind, PUBLIC_SEEDS[0])
-    return seconds
+    return timed.seconds
 
 
 def insert_statement(text: str, name: str, number: int) -> str:
@@ -135,16 +141,22 @@ def time_saves(number: str, rounds: int, kind: str) -> tuple[str, list[SaveTimes
 def add_saves(table: Table, name: str, saves: list[SaveTimes]) -> None:
     """Add a row with the medians of a function's saves."""
     until_verdict = [save.until_verdict for save in saves]
+    since_noticed = [save.since_noticed for save in saves]
+    own_calls = [save.own_calls for save in saves]
+    more = [save.until_verdict - save.own_calls for save in saves]
     tenths = statistics.quantiles(until_verdict, n=10)
-    more = statistics.median(save.until_verdict - save.own_calls for save in saves)
     table.add(
         name,
-        f"{statistics.median(until_verdict):.3f}",
+        _median_text(until_verdict),
         f"{tenths[0]:.3f}–{tenths[-1]:.3f}",
-        f"{statistics.median(save.since_noticed for save in saves):.3f}",
-        f"{statistics.median(save.own_calls for save in saves):.3f}",
-        f"{more:.3f}",
+        _median_text(since_noticed),
+        _median_text(own_calls),
+        _median_text(more),
     )
+
+
+def _median_text(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.3f}"
 
 
 def main() -> None:
