@@ -167,7 +167,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     if asked.make_environments:
-        environments.make(asked.make_environments)
+        environments.make_environments(asked.make_environments)
         asked.environments = asked.environments or asked.make_environments
     known = drawn_class(asked.right, asked.wrong, asked.unfinished, asked.seed)
     fewer = known[: asked.others]  # they are in random order
@@ -220,7 +220,7 @@ def _ready_tool(
     if not kind.package:
         tool = kind(place, Path(sys.executable))
     else:
-        reason = environments.missing(where, kind.package)
+        reason = environments.reason_of_absence(where, kind.package)
         if where is None or reason:
             raise RuntimeError(reason)
         tool = kind(place, environments.python_of(where.absolute(), kind.package))

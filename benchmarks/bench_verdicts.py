@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.bench_peers import DojoOnAllCores
 from benchmarks.peers.assignment import KINDS, Submission, one_of_each_solution, write_folder
-from benchmarks.peers.tool import CLAIMS, Graded, Verdict, copied
+from benchmarks.peers.tool import CLAIMS, Graded, Verdict, copy_beside_tests
 from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 WORDS = {
@@ -33,7 +33,7 @@ WORDS = {
 
 def grade_by_plain_tests(known: Sequence[Submission], place: Path) -> Graded:
     """The verdicts that a grader without a device reaches."""
-    copied((*CLAIMS, "student.py", "claims_forked.py"), place / "tests")
+    copy_beside_tests((*CLAIMS, "student.py", "claims_forked.py"), place / "tests")
     folders = [write_folder(submission, place / "class") for submission in known]
     out = place / "out"
     out.mkdir()

@@ -134,7 +134,7 @@ class Draft(NamedTuple):
     origin: str
     files: dict[str, str]
 
-    def named(self, name: str) -> Submission:
+    def with_name(self, name: str) -> Submission:
         """The submission, with its name in every file.
 
         So no two submissions are the same, as in a real class, and nothing is known from before.
@@ -165,7 +165,7 @@ def drawn_class(right: int, wrong: int, unfinished: int, seed: int) -> list[Subm
         drafts.append(Draft("to do", f"only {solved}", files))
     dice.shuffle(drafts)
     width = len(str(len(drafts)))
-    return [draft.named(f"student{number:0{width}}") for number, draft in enumerate(drafts, 1)]
+    return [draft.with_name(f"student{number:0{width}}") for number, draft in enumerate(drafts, 1)]
 
 
 def solved_submission() -> Submission:

@@ -26,12 +26,16 @@ warnings.simplefilter(
 
 
 @contextlib.contextmanager
-def machine(cuda, mps):
+def machine_with(cuda, mps):
     """A machine with so many CUDA devices, and an Apple GPU or none.
 
     Torch was built with CUDA in any case.
     """
-    best = torch.device("cuda") if cuda else torch.device("mps") if mps else None
+    best = None
+    if cuda:
+        best = torch.device("cuda")
+    elif mps:
+        best = torch.device("mps")
     built = best or torch.device("cuda")
     with contextlib.ExitStack() as stack:
         for where, name, answer in (
@@ -53,31 +57,38 @@ def machine(cuda, mps):
         yield
 
 
-def chosen(select_device, prefer=None):
-    found = str(select_device(prefer) if prefer is not None else select_device())
-    return "cuda" if found == "cuda:0" else "mps" if found == "mps:0" else found
+def name_of_choice(select_device, prefer=None):
+    """The name of the device that a student's function chooses; a GPU's without the number 0."""
+    if prefer is None:
+        device = select_device()
+    else:
+        device = select_device(prefer)
+    name = str(device)
+    if name in ("cuda:0", "mps:0"):
+        return name.removesuffix(":0")
+    return name
 
 
 def takes_the_gpu(select_device):
     for cuda, mps in ((1, False), (2, False), (1, True)):
-        with machine(cuda, mps):
-            assert chosen(select_device) == "cuda"
+        with machine_with(cuda, mps):
+            assert name_of_choice(select_device) == "cuda"
 
 
 def takes_apples_gpu(select_device):
-    with machine(0, True):
-        assert chosen(select_device) == "mps"
+    with machine_with(0, True):
+        assert name_of_choice(select_device) == "mps"
 
 
 def falls_back_to_the_cpu(select_device):
-    with machine(0, False):
-        assert chosen(select_device) == "cpu"
+    with machine_with(0, False):
+        assert name_of_choice(select_device) == "cpu"
 
 
 def returns_a_device(select_device):
     try:
         for cuda, mps in ((1, False), (0, True), (0, False)):
-            with machine(cuda, mps):
+            with machine_with(cuda, mps):
                 assert isinstance(select_device(), torch.device)
                 assert torch.get_default_device() == torch.device("cpu")
                 assert isinstance(select_device("cpu"), torch.device)
@@ -86,24 +97,24 @@ def returns_a_device(select_device):
 
 
 def keeps_what_is_preferred(select_device):
-    with machine(2, False):
-        assert chosen(select_device, "cuda:1") == "cuda:1"
-        assert chosen(select_device, torch.device("cpu")) == "cpu"
-    with machine(0, True):
-        assert chosen(select_device, "mps") == "mps"
+    with machine_with(2, False):
+        assert name_of_choice(select_device, "cuda:1") == "cuda:1"
+        assert name_of_choice(select_device, torch.device("cpu")) == "cpu"
+    with machine_with(0, True):
+        assert name_of_choice(select_device, "mps") == "mps"
 
 
 def replaces_what_is_absent(select_device):
-    with machine(1, False):
-        assert chosen(select_device, "cuda:1") == "cuda"
-        assert chosen(select_device, "mps") == "cuda"
-    with machine(0, False):
-        assert chosen(select_device, "cuda") == "cpu"
-        assert chosen(select_device, "mps") == "cpu"
+    with machine_with(1, False):
+        assert name_of_choice(select_device, "cuda:1") == "cuda"
+        assert name_of_choice(select_device, "mps") == "cuda"
+    with machine_with(0, False):
+        assert name_of_choice(select_device, "cuda") == "cpu"
+        assert name_of_choice(select_device, "mps") == "cpu"
 
 
 def lets_torch_refuse_nonsense(select_device):
-    with machine(0, False):
+    with machine_with(0, False):
         try:
             found = select_device("toaster")
         except RuntimeError:

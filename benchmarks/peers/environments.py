@@ -34,73 +34,73 @@ def python_of(place: Path, package: str) -> Path:
     return place / package / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
-def _run(*words: str) -> None:
+def _run_command(*words: str) -> None:
+    """Run a command. Raises RuntimeError with its last error, in its own words, if it fails."""
     run = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    if run.returncode:
-        errors = [line for line in run.stdout.splitlines() if "error" in line.lower()]
-        raise RuntimeError((errors or run.stdout.splitlines() or ["it said nothing"])[-1].strip())
+    if run.returncode == 0:
+        return
+    lines = run.stdout.splitlines() or ["it said nothing"]
+    errors = [line for line in lines if "error" in line.lower()]
+    said = errors or lines
+    raise RuntimeError(said[-1].strip())
 
 
-def _site(python: Path) -> str:
+def _packages_folder_of(python: Path) -> str:
+    """The folder into which an environment installs packages."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return subprocess.run(
-        [python, "-c", code], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.strip()
+    run = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    return run.stdout.strip()
 
 
-def make(place: Path) -> dict[str, str]:
-    """Make what is missing; gives, by package, why one is not there."""
+def make_environments(place: Path) -> dict[str, str]:
+    """Make the environments that are missing. Returns, by package, why one could not be made."""
     place.mkdir(parents=True, exist_ok=True)
     constraints = ("-c", str(ROOT / "constraints.txt"))
-    _environment(place, TORCH, (*constraints, "torch", "numpy"), None)
-    shared = _site(python_of(place, TORCH))
+    _make_environment(place, TORCH, (*constraints, "torch", "numpy"), None)
+    shared = _packages_folder_of(python_of(place, TORCH))
     reasons = {}
     for package, wanted in PACKAGES.items():
         # A peer's own versions are its own business: only pytest is ours, too.
         pinned = constraints if package == "pytest" else ()
         try:
-            _environment(place, package, (*pinned, wanted), shared)
+            _make_environment(place, package, (*pinned, wanted), shared)
         except RuntimeError as error:
             reasons[package] = str(error)
     (place / REASONS).write_text(json.dumps(reasons, indent=1), encoding="utf-8")
     return reasons
 
 
-def _environment(place: Path, name: str, wanted: tuple[str, ...], shared: str | None) -> None:
+def _make_environment(place: Path, name: str, wanted: tuple[str, ...], shared: str | None) -> None:
+    """Make an environment with what is wanted, unless it is there.
+
+    It finds the packages of the folder `shared`, too. Raises RuntimeError if that fails.
+    """
     python = python_of(place, name)
     done = place / name / "made"
     if done.exists():
         return
     print(f"making the environment of {name}", file=sys.stderr, flush=True)
-    _run(sys.executable, "-m", "venv", "--clear", str(place / name))
+    _run_command(sys.executable, "-m", "venv", "--clear", str(place / name))
     if shared is not None:
-        Path(_site(python), "torch_from_beside.pth").write_text(f"{shared}\n", encoding="utf-8")
-    _run(str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted)
-    _run(str(python), "-c", "import torch, numpy")
+        link = Path(_packages_folder_of(python), "torch_from_beside.pth")
+        link.write_text(f"{shared}\n", encoding="utf-8")
+    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    _run_command(*install, *wanted)
+    _run_command(str(python), "-c", "import torch, numpy")
     done.touch()
 
 
-def missing(place: Path | None, package: str) -> str | None:
+def reason_of_absence(place: Path | None, package: str) -> str | None:
     """Why a peer cannot run here, in a sentence; None where it can."""
     if place is None:
         return "no environment: give --environments DIR, and --make-environments DIR to make them"
     if (place / package / "made").exists():
         return None
-    reasons = place / REASONS
-    known = json.loads(reasons.read_text(encoding="utf-8")) if reasons.exists() else {}
-    return str(
-        known.get(
-            package,
-            f"no environment for {package} in the folder given; --make-environments makes it",
-        )
-    )
-
-
-def version(place: Path, package: str) -> str:
-    code = f"import importlib.metadata as m; print(m.version({package!r}))"
-    run = subprocess.run(
-        [python_of(place, package), "-c", code], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return run.stdout.strip()
+    reasons = {}
+    if (place / REASONS).exists():
+        reasons = json.loads((place / REASONS).read_text(encoding="utf-8"))
+    if package in reasons:
+        return str(reasons[package])
+    return f"no environment for {package} in the folder given; --make-environments makes it"

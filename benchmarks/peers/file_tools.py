@@ -12,7 +12,15 @@ from pathlib import Path
 from benchmarks.measuring import measure_command
 from benchmarks.peers import assignment, verdicts
 from benchmarks.peers.assignment import FUNCTIONS, ROOT, Submission
-from benchmarks.peers.tool import CLAIMS, HERE, Graded, Tool, Verdict, claims_and_functions, copied
+from benchmarks.peers.tool import (
+    CLAIMS,
+    HERE,
+    Graded,
+    Tool,
+    Verdict,
+    claims_and_functions,
+    copy_beside_tests,
+)
 
 NAMES = [name for several in FUNCTIONS.values() for name in several]
 
@@ -95,7 +103,7 @@ class Pytest(OneByOne):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         super().prepare(known)
-        copied((*CLAIMS, "student.py"), self.place / "tests")
+        copy_beside_tests((*CLAIMS, "student.py"), self.place / "tests")
         shutil.copy(HERE / "claims_pytest.py", self.place / "tests" / "test_claims.py")
         (self.place / "tests" / "pytest.ini").write_text(
             "[pytest]\n", encoding="utf-8"
@@ -127,7 +135,7 @@ class Gradescope(OneByOne):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         super().prepare(known)
-        copied((*CLAIMS, "student.py", "claims_gradescope.py"), self.place / "source")
+        copy_beside_tests((*CLAIMS, "student.py", "claims_gradescope.py"), self.place / "source")
 
     def command(self, report: Path) -> list[str]:
         return [str(self.python), str(self.place / "source" / "claims_gradescope.py"), str(report)]
@@ -148,7 +156,7 @@ class Check50(OneByOne):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         super().prepare(known)
-        copied((*CLAIMS, "student.py"), self.place / "checks")
+        copy_beside_tests((*CLAIMS, "student.py"), self.place / "checks")
         shutil.copy(HERE / "claims_check50.py", self.place / "checks" / "__init__.py")
         (self.place / "checks" / ".cs50.yml").write_text(
             "check50:\n  checks: __init__.py\n", encoding="utf-8"

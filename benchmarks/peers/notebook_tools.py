@@ -16,7 +16,14 @@ import nbformat
 from benchmarks.measuring import measure_command
 from benchmarks.peers import assignment, verdicts
 from benchmarks.peers.assignment import FUNCTIONS, Submission, cell_of
-from benchmarks.peers.tool import CLAIMS, HERE, Graded, Tool, claims_and_functions, copied
+from benchmarks.peers.tool import (
+    CLAIMS,
+    HERE,
+    Graded,
+    Tool,
+    claims_and_functions,
+    copy_beside_tests,
+)
 
 ASSIGNMENT = "day8"
 
@@ -69,7 +76,7 @@ class Nbgrader(Tool):
             nbgrader_notebook({stem: assignment.stub_source(stem) for stem in FUNCTIONS}),
             source / "day8.ipynb",
         )
-        copied(CLAIMS, source)
+        copy_beside_tests(CLAIMS, source)
         self._do("generate_assignment", ASSIGNMENT)
 
     def _do(self, *words: str) -> None:

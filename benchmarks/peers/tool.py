@@ -100,8 +100,8 @@ def claims_and_functions() -> dict[str, str]:
     return {name: claims.about(claim) for name, claim in claims.CLAIMS.items()}
 
 
-def copied(names: Sequence[str], folder: Path) -> None:
-    """What a tool's tests need, beside them."""
+def copy_beside_tests(names: Sequence[str], folder: Path) -> None:
+    """Copy files that a tool's tests need into their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         shutil.copy(HERE / name, folder / name)

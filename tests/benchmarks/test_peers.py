@@ -208,15 +208,15 @@ def test_parts_of_a_class_are_all_of_it() -> None:
 
 
 def test_why_a_peer_is_missing_is_said_in_its_own_words(tmp_path: Path) -> None:
-    assert "--make-environments" in str(environments.missing(None, "check50"))
-    assert "check50" in str(environments.missing(tmp_path, "check50"))
+    assert "--make-environments" in str(environments.reason_of_absence(None, "check50"))
+    assert "check50" in str(environments.reason_of_absence(tmp_path, "check50"))
     (tmp_path / environments.REASONS).write_text(
         '{"check50": "No matching distribution"}', encoding="utf-8"
     )
-    assert environments.missing(tmp_path, "check50") == "No matching distribution"
+    assert environments.reason_of_absence(tmp_path, "check50") == "No matching distribution"
     (tmp_path / "check50").mkdir()
     (tmp_path / "check50" / "made").touch()
-    assert environments.missing(tmp_path, "check50") is None
+    assert environments.reason_of_absence(tmp_path, "check50") is None
 
 
 def test_a_harness_that_fails_the_reference_is_not_believed(
@@ -230,7 +230,7 @@ def test_a_harness_that_fails_the_reference_is_not_believed(
                 verdicts={s.name: Verdict(None, ("25 tests without a result",)) for s in given}
             )
 
-    monkeypatch.setattr(environments, "missing", lambda *_: None)
+    monkeypatch.setattr(environments, "reason_of_absence", lambda *_: None)
     with pytest.raises(
         RuntimeError, match="the reference no full marks here: 25 tests without a result"
     ):
