@@ -233,6 +233,7 @@ class FileGrader:
         watching: bool = False,
         references: Mapping[str, Reference] | None = None,
     ) -> None:
+        """Load and run nothing yet; `kind` is that of the device."""
         self.path = path
         self.kind = kind
         self.seed = seed

@@ -338,7 +338,10 @@ class _BoundedWriter:
         self.last_text = "\n"
 
     def write(self, text: str) -> int:
-        """Write a text, or what may be written of it. Returns its length, as streams do."""
+        """Write a text, or as much of it as there are characters left; the rest is dropped.
+
+        With the last character, a line says so. Returns the length of the text, as streams do.
+        """
         if self.left <= 0 or not text:
             return len(text)
         self._write_name()

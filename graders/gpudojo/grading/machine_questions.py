@@ -59,7 +59,10 @@ def asks_about_machine(statements: list[ast.stmt]) -> bool:
 
 
 def _functions_that_ask(functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> set[str]:
-    """The names of functions that ask when they are called, also by way of one another."""
+    """The names of functions that ask which machine they are on when they are called.
+
+    One that calls or mentions such a function asks, too.
+    """
     names_used = {}
     for function in functions:
         names_used[function.name] = {_name_or_question(part) for part in nodes_in(function)}

@@ -128,7 +128,7 @@ class CachedReference:
             _ = self.solution
 
     def has_evidence(self, function: Function, kind: str, seed: int) -> bool:
-        """True if the cache has what a run needs."""
+        """True if the cache has the evidence of a function for this device and seed."""
         key = self._key_of(function, kind, seed)
         if key is None:
             return False

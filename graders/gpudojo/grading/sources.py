@@ -59,7 +59,10 @@ def leave_cells(name: str, texts: Sequence[str]) -> None:
 
 
 def cells_left_for(path: Path) -> list[str] | None:
-    """The texts that `leave_cells` left for the cell of this name, or None."""
+    """The texts that `leave_cells` left in a file for the cell of this name.
+
+    Returns None where nothing was left, it was for another cell, or the file cannot be read.
+    """
     place = os.environ.get(CELLS_VARIABLE)
     if place is None:
         return None

@@ -73,7 +73,10 @@ def keep_state(state: Any) -> int:
 
 
 def state_of(key: int) -> Any:
-    """The state for a key. Raises KeyError where there is none."""
+    """The state that `keep_state` took in, by the key it returned.
+
+    Raises KeyError for any other key. An audit event tells the sandbox who asks.
+    """
     with _lock:
         state = _keeper.send((key, None))
     if state is None:

@@ -186,7 +186,7 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
 
 
 def seed_of(config: pytest.Config) -> int:
-    """The seed of this run."""
+    """The seed of this run: that of the option, or else the public one."""
     asked = config.getoption("dojo_seed")
     if asked is None:
         return PUBLIC_SEEDS[0]

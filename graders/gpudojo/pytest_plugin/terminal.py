@@ -186,7 +186,7 @@ class MissingFile:
 
     @property
     def note(self) -> str:
-        """A sentence about it."""
+        """A sentence that says which file is missing where, and which other one may be it."""
         folder = os.path.relpath(self.folder)
         sentence = f"{self.exercise.stem}.py is missing in {folder}"
         if self.instead:

@@ -206,7 +206,7 @@ def pages_and_settings(day: str, wheel: str) -> dict[str, bytes]:
 
 
 def lessons_of_day(day: str) -> dict[str, str]:
-    """Return the lessons of a day, by path."""
+    """Return the texts of a day's lessons, by their paths in the student's repository."""
     lessons = {}
     for exercise in exercises_of(day):
         text = lesson_of(exercise, folded=True)

@@ -314,7 +314,7 @@ def _timeline_of(record: Record | None, exercise: str, function: str) -> Timelin
 
 
 def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mapping[str, Any]]:
-    """Return the facts of each observation of a function."""
+    """Return the facts of each observation of a function; none without a record of it."""
     if record is None:
         return []
     seen = record.functions.get(f"{exercise}::{function}")

@@ -53,7 +53,7 @@ class CheckView:
 
     @property
     def in_short(self) -> str:
-        """The first line of what happened."""
+        """The first line of what happened, or else of the message, cut where it is long."""
         text = self.happened or self.message
         lines = text.splitlines()
         if not lines:
@@ -116,7 +116,10 @@ class FunctionView:
 
     @property
     def folded_counts(self) -> str:
-        """A text such as "3 passed, 2 blocked"."""
+        """How many folded checks have which outcome: "3 passed, 2 blocked".
+
+        Where nothing was handed in, why the check has no result.
+        """
         for view in self.checks_shown:
             if view.check.absent:
                 return view.in_short

@@ -90,7 +90,7 @@ class CallTotals:
 
     @property
     def sentence(self) -> str:
-        """All of them in one sentence, without its full stop."""
+        """The numbers in one sentence, without its full stop."""
         times_waited = count_phrase(self.waits, "time")
         waits = f"the host waited for a value {times_waited}"
         if self.explicit_waits:

@@ -38,7 +38,7 @@ class ReportOptions:
 
     @property
     def file(self) -> Path:
-        """The results file."""
+        """The results file: the path itself, or results.json in the folder that it is."""
         if self.results.is_dir():
             return self.results / "results.json"
         return self.results

@@ -49,7 +49,7 @@ class _FileParts:
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
-        """Divide a text, which Python can read."""
+        """Divide a text, which Python can read, into these functions and the rest."""
         self._definitions: defaultdict[str, list[ast.stmt]] = defaultdict(list)
         self.rest: list[str] = []  # the syntax trees of all other statements
         tree = ast.parse(text)
