@@ -124,7 +124,7 @@ def judge_record(
         rows,
         reason=_reason_of_status(record),
         definitions=definitions,
-        notes=_errors_of_files(record),
+        notes=_notes_about_files(record),
         needs_human=needs_human,
         seconds=round(record.seconds, 3),
         peak_bytes=record.peak_bytes,
@@ -439,8 +439,8 @@ def _sentence_of(incident: Incident) -> str:
     return f"{incident.what} in {where}: {incident.detail}"
 
 
-def _errors_of_files(record: Record) -> list[str]:
-    """The errors with which files ended, and the names that they replaced.
+def _notes_about_files(record: Record) -> list[str]:
+    """The errors with which files ended, and the names that their code had replaced.
 
     They are notes for the instructor, at most MOST_NOTES.
     """
@@ -448,11 +448,9 @@ def _errors_of_files(record: Record) -> list[str]:
     for name, loaded in record.files.items():
         if loaded.broken:
             notes.append(f"{name}: {loaded.broken.type}: {loaded.broken.message}")
-        for found in loaded.replaced:
-            where = "it"
-            if found.line:
-                where = f"line {found.line}"
-            notes.append(f"{name}: {where} {found.what}; it was put back. {PUT_UNDER_MAIN}")
+    for incident in record.incidents:
+        if incident.what is IncidentKind.PUT_BACK:
+            notes.append(f"{incident.detail}; it was put back. {PUT_UNDER_MAIN}")
     return notes[:MOST_NOTES]
 
 
@@ -488,7 +486,8 @@ def _reviews_of_files(record: Record) -> list[str]:
         if broken and broken.type in SYNTAX_ERRORS:
             invalid.append(f"{name} is not valid Python: {broken.type}: {broken.message}")
     reviews = invalid[:MOST_INVALID_FILES]
-    if not invalid and not record.incidents and _has_no_functions(record):
+    incidents = [each for each in record.incidents if each.what is not IncidentKind.PUT_BACK]
+    if not invalid and not incidents and _has_no_functions(record):
         reviews.append(NO_FUNCTIONS)
     # Several functions may be in one file: it is named once.
     versions = {}

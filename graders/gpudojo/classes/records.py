@@ -28,6 +28,7 @@ class IncidentKind(enum.StrEnum):
     CRASHED = "crashed"
     OUT_OF_MEMORY = "out of memory"
     # Findings of the watch over student code, as in `FindingKind`.
+    PUT_BACK = "put back"
     REPORTED = "reported"
     UNMEASURED = "could not be measured"
     FORGED = "forged"  # without a step: the whole submission

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gpudojo.grading.load import Submission
     from gpudojo.grading.sources import Trees
     from gpudojo.sandbox.isolation import Isolation
-    from gpudojo.sandbox.tampering.findings import WatchFinding
     from gpudojo.sandbox.tampering.watch import Watch
 
 # Lines of names that are sent; a notebook with all functions of a day has some 700, most of them
@@ -75,12 +74,12 @@ def run(
     # Student code is not to find the token by which messages are signed.
     job = msgspec.structs.replace(job, token=b"")
     limits = Limits(job.seconds, shared=True, interruptible=False, waited=waited)
-    for frame in _frames(job, layers, Path(os.getcwd()), limits, watch):
+    for frame in _frames(job, layers, Path(os.getcwd()), limits):
         send(frame)
 
 
 def _frames(
-    job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits, watch: Watch
+    job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
 ) -> Iterator[Sent]:
     """Run the submission; yield what is to be sent, from its isolation to its end."""
     from virtual_cuda.hooks import keep_patches, limit_memory
@@ -90,7 +89,7 @@ def _frames(
             limit_memory(job.gpu_memory)
         yield protocol.Isolated(layers)
         with keep_patches() as undo_patches:  # from one function to the next
-            is_paused = yield from _observe_submission(job, home, limits, watch, undo_patches)
+            is_paused = yield from _observe_submission(job, home, limits, undo_patches)
     except Exception as error:  # errors of student code are evidence: this is ours, or was provoked
         yield protocol.Stumbled(": ".join(describe_error(error))[: protocol.MESSAGE])
         traceback.print_exc()
@@ -105,7 +104,6 @@ def _observe_submission(
     job: protocol.Job,
     home: Path,
     limits: Limits,
-    watch: Watch,
     undo_patches: Callable[[], None],
 ) -> Generator[Sent, None, bool]:
     """Load each file that matters and observe each function in it.
@@ -146,7 +144,7 @@ def _observe_submission(
             loaded[file] = load_file(home / file, limits, trees)
             seconds = time.perf_counter() - began
             settings.end_loading(file)
-            yield _loaded_frame(file, loaded[file], seconds, home, watch.take_replaced())
+            yield _loaded_frame(file, loaded[file], seconds, home)
         elif not settings.are_of(file):
             undo_patches()
             settings.put_in_place(file)
@@ -233,16 +231,13 @@ def _tell_missing(job: protocol.Job, exercise: Exercise, function: Function) -> 
     yield protocol.Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
 
 
-def _loaded_frame(
-    file: str, submission: Submission, seconds: float, home: Path, replaced: list[WatchFinding]
-) -> protocol.Loaded:
+def _loaded_frame(file: str, submission: Submission, seconds: float, home: Path) -> protocol.Loaded:
     broken = submission.broken
     if broken is not None:
         broken = _without_scratch_folder(broken, home)
     lines = dict(itertools.islice(submission.lines.items(), MOST_LINES))
     cells = submission.cells[:MOST_LINES]
-    found = [protocol.Found(*each) for each in replaced]
-    return protocol.Loaded(file, seconds, lines, cells, broken, found)
+    return protocol.Loaded(file, seconds, lines, cells, broken)
 
 
 def _observe_function(

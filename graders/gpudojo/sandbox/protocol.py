@@ -132,8 +132,6 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     lines: dict[str, int]
     cells: list[int]  # of a notebook: the first line of each code cell
     broken: Raised | None = None
-    # Names of torch and Python that it had replaced, and that were put back.
-    replaced: list[Found] = []
 
 
 class Fact(msgspec.Struct, frozen=True, tag="fact"):

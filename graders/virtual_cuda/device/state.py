@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from gc import get_objects
 from typing import Any, Final
 
 import torch
@@ -49,7 +49,7 @@ class VirtualDevice:
         They are found by asking the garbage collector for all objects, which takes long.
         """
         found = []
-        for each in gc.get_objects():
+        for each in get_objects():
             if type(each) is Block and each.device is self:
                 found.append(each)
         return found

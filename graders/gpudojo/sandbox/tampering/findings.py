@@ -7,11 +7,14 @@ import os
 from typing import NamedTuple
 
 LONGEST_TEXT = 300  # characters of a text that is sent
+OWN_PACKAGES = ("gpudojo", "virtual_cuda")  # those of days are known when they are registered
 
 
 class FindingKind(enum.StrEnum):
     """How serious a finding is, the most serious one last."""
 
+    # A name was put back before anything depended on it. The student reads it as a note.
+    PUT_BACK = "put back"
     # Somebody should read the line. It costs no points.
     REPORTED = "reported"
     # A name that facts depend on had another value. The function in which it happened earns none.

@@ -7,11 +7,12 @@ true. Names of the grader itself are replaced by nobody who only solves exercise
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import is_, is_not
 from typing import Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding, make_f
 # All names of these modules that are there when the sandbox starts, and all methods of the classes
 # that they define.
 PYTHON_MODULES: Final = """
-    builtins collections contextlib copy functools gc itertools math operator os random time
+    collections contextlib copy functools gc itertools math operator os random time
     msgspec
 """.split()
 # All names of these modules.
@@ -49,7 +50,7 @@ FREE: Final = frozenset(
     """.split()
 )
 _MISSING: Final = object()
-MOST_TOLD: Final = 4  # replaced names, at once
+MOST_TOLD: Final = 4  # replaced names, of a call
 
 
 class Owner(NamedTuple):
@@ -67,8 +68,29 @@ class Snapshot(NamedTuple):
     values: list[Any]  # of all owners, one after another
 
 
+class ReplacedName(NamedTuple):
+    """A name that has another value than before."""
+
+    owner: Owner
+    name: str
+    before: Any  # `_MISSING` for a name that is new
+    now: Any  # `_MISSING` for a name that was deleted
+
+    def make_finding(self, kind: FindingKind) -> WatchFinding:
+        """What is told of it. The place is that of the function which took the name."""
+        file, line = _place_of(self.now)
+        return make_finding(kind, f"replaced {self.owner.label}.{self.name}", file, line)
+
+    def put_back(self) -> None:
+        """Give the name the value that it had, or remove it."""
+        if self.before is not _MISSING:
+            setattr(self.owner.owner, self.name, self.before)
+        elif self.name in vars(self.owner.owner):
+            delattr(self.owner.owner, self.name)
+
+
 class GuardedNames:
-    """Finds names with new values in some modules and classes, and puts them back."""
+    """Finds names with new values in some modules and classes."""
 
     def __init__(self, owners: Iterable[Owner]) -> None:
         self._owners = list(owners)
@@ -79,56 +101,24 @@ class GuardedNames:
         names = [dict(each.names) for each in self._owners]
         return Snapshot(names, list(chain.from_iterable(self._values)))
 
+    def find_replaced(self, *snapshots: Snapshot) -> list[ReplacedName]:
+        """Names with a value which they had in none of the snapshots.
+
+        The value before is that of the first snapshot.
+        """
+        found: list[ReplacedName] = []
+        if any(self._is_as_now(each) for each in snapshots):
+            return found
+        for owner, *before in zip(self._owners, *(each.names for each in snapshots), strict=True):
+            found += _replaced_names(owner, before)
+        return found
+
     def _is_as_now(self, snapshot: Snapshot) -> bool:
         """True if nothing but data has changed since the snapshot: then no name was replaced."""
         if sum(map(len, self._values)) != len(snapshot.values):
             return False
         has_changed = map(is_not, chain.from_iterable(self._values), snapshot.values)
         return not any(map(_is_code, compress(snapshot.values, has_changed)))
-
-    def find_replaced(
-        self, kind: FindingKind, *snapshots: Snapshot, patches: Sequence[Any] = ()
-    ) -> list[WatchFinding]:
-        """Names with a value which they had in none of the snapshots, some of them, as findings.
-
-        The place is that of the function which took the place of another. `patches` are those of
-        a device, which are right, too.
-        """
-        found: list[WatchFinding] = []
-        if any(self._is_as_now(each) for each in snapshots):
-            return found
-        for owner, before in self._changed_owners(snapshots):
-            for name in _replaced_names(owner, before):
-                now = owner.names.get(name)
-                if _is_patch(patches, owner, name):
-                    continue
-                what = f"replaced {owner.label}.{name}"
-                found.append(make_finding(kind, what, *_place_of(now)))
-        return found[:MOST_TOLD]
-
-    def _changed_owners(
-        self, snapshots: tuple[Snapshot, ...]
-    ) -> Iterator[tuple[Owner, list[dict[str, Any]]]]:
-        """The owners that are as in none of the snapshots, each with its names in these."""
-        for owner, *before in zip(self._owners, *(each.names for each in snapshots), strict=True):
-            values = owner.names.values()
-            for each in before:
-                if len(values) == len(each) and all(map(is_, values, each.values())):
-                    break
-            else:
-                yield owner, before
-
-    def put_back(self, snapshot: Snapshot) -> None:
-        """Give each name the value that it had in the snapshot."""
-        if self._is_as_now(snapshot):
-            return
-        for owner, (before,) in self._changed_owners((snapshot,)):
-            for name, value in before.items():
-                is_other = owner.names.get(name, _MISSING) is not value
-                if is_other and _is_guarded(name, value):
-                    setattr(owner.owner, name, value)
-            for name in _names_that_hide(owner, before):
-                delattr(owner.owner, name)
 
 
 def owners_in_torch_and_python() -> Iterator[Owner]:
@@ -165,27 +155,23 @@ def _module_with_classes(name: str) -> Iterator[Owner]:
             yield Owner(f"{name}.{kind.__name__}", kind, vars(kind))
 
 
-def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> list[str]:
+def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> Iterator[ReplacedName]:
     """The names of one module or class with a value that they had in none of the snapshots."""
-    found = []
-    known = {name for before in snapshots for name in before}
+    for each in snapshots:
+        # All names at once: hardly ever has one of them changed.
+        if len(owner.names) == len(each) and all(map(is_, owner.names.values(), each.values())):
+            return
+    known = {name for snapshot in snapshots for name in snapshot}
     for name in known:
         now = owner.names.get(name, _MISSING)
-        values = [before.get(name, _MISSING) for before in snapshots]
+        values = [snapshot.get(name, _MISSING) for snapshot in snapshots]
         if any(now is value for value in values):
             continue
         is_guarded = any(_is_guarded(name, value) for value in values)
         if is_guarded and not _is_torchs_own(now, name):
-            found.append(name)
-    return [*found, *_names_that_hide(owner, known)]
-
-
-def _is_patch(patches: Sequence[Any], owner: Owner, name: str) -> bool:
-    """True if one of the patches gave this name its value."""
-    for patch in reversed(patches):  # the latest is in force
-        if patch.owner is owner.owner and patch.name == name:
-            return patch.put is owner.names.get(name)
-    return False
+            yield ReplacedName(owner, name, values[0], now)
+    for name in _names_that_hide(owner, known):
+        yield ReplacedName(owner, name, _MISSING, owner.names[name])
 
 
 def _is_guarded(name: str, value: Any) -> bool:
@@ -206,13 +192,14 @@ def _names_that_hide(owner: Owner, known: Iterable[str]) -> set[str]:
     if isinstance(owner.owner, type):
         bases = owner.owner.__mro__[1:]
         return {name for name in added if any(name in vars(base) for base in bases)}
-    builtin_names = vars(sys.modules["builtins"])
-    return {name for name in added if name in builtin_names}
+    if owner.owner is builtins:
+        return set()
+    return added & vars(builtins).keys()
 
 
 def _is_torchs_own(value: Any, name: str) -> bool:
     """True for a function that torch's compiler puts in the place of another at its first use."""
-    if not isinstance(value, types.FunctionType):
+    if type(value) is not types.FunctionType:
         return False
     if not from_library(value.__code__.co_filename):
         return False
@@ -225,6 +212,6 @@ def _is_torchs_own(value: Any, name: str) -> bool:
 def _place_of(value: Any) -> tuple[str, int | None]:
     """File and line of a function; an empty name and None for what is none of Python's."""
     function = getattr(value, "__func__", value)
-    if isinstance(function, types.FunctionType):
+    if type(function) is types.FunctionType:
         return function.__code__.co_filename, function.__code__.co_firstlineno
     return "", None

@@ -13,25 +13,31 @@ import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterator
+from os import getpid  # student code may replace the module's
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple
 
 from virtual_cuda.hooks import HIDDEN_IN_TENSORS, from_library
 
 from gpudojo.grading import thread_tracing, watching
-from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding, make_finding
+from gpudojo.sandbox.tampering import debugging
+from gpudojo.sandbox.tampering.findings import (
+    OWN_PACKAGES,
+    FindingKind,
+    WatchFinding,
+    make_finding,
+)
 
 Tell = Callable[[WatchFinding], None]
 
-MOST_REPORTS: Final = 8  # from one child
+MOST_REPORTS: Final = 8  # of a kind that costs no points, from one child
+COST_NOTHING: Final = (FindingKind.PUT_BACK, FindingKind.REPORTED)
 # By Python's audit event: what student code did.
 EVENTS: Final = {
     "gc.get_objects": "asked Python for all living objects (gc.get_objects)",
     "gc.get_referrers": "asked Python what refers to an object (gc.get_referrers)",
     "gc.get_referents": "asked Python what an object refers to (gc.get_referents)",
     "sys._current_frames": "asked for the call stacks of all threads (sys._current_frames)",
-    "sys.settrace": "set or removed a tracer (sys.settrace)",
-    "sys.setprofile": "set or removed a profiler (sys.setprofile)",
     "sys.monitoring.register_callback": "set a monitoring callback (sys.monitoring)",
     "sys.addaudithook": "added an audit hook (sys.addaudithook)",
     "cpython.PyInterpreterState_New": "started another Python in this process",
@@ -44,11 +50,8 @@ EVENTS: Final = {
     "ctypes.call_function": "used Python's memory directly (ctypes)",
     "ctypes.PyObj_FromPtr": "used Python's memory directly (ctypes)",
 }
-TRACING: Final = ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback")
 # Ways to a frame. They are reported only where the grader's code is on the same stack.
 TO_FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
-# Questions that a library asks for student code where it is only handed the function.
-HANDED_ON: Final = ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames")
 # Events that functions of Python's raise for whoever calls them.
 FOR_SOMEBODY: Final = ("import", "exec", "ctypes.")
 IMPORTING: Final = "<frozen importlib"  # how the names of Python's own importing files begin
@@ -63,9 +66,10 @@ PUBLIC_MODULES: Final = frozenset(
     virtual_cuda.ledger
     """.split()
 )
-OWN_PACKAGES: Final = ("gpudojo", "virtual_cuda")
 # Attributes that lead from a function to the variables of its module.
-TO_VARIABLES: Final = frozenset("__globals__ __closure__ cell_contents getclosurevars".split())
+TO_VARIABLES: Final = frozenset({"__globals__", "__closure__"})
+# Steps of bytecode between an import and the names that it is stored under.
+OF_IMPORTS: Final = frozenset("IMPORT_NAME IMPORT_FROM SWAP POP_TOP".split())
 BY_PROBES: Final = frozenset({watching.KEPT, watching.HOOK})  # events that our own code raises
 PARTS_OF_FUNCTIONS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 
@@ -88,15 +92,20 @@ class Reports:
         """
         self._own_folders = own_folders
         self._tell: Tell | None = None
-        self._told: set[str] = set()
+        self._process = 0  # that tells
+        self._told: dict[str, FindingKind] = {}
         self._busy: set[int] = set()  # threads in the hook, which raises events itself
         # Functions that were given other code, with what they had before.
         self.changed_functions: list[tuple[FunctionType, str, Any]] = []
         sys.addaudithook(self._make_hook())
 
     def tell_to(self, tell: Tell) -> None:
-        """Report by `tell` from now on; what was done before is not reported."""
+        """Report by `tell` from now on; what was done before is not reported.
+
+        Nor is what processes do that this one forks: the ranks of a parallel run, for example.
+        """
         self._tell = tell
+        self._process = getpid()
 
     def put_back_functions(self) -> None:
         """Give functions of libraries and of ours the parts back that student code replaced."""
@@ -114,12 +123,12 @@ class Reports:
         # No method: Python asks a hook for an attribute before each call, and a method takes long
         # to answer.
         def hear(name: str, args: tuple[Any, ...]) -> None:
+            if name == "sys.settrace":
+                thread_tracing.note_tracer()
             if name not in _JUDGES:
                 return
             if name == "object.__getattr__" and args[1] not in TO_FRAMES:
                 return  # torch asks functions for their code all the time
-            if name == "sys.settrace":
-                thread_tracing.note_tracer()
             judge_event(name, args)
 
         return hear
@@ -138,27 +147,11 @@ class Reports:
                 caller = _frame_that_wants(wanted, caller)
             if caller is None:
                 return
-            is_librarys = from_library(caller.f_code.co_filename)
-            if is_librarys and name in HANDED_ON:
-                self._report_handed_on(AuditEvent(name, args, caller))
-            elif not is_librarys or name in BY_PROBES:
+            if name in BY_PROBES or not from_library(caller.f_code.co_filename):
                 for finding in _JUDGES[name](self, AuditEvent(name, args, caller)):
                     self.report(finding)
         finally:
             self._busy.discard(thread)
-
-    def _report_handed_on(self, event: AuditEvent) -> None:
-        """Report a question that a library has asked without naming it: it was handed that.
-
-        Such as a pool of threads. On a thread of a library's nobody knows the student's line.
-        """
-        if event.name.rpartition(".")[2] in event.caller.f_code.co_names:
-            return
-        asking = _first_frame_outside(event.caller, from_library)
-        if asking is not None:
-            self.report(_at(asking, EVENTS[event.name]))
-        else:
-            self.report(make_finding(FindingKind.REPORTED, EVENTS[event.name], "", None))
 
     def report_names(self, code: CodeType) -> None:
         """Report names in the code of a file that lead to the grader."""
@@ -167,22 +160,24 @@ class Reports:
 
     def report(self, finding: WatchFinding) -> None:
         """Tell a finding, unless the same was told before, or too many that cost nothing."""
-        if self._tell is None or finding.what in self._told:
+        if self._tell is None or finding.what in self._told or getpid() != self._process:
             return
-        if finding.kind is FindingKind.REPORTED and len(self._told) >= MOST_REPORTS:
+        told_of_kind = [kind for kind in self._told.values() if kind is finding.kind]
+        if finding.kind in COST_NOTHING and len(told_of_kind) >= MOST_REPORTS:
             return
         self._tell(finding)
-        self._told.add(finding.what)  # not before: at the end of the stack, telling fails
+        # Not before: at the end of the stack, telling fails.
+        self._told[finding.what] = finding.kind
 
     # One function for each kind of event. Each yields what is to be reported.
 
     def _judge_question(self, event: AuditEvent) -> Iterator[WatchFinding]:
-        if event.name not in TRACING or not _is_set_by_python(event.caller):
-            yield _at(event.caller, EVENTS[event.name])
+        yield _at(event.caller, EVENTS[event.name])
 
     def _judge_frame(self, event: AuditEvent) -> Iterator[WatchFinding]:
         """A frame, or an attribute that leads to one, where a frame of the grader is above."""
-        if _first_frame_outside(event.caller, self._is_not_graders) is not None:
+        # A student's tracer is called from the module `debugging`.
+        if debugging.has_graders_frame(event.caller, self._own_folders, debugging.__file__):
             yield _at(event.caller, "asked for a frame of the grader's call stack")
 
     def _judge_change(self, event: AuditEvent) -> Iterator[WatchFinding]:
@@ -235,10 +230,6 @@ class Reports:
     def _is_graders(self, file: str) -> bool:
         return file.startswith(self._own_folders)
 
-    def _is_not_graders(self, file: str) -> bool:
-        # At the bottom of a student's own thread is nothing but the function that it runs.
-        return not self._is_graders(file) or file == thread_tracing.__file__
-
 
 _JUDGES: Final[dict[str, Callable[..., Iterator[WatchFinding]]]] = {
     **dict.fromkeys(EVENTS, Reports._judge_question),
@@ -280,35 +271,18 @@ def _first_frame_outside(frame: FrameType, is_inside: Callable[[str], bool]) -> 
     return above
 
 
-def _is_set_by_python(caller: FrameType) -> bool:
-    """True where Python sets or removes a tracer or profiler, and student code does not.
-
-    It removes a tracer that has raised, such as ours at the end of the time, or a debugger's.
-    cProfile, which runs nothing of the student's, sets its own from C. A Python whose opcodes for
-    calls have other names than CALL would keep silent about tracers that are set by other names.
-    """
-    names = caller.f_code.co_names
-    if "settrace" in names or "setprofile" in names:
-        return False
-    step = dis.opname[caller.f_code.co_code[caller.f_lasti]]
-    is_calling = "CALL" in step
-    is_profiling = "enable" in names or "disable" in names
-    return not is_calling or is_profiling or sys.gettrace() is not None
-
-
 def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -> WatchFinding:
     return make_finding(kind, what, frame.f_code.co_filename, frame.f_lineno)
 
 
 def _findings_in(code: CodeType) -> Iterator[WatchFinding]:
     """What a code object, and those inside of it, name that leads to the grader."""
-    for each in _codes_in(code):
-        for name in _names_in(each):
-            why = _where_leads(name)
-            if why:
-                line = _line_of(each, name)
-                what = f"names `{name}`, which leads to {why}"
-                yield make_finding(FindingKind.REPORTED, what, code.co_filename, line)
+    codes = list(_codes_in(code))
+    imported = {name for each in codes for name in _imported_names(each)}
+    for each in codes:
+        for name, line in _names_in(each, imported):
+            what = f"names `{name}`, which leads to {_where_leads(name)}"
+            yield make_finding(FindingKind.REPORTED, what, code.co_filename, line)
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:
@@ -318,14 +292,38 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
             yield from _codes_in(constant)
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
-    """The names and the short texts that code uses."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        texts = constant if isinstance(constant, (tuple, frozenset)) else (constant,)
+def _imported_names(code: CodeType) -> Iterator[str]:
+    """The names under which code stores what it imports."""
+    is_importing = False
+    for step in dis.get_instructions(code):
+        if is_importing and step.opname.startswith("STORE_"):
+            yield step.argval
+        else:
+            is_importing = step.opname in OF_IMPORTS
+
+
+def _names_in(code: CodeType, imported: set[str]) -> Iterator[tuple[str, int]]:
+    """The names and texts in code that lead to the grader, each with its line.
+
+    A name that leads to the variables of a function counts after something `imported`, as in
+    `torch.manual_seed.__globals__`: those of a student's own functions are the student's.
+    """
+    follows_import = False
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        if step.positions is not None:
+            line = step.positions.lineno or line
+        texts = step.argval if isinstance(step.argval, (tuple, frozenset)) else (step.argval,)
         for text in texts:
-            if isinstance(text, str):
-                yield text
+            # A text of a class of its own says what it likes when it is asked.
+            if type(text) is not str or not _where_leads(text):
+                continue
+            if text not in TO_VARIABLES or follows_import:
+                yield text, line
+        if type(step.argval) is str and step.argval in imported:
+            follows_import = True
+        elif step.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            follows_import = False
 
 
 def _where_leads(name: str) -> str:
@@ -342,15 +340,6 @@ def _where_leads(name: str) -> str:
 def _is_private(module: str) -> bool:
     """True for the name of a module of ours that students have no need to import."""
     return module.partition(".")[0] in OWN_PACKAGES and module not in PUBLIC_MODULES
-
-
-def _line_of(code: CodeType, name: str) -> int:
-    """The first line on which code uses a name."""
-    for step in dis.get_instructions(code):
-        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-        if name in names and step.positions is not None and step.positions.lineno is not None:
-            return step.positions.lineno
-    return code.co_firstlineno
 
 
 def folders_of(packages: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, Final
 
 from greenlet import greenlet
+
+_UNSET: Final = object()  # made here: student code may have replaced `object`
 
 
 def call_without_callers(
@@ -35,9 +37,8 @@ def call_without_callers(
 
 def _take_over_variables(context: Context) -> None:
     """Set the variables of the current context to their values in this one."""
-    unset = object()
     for variable, value in context.items():
-        if variable.get(unset) is not value:
+        if variable.get(_UNSET) is not value:
             variable.set(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -9,16 +10,21 @@ from virtual_cuda import open_device
 from virtual_cuda.hooks import patches_in_force
 
 from gpudojo.model.catalogue import registered_days
-from gpudojo.sandbox.tampering.findings import FindingKind, WatchFinding
+from gpudojo.sandbox.tampering.debugging import show_students_code_alone
+from gpudojo.sandbox.tampering.findings import OWN_PACKAGES, FindingKind, WatchFinding
 from gpudojo.sandbox.tampering.leftovers import Leftovers
 from gpudojo.sandbox.tampering.names import (
+    FREE,
     MOST_TOLD,
     GuardedNames,
+    Owner,
+    ReplacedName,
+    Snapshot,
     owners_in_packages,
     owners_in_torch_and_python,
 )
 from gpudojo.sandbox.tampering.operators import LibraryWatch
-from gpudojo.sandbox.tampering.reports import OWN_PACKAGES, Reports, Tell, folders_of
+from gpudojo.sandbox.tampering.reports import Reports, Tell, folders_of
 from gpudojo.sandbox.tampering.stacks import call_without_callers
 
 
@@ -32,9 +38,12 @@ class Watch:
         """
         days = [each.package.partition(".")[0] for each in registered_days().values()]
         packages = tuple({*OWN_PACKAGES, *days})
+        own_folders = folders_of(packages)
+        show_students_code_alone(own_folders)
         self._undo_patches = undo_patches
         self._leftovers = Leftovers()
         self._libraries = LibraryWatch()
+        self._builtins = GuardedBuiltins()
         self._torchs = GuardedNames(owners_in_torch_and_python())
         self._own = GuardedNames(owners_in_packages(packages))
         # An open device has names of its own in torch, mostly the same ones.
@@ -44,8 +53,7 @@ class Watch:
         undo_patches()
         self._torchs_without_device = self._torchs.take_snapshot()
         self._own_without_device = self._own.take_snapshot()
-        self._replaced_by_file: list[WatchFinding] = []
-        self._reports = Reports(folders_of(packages))
+        self._reports = Reports(own_folders)
 
     def tell_to(self, tell: Tell) -> None:
         """Tell at once, from now on, what student code does that somebody should read."""
@@ -54,15 +62,24 @@ class Watch:
     def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call student code on a stack of its own, and remove what it leaves in place.
+        """Call student code on a stack of its own.
 
-        Returns what it returns, and raises what it raises.
+        Afterwards hooks that it leaves in place are gone, and names of torch and Python that it
+        replaced are put back, before anybody else uses them. Returns what it returns, and raises
+        what it raises.
         """
-        put_back = self._leftovers.remember()
+        remove_leftovers = self._leftovers.remember()
+        torchs_before = self._torchs.take_snapshot()
         try:
             return call_without_callers(function, args, kwargs)
         finally:
-            put_back()
+            replaced = self._builtins.put_back()  # first: all code uses them
+            remove_leftovers()
+            replaced += self._find_replaced_in_torch(torchs_before)
+            for each in replaced:
+                each.put_back()
+            for each in replaced[:MOST_TOLD]:
+                self._reports.report(each.make_finding(FindingKind.PUT_BACK))
 
     def run_file(self, function: Callable[[], Any]) -> None:
         """Run a student's file, and put back what it replaces of torch. Raises what it raises.
@@ -70,40 +87,66 @@ class Watch:
         Reports names in its code that lead to the grader.
         """
         self._reports.report_names(function.__code__)
-        before = self._torchs.take_snapshot()  # a device may be open
         try:
             self.call(function, (), {})
         finally:
-            replaced = self._torchs.find_replaced(FindingKind.REPORTED, before)
-            self._replaced_by_file += replaced
-            if replaced:
-                self._torchs.put_back(before)
             self._reports.put_back_functions()
 
-    def take_replaced(self) -> list[WatchFinding]:
-        """What files have replaced since this was asked last."""
-        replaced = self._replaced_by_file[:MOST_TOLD]
-        self._replaced_by_file.clear()
-        return replaced
-
     def end_function(self) -> list[WatchFinding]:
-        """What calls of a function have replaced. Everything is put back.
+        """What was replaced of torch between calls of a function, and of the grader at any time.
 
-        What its file has replaced of the grader is told here, too, after its first function.
+        Everything is put back. What its file has replaced of the grader is told here, too, after
+        its first function.
         """
-        torchs = self._torchs.find_replaced(
-            FindingKind.UNMEASURED,
-            self._torchs_with_device,
-            self._torchs_without_device,
-            # Where torch's settings changed meanwhile, the device has made new ones.
-            patches=patches_in_force(),
-        )
-        own = self._own.find_replaced(
-            FindingKind.FORGED, self._own_with_device, self._own_without_device
-        )
+        torchs = self._find_replaced_in_torch(self._torchs_without_device)
+        own = self._own.find_replaced(self._own_without_device, self._own_with_device)
         if torchs or own:
             self._undo_patches()
-            self._torchs.put_back(self._torchs_without_device)
-            self._own.put_back(self._own_without_device)
+        for each in (*torchs, *own):
+            each.put_back()
         self._reports.put_back_functions()
-        return [*self._libraries.findings(), *torchs, *own]
+        return [
+            *self._libraries.findings(),
+            *[each.make_finding(FindingKind.UNMEASURED) for each in torchs[:MOST_TOLD]],
+            *[each.make_finding(FindingKind.FORGED) for each in own[:MOST_TOLD]],
+        ]
+
+    def _find_replaced_in_torch(self, before: Snapshot) -> list[ReplacedName]:
+        """Names of torch and Python with values that neither they had nor a device gave them."""
+        replaced = self._torchs.find_replaced(
+            before, self._torchs_with_device, self._torchs_without_device
+        )
+        if not replaced:
+            return []
+        # Where torch's settings changed meanwhile, the device has made new patches.
+        patched = {(id(each.owner), each.name): each.put for each in patches_in_force()}
+        found = []
+        for each in replaced:
+            if patched.get((id(each.owner.owner), each.name)) is not each.now:
+                found.append(each)
+        return found
+
+
+class GuardedBuiltins:
+    """Puts built-in functions back that student code has replaced.
+
+    All other code uses them, also that which compares names: it works only afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._names = vars(builtins)
+        self._as_left: dict[str, Any] = {}  # by student code
+        self._guarded = GuardedNames([Owner("builtins", builtins, self._as_left)])
+        self._functions = {name: each for name, each in self._names.items() if name not in FREE}
+        self._as_left.update(self._functions)
+        self._before = self._guarded.take_snapshot()
+
+    def put_back(self) -> list[ReplacedName]:
+        """Give all built-in functions their names back. Returns those that had lost them.
+
+        Its first three lines work whatever the names of built-in functions mean.
+        """
+        self._as_left.clear()
+        self._as_left.update(self._names)
+        self._names.update(self._functions)
+        return self._guarded.find_replaced(self._before)

@@ -52,8 +52,6 @@ def run_snippet(watch: Any, snippet: Snippet, lines: list[str]) -> None:
     code = compile(snippet["text"], module.__file__, "exec", dont_inherit=True)
     watch.tell_to(tell)
     watch.run_file(types.FunctionType(code, vars(module)))
-    for finding in watch.take_replaced():
-        tell(finding)
     if "solve" in vars(module):
         watch.call(module.solve, (), {})
     for finding in watch.end_function():

@@ -63,7 +63,12 @@ def guard(*owners: Any) -> GuardedNames:
 
 
 def find_replaced(names: GuardedNames, *snapshots: Snapshot) -> list[WatchFinding]:
-    return names.find_replaced(FindingKind.REPORTED, *snapshots)
+    return [each.make_finding(FindingKind.REPORTED) for each in names.find_replaced(*snapshots)]
+
+
+def put_back(names: GuardedNames, before: Snapshot) -> None:
+    for each in names.find_replaced(before):
+        each.put_back()
 
 
 def replaced(name: str, file: str, line: int | None) -> WatchFinding:
@@ -82,7 +87,7 @@ def test_a_name_of_a_module_is_found_and_put_back() -> None:
     module.function = wrap_function(len)  # type: ignore[attr-defined]
     (found,) = find_replaced(names, before)
     assert found == replaced("example.function", __file__, LINE)
-    names.put_back(before)
+    put_back(names, before)
     assert module.function is len
     assert find_replaced(names, before) == []
 
@@ -93,7 +98,7 @@ def test_a_deleted_name_is_found_and_put_back() -> None:
     before = names.take_snapshot()
     del module.function
     assert find_replaced(names, before) == [replaced("example.function", "", None)]
-    names.put_back(before)
+    put_back(names, before)
     assert module.function is len
 
 
@@ -103,7 +108,7 @@ def test_a_method_is_found_and_put_back() -> None:
     original = Derived.own_method
     Derived.own_method = wrap_function(original)  # type: ignore[method-assign]
     assert find_replaced(names, before) == [replaced("Derived.own_method", __file__, LINE)]
-    names.put_back(before)
+    put_back(names, before)
     assert Derived.own_method is original
 
 
@@ -112,7 +117,7 @@ def test_a_method_that_hides_an_inherited_one_is_found_and_removed() -> None:
     before = names.take_snapshot()
     Derived.method = wrap_function(Base.method)  # type: ignore[method-assign]
     assert find_replaced(names, before) == [replaced("Derived.method", __file__, LINE)]
-    names.put_back(before)
+    put_back(names, before)
     assert "method" not in vars(Derived)
     assert Derived().method() == 1
 
@@ -123,7 +128,7 @@ def test_a_name_that_hides_a_builtin_is_found_and_removed() -> None:
     before = names.take_snapshot()
     module.isinstance = wrap_function(isinstance)  # type: ignore[attr-defined]
     assert names_of(find_replaced(names, before)) == ["example.isinstance"]
-    names.put_back(before)
+    put_back(names, before)
     assert "isinstance" not in vars(module)
 
 
@@ -137,7 +142,7 @@ def test_data_may_change_and_names_may_be_added() -> None:
     try:
         assert find_replaced(names, before) == []
         module.function = wrap_function(len)  # type: ignore[attr-defined]
-        names.put_back(before)
+        put_back(names, before)
         assert (module.constant, Derived.limit) == (2, 4)
         assert "added" in vars(module)
     finally:
@@ -167,7 +172,6 @@ def test_what_is_only_shown_may_be_replaced(monkeypatch: Patch) -> None:
 
 # A name of torch, Python or ours, and how it is replaced.
 REPLACED: dict[str, Callable[[Patch], None]] = {
-    "builtins.callable": lambda p: p.setattr(builtins, "callable", wrap_function(callable)),
     "time.monotonic": lambda p: p.setattr("time.monotonic", wrap_function(len)),
     "contextlib.ExitStack.callback": lambda p: p.setattr(
         "contextlib.ExitStack.callback", wrap_function(len), raising=False

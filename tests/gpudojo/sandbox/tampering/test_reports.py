@@ -19,38 +19,29 @@ DAY8 = EXPLOITS.parents[1] / "tests" / "day8"
 # The text that is run, and what is reported of its last line, or of the one with `# here`.
 REPORTED = {
     # By the function that asks.
-    "living objects": ("import gc\ngc.get_objects()", EVENTS["gc.get_objects"]),
-    "living objects by map": (
-        "import gc\nlist(map(gc.get_objects, [0]))",
+    "living objects by a module of its own": (
+        "import sys\ndel sys.modules['gc']\nimport gc\ngc.get_objects()",
         EVENTS["gc.get_objects"],
     ),
-    "living objects asked for twice": (
-        "import gc\ngc.get_objects()  # here\ngc.get_objects()",
-        EVENTS["gc.get_objects"],
+    "referrers by map": (
+        "import gc\nlist(map(gc.get_referrers, [gc]))",
+        EVENTS["gc.get_referrers"],
     ),
-    "living objects by an exit stack": (
-        "import contextlib, gc\n"
-        "with contextlib.ExitStack() as stack:  # here\n"
-        "    stack.callback(gc.get_objects)",
-        EVENTS["gc.get_objects"],
+    "referrers asked for twice": (
+        "import gc\ngc.get_referrers(gc)  # here\ngc.get_referrers(sum)",
+        EVENTS["gc.get_referrers"],
     ),
-    "living objects at the end of the stack": (
+    "referrers at the end of the stack": (
         "import gc\n"
         "def f():\n"
         "    try: f()\n"
-        "    except RecursionError: gc.get_objects()  # here\n"
+        "    except RecursionError: gc.get_referrers(gc)  # here\n"
         "f()",
-        EVENTS["gc.get_objects"],
+        EVENTS["gc.get_referrers"],
     ),
     "referrers": ("import gc\ngc.get_referrers(gc)", EVENTS["gc.get_referrers"]),
     "referents": ("import gc\ngc.get_referents(gc)", EVENTS["gc.get_referents"]),
     "stacks of threads": ("import sys\nsys._current_frames()", EVENTS["sys._current_frames"]),
-    "tracer": ("import sys\nsys.settrace(lambda *a: None)", EVENTS["sys.settrace"]),
-    "tracer by a name put together": (
-        "import sys\ngetattr(sys, 'set' + 'trace')(lambda *a: None)",
-        EVENTS["sys.settrace"],
-    ),
-    "profiler": ("import sys\nsys.setprofile(lambda *a: None)", EVENTS["sys.setprofile"]),
     "audit hook": ("import sys\nsys.addaudithook(lambda *a: None)", EVENTS["sys.addaudithook"]),
     "memory by its address": (
         "import ctypes\nctypes.c_long.from_address(id(1))",
@@ -108,10 +99,6 @@ REPORTED = {
         "import textwrap\ngetattr(textwrap.dedent, '__closure__')",
         "names `__closure__`, which leads to the variables of a function",
     ),
-    "variables of a function by inspect": (
-        "import inspect, textwrap\ninspect.getclosurevars(textwrap.dedent)",
-        "names `getclosurevars`, which leads to the variables of a function",
-    ),
     "inside of a tensor": (
         "def f(tensor):\n    return tensor._virtual_inner  # here",
         "names `_virtual_inner`, which leads to the inside of a tensor on the virtual device",
@@ -148,17 +135,12 @@ REPORTED = {
 }
 # Lines that are not the student's file's, or that nobody knows.
 ELSEWHERE = {
-    "pool of threads": (
-        "import gc, concurrent.futures as c\n"
-        "with c.ThreadPoolExecutor(1) as pool: pool.submit(gc.get_objects).result()",
-        "reported :None asked Python for all living objects (gc.get_objects)",
-    ),
     "executed text": (
-        "exec('import gc\\ngc.get_objects()')",
-        "reported <string>:2 asked Python for all living objects (gc.get_objects)",
+        "exec('import gc\\ngc.get_referrers(gc)')",
+        "reported <string>:2 asked Python what refers to an object (gc.get_referrers)",
     ),
     "names in an executed text": (
-        "import textwrap\nexec('1\\ntextwrap.dedent.__glo' + 'bals__')",
+        "import textwrap\nexec('import textwrap\\ntextwrap.dedent.__glo' + 'bals__')",
         "reported <string>:2 names `__globals__`, which leads to the variables of a function",
     ),
 }
@@ -183,7 +165,7 @@ CODES = {
     "code of ours after many reports": (
         "import gc, sys\n"
         + OURS
-        + "for n in range(9): exec(f'def g{n}(x): return x.__globals__')\n"
+        + "for n in range(9): exec(f'import os\\ndef g{n}(x): return os.walk.__globals__')\n"
         + "\n".join(
             f"import {name}"
             for name in (

@@ -27,16 +27,19 @@ CASES = {
         "torch.cuda.synchronize = lambda *args: None\n"
         "def solve():\n"
         "    assert 'student' not in torch.cuda.synchronize.__module__",
-        ["reported student.py:2 replaced torch.cuda.synchronize"],
+        ["put back student.py:2 replaced torch.cuda.synchronize"],
         "import torch\nassert torch.cuda.synchronize.__module__ == 'torch.cuda'",
     ),
     "a file that replaces a name and raises": Case(
         "import torch\ntorch.is_tensor = lambda *args: True\nraise KeyError('after it')",
-        ["raised KeyError: 'after it'"],
+        [
+            "put back student.py:2 replaced torch.is_tensor",
+            "raised KeyError: 'after it'",
+        ],
     ),
     "a function that replaces a name of torch": Case(
         "import torch\ndef solve():\n    torch.Tensor.to = lambda self, *args: self",
-        ["could not be measured student.py:3 replaced torch.Tensor.to"],
+        ["put back student.py:3 replaced torch.Tensor.to"],
         "import torch\nassert torch.ones(1).to(torch.int64).dtype == torch.int64",
     ),
     "a function that replaces a name and puts it back": Case(
@@ -52,13 +55,33 @@ CASES = {
         "def solve():\n"
         "    with virtual_cuda.virtual_cuda():\n"
         "        torch.ones = lambda *args: 1",
-        ["could not be measured student.py:4 replaced torch.ones"],
+        ["put back student.py:4 replaced torch.ones"],
         "import torch\nassert torch.ones(1).item() == 1",
     ),
     "a function that replaces a name of Python": Case(
         "import time\ndef solve():\n    time.perf_counter = lambda: 0.0",
-        ["could not be measured student.py:3 replaced time.perf_counter"],
+        ["put back student.py:3 replaced time.perf_counter"],
         "import time\nassert time.perf_counter() > 0",
+    ),
+    "a file that replaces built-in functions": Case(
+        "import builtins\n"
+        "builtins.len = builtins.isinstance = builtins.zip = builtins.dict = lambda *args: 0\n"
+        "builtins.object = builtins.type = builtins.any = builtins.set = None\n"
+        "del builtins.map\n"
+        "builtins.profile = lambda function: function\n"
+        "def solve():\n"
+        "    assert len([1]) == len(list(map(str, [1])))\n"
+        "    profile(solve)",
+        [],  # see below
+    ),
+    "a function that replaces a built-in function": Case(
+        "import builtins\ndef solve():\n    builtins.isinstance = lambda *args: True",
+        ["put back student.py:3 replaced builtins.isinstance"],
+        "assert not isinstance(1, str)",
+    ),
+    "a function of its own for `print`": Case(
+        "import builtins\nbuiltins.print = lambda *args: None\ndef solve():\n    print()",
+        [],
     ),
     "a function that replaces a name of ours": Case(
         "from virtual_cuda.ledger import Ledger\ndef solve():\n    Ledger.mark = lambda self: 0",
@@ -86,7 +109,7 @@ CASES = {
     ),
     "a tracer that stays": Case(
         "import sys\ndef solve():\n    sys.settrace(lambda *args: None)",
-        ["reported student.py:3 set or removed a tracer (sys.settrace)"],
+        [],
         "import sys\nassert sys.gettrace() is None",
     ),
     "a device that is used": Case(
@@ -126,13 +149,16 @@ CASES = {
 }
 
 
+MANY = ("too many names", "a file that replaces built-in functions")
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     snippets = {name: (case.text, case.after) for name, case in CASES.items()}
     return once(tmp_path_factory, "watch", lambda folder: run_watched(snippets))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "too many names"])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in MANY])
 def test_what_was_replaced_is_told_and_put_back(found: dict[str, list[str]], name: str) -> None:
     assert found[name] == CASES[name].found
 
@@ -140,5 +166,11 @@ def test_what_was_replaced_is_told_and_put_back(found: dict[str, list[str]], nam
 def test_of_many_names_some_are_told_and_all_are_put_back(found: dict[str, list[str]]) -> None:
     lines = found["too many names"]
     assert len(lines) == 4
-    start = "could not be measured student.py:4 replaced torch."
+    start = "put back student.py:4 replaced torch."
     assert all(each.startswith(start) for each in lines)
+
+
+def test_built_in_functions_are_put_back_first(found: dict[str, list[str]]) -> None:
+    lines = found["a file that replaces built-in functions"]
+    assert len(lines) == 4
+    assert all(each.startswith("put back ") and " replaced builtins." in each for each in lines)
