@@ -374,39 +374,16 @@ class Allocator:
     def statistics(self) -> dict[str, Any]:
         """The figures that torch.cuda.memory_stats() gives, in its order."""
         found: dict[str, Any] = zero_statistics()
-
-        def write_moments(figure: str, pool: str, *values: int) -> None:
-            """Write a figure's current value, its peak, and what was ever allocated and freed."""
-            for moment, value in zip(_MOMENTS, values, strict=True):
-                found[f"{figure}.{pool}.{moment}"] = value
-
-        # Bytes; of the pools, only the present state is known.
-        live = {
-            "all": self.live,
-            "small_pool": self.small_live,
-            "large_pool": self.live - self.small_live,
-        }
-        reserved = {
-            "all": self.reserved,
-            "small_pool": self.reserved - self.reserved_large,
-            "large_pool": self.reserved_large,
-        }
-        for pool in _POOLS:
-            split = reserved[pool] - live[pool]
-            write_moments("inactive_split_bytes", pool, split, split, split, 0)
-            peak = self.peak_reserved if pool == "all" else reserved[pool]
-            write_moments("reserved_bytes", pool, reserved[pool], peak, peak, peak - reserved[pool])
-            for figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
-                if pool == "all":
-                    ever = self.live - self.since.live + self.freed
-                    write_moments(figure, pool, self.live, self.peak, ever, self.freed)
-                else:
-                    write_moments(figure, pool, live[pool], live[pool], live[pool], 0)
-        # Counts.
-        ever = self.blocks_ever - self.since.blocks_ever
-        freed = ever + self.since.blocks - self.blocks
-        for figure in ("allocation", "active"):
-            write_moments(figure, "all", self.blocks, self.blocks, ever, freed)
+        figures = self._figures_in_bytes()
+        # Counts are known of all pools together.
+        allocated = self.blocks_ever - self.since.blocks_ever
+        freed = allocated + self.since.blocks - self.blocks
+        counts = _Moments(self.blocks, self.blocks, allocated, freed)
+        figures["allocation.all"] = counts
+        figures["active.all"] = counts
+        for figure, moments in figures.items():
+            for moment, value in zip(_MOMENTS, moments, strict=True):
+                found[f"{figure}.{moment}"] = value
         found["num_alloc_retries"] = self.retries
         found["num_ooms"] = self.ooms
         found["max_split_size"] = -1
@@ -414,6 +391,53 @@ class Allocator:
         found["num_device_alloc"] = self.asked
         found["num_device_free"] = self.returned
         return found
+
+    def _figures_in_bytes(self) -> dict[str, _Moments]:
+        """The figures in bytes, by their name and pool.
+
+        Of the small and the large pool, only the present state is known.
+        """
+        figures = {}
+        for pool, live, reserved in self._sizes_of_pools():
+            split = reserved - live
+            figures[f"inactive_split_bytes.{pool}"] = _Moments(split, split, split, 0)
+            peak = self.peak_reserved if pool == "all" else reserved
+            figures[f"reserved_bytes.{pool}"] = _Moments(reserved, peak, peak, peak - reserved)
+            if pool == "all":
+                ever = live - self.since.live + self.freed
+                in_use = _Moments(live, self.peak, ever, self.freed)
+            else:
+                in_use = _Moments(live, live, live, 0)
+            for figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
+                figures[f"{figure}.{pool}"] = in_use
+        return figures
+
+    def _sizes_of_pools(self) -> list[_PoolSizes]:
+        """The bytes of each pool."""
+        live_large = self.live - self.small_live
+        reserved_small = self.reserved - self.reserved_large
+        return [
+            _PoolSizes("all", self.live, self.reserved),
+            _PoolSizes("large_pool", live_large, self.reserved_large),
+            _PoolSizes("small_pool", self.small_live, reserved_small),
+        ]
+
+
+class _PoolSizes(NamedTuple):
+    """The bytes of one pool of memory."""
+
+    pool: str  # one of _POOLS
+    live: int  # in blocks
+    reserved: int  # in segments
+
+
+class _Moments(NamedTuple):
+    """The values of one figure of `memory_stats`, in the order of _MOMENTS."""
+
+    current: int
+    peak: int
+    allocated: int  # ever
+    freed: int  # ever
 
 
 def _whole_segments(size: int) -> int:
