@@ -89,17 +89,54 @@ class ReplacedName(NamedTuple):
             delattr(self.owner.owner, self.name)
 
 
+class ChosenNames(NamedTuple):
+    """Some of the guarded names, with the values that they may have."""
+
+    names: list[tuple[Owner, str]]
+    values: list[list[Any]]  # of all names, in each snapshot
+
+    def find_replaced(self) -> list[ReplacedName]:
+        """Those with a value which they had in none of the snapshots.
+
+        The value before is that of the first snapshot.
+        """
+        now = [owner.names.get(name, _MISSING) for owner, name in self.names]
+        if any(all(map(is_, now, before)) for before in self.values):
+            return []
+        found = []
+        for (owner, name), value, *before in zip(self.names, now, *self.values, strict=True):
+            if not any(value is each for each in before) and not _is_torchs_own(value, name):
+                found.append(ReplacedName(owner, name, before[0], value))
+        return found
+
+
 class GuardedNames:
     """Finds names with new values in some modules and classes."""
 
     def __init__(self, owners: Iterable[Owner]) -> None:
         self._owners = list(owners)
         self._values = [each.names.values() for each in self._owners]  # always the latest
+        self._reachable = [frozenset(dir(each.owner)) - FREE for each in self._owners]
 
     def take_snapshot(self) -> Snapshot:
         """All names with their values, as they are now."""
         names = [dict(each.names) for each in self._owners]
         return Snapshot(names, list(chain.from_iterable(self._values)))
+
+    def choose_names(self, chosen: set[str], *snapshots: Snapshot) -> ChosenNames:
+        """The guarded names among those that are chosen, also those that a class inherits."""
+        names: list[tuple[Owner, str]] = []
+        values: list[list[Any]] = [[] for _ in snapshots]
+        of_snapshots = [each.names for each in snapshots]
+        each_owner = zip(self._owners, self._reachable, *of_snapshots, strict=True)
+        for owner, reachable, *before in each_owner:
+            for name in reachable & chosen:
+                known = [each.get(name, _MISSING) for each in before]
+                if any(each is _MISSING or _is_code(each) for each in known):
+                    names.append((owner, name))
+                    for of_snapshot, value in zip(values, known, strict=True):
+                        of_snapshot.append(value)
+        return ChosenNames(names, values)
 
     def find_replaced(self, *snapshots: Snapshot) -> list[ReplacedName]:
         """Names with a value which they had in none of the snapshots.

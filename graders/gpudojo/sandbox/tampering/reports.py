@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import importlib
 import os
+import re
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from gpudojo.sandbox.tampering.findings import (
 
 Tell = Callable[[WatchFinding], None]
 
+WORD: Final = re.compile(r"\w+")
 MOST_REPORTS: Final = 8  # of a kind that costs no points, from one child
 COST_NOTHING: Final = (FindingKind.PUT_BACK, FindingKind.REPORTED)
 # By Python's audit event: what student code did.
@@ -277,6 +279,8 @@ def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -
 
 def _findings_in(code: CodeType) -> Iterator[WatchFinding]:
     """What a code object, and those inside of it, name that leads to the grader."""
+    if not any(map(_where_leads, names_mentioned_in(code))):
+        return
     codes = list(_codes_in(code))
     imported = {name for each in codes for name in _imported_names(each)}
     for each in codes:
@@ -290,6 +294,19 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _codes_in(constant)
+
+
+def names_mentioned_in(code: CodeType) -> set[str]:
+    """All names and texts in code and in code inside of it, and all words of the texts."""
+    mentioned: set[str] = set()
+    for each in _codes_in(code):
+        mentioned.update(each.co_names)
+        for constant in each.co_consts:
+            texts = constant if isinstance(constant, (tuple, frozenset)) else (constant,)
+            for text in texts:
+                if type(text) is str:
+                    mentioned.update((text, *WORD.findall(text)))
+    return mentioned
 
 
 def _imported_names(code: CodeType) -> Iterator[str]:

@@ -16,15 +16,15 @@ from gpudojo.sandbox.tampering.leftovers import Leftovers
 from gpudojo.sandbox.tampering.names import (
     FREE,
     MOST_TOLD,
+    ChosenNames,
     GuardedNames,
     Owner,
     ReplacedName,
-    Snapshot,
     owners_in_packages,
     owners_in_torch_and_python,
 )
 from gpudojo.sandbox.tampering.operators import LibraryWatch
-from gpudojo.sandbox.tampering.reports import Reports, Tell, folders_of
+from gpudojo.sandbox.tampering.reports import Reports, Tell, folders_of, names_mentioned_in
 from gpudojo.sandbox.tampering.stacks import call_without_callers
 
 
@@ -40,7 +40,6 @@ class Watch:
         packages = tuple({*OWN_PACKAGES, *days})
         own_folders = folders_of(packages)
         show_students_code_alone(own_folders)
-        self._undo_patches = undo_patches
         self._leftovers = Leftovers()
         self._libraries = LibraryWatch()
         self._builtins = GuardedBuiltins()
@@ -54,6 +53,7 @@ class Watch:
         self._torchs_without_device = self._torchs.take_snapshot()
         self._own_without_device = self._own.take_snapshot()
         self._reports = Reports(own_folders)
+        self._mentioned: dict[str, ChosenNames] = {}  # by the name of a student's file
 
     def tell_to(self, tell: Tell) -> None:
         """Tell at once, from now on, what student code does that somebody should read."""
@@ -67,41 +67,54 @@ class Watch:
         Afterwards hooks that it leaves in place are gone, and names of torch and Python that it
         replaced are put back, before anybody else uses them. Returns what it returns, and raises
         what it raises.
+
+        To compare all names takes longer than most calls: after a call of a function only those are
+        looked at that its file mentions. `end_function` finds the others.
         """
+        code = getattr(function, "__code__", None)
+        mentioned = self._mentioned.get(code.co_filename) if code is not None else None
         remove_leftovers = self._leftovers.remember()
-        torchs_before = self._torchs.take_snapshot()
         try:
             return call_without_callers(function, args, kwargs)
         finally:
             replaced = self._builtins.put_back()  # first: all code uses them
             remove_leftovers()
-            replaced += self._find_replaced_in_torch(torchs_before)
-            for each in replaced:
-                each.put_back()
-            for each in replaced[:MOST_TOLD]:
-                self._reports.report(each.make_finding(FindingKind.PUT_BACK))
+            if mentioned is None:
+                replaced += self._find_replaced_in_torch()
+            else:
+                replaced += _without_patches(mentioned.find_replaced())
+            self._put_back_and_note(replaced)
 
     def run_file(self, function: Callable[[], Any]) -> None:
         """Run a student's file, and put back what it replaces of torch. Raises what it raises.
 
         Reports names in its code that lead to the grader.
         """
-        self._reports.report_names(function.__code__)
+        code = function.__code__
+        self._reports.report_names(code)
+        self._mentioned.pop(code.co_filename, None)  # all names are compared
         try:
             self.call(function, (), {})
         finally:
             self._reports.put_back_functions()
+            self._mentioned[code.co_filename] = self._torchs.choose_names(
+                names_mentioned_in(code), self._torchs_without_device, self._torchs_with_device
+            )
+
+    def _put_back_and_note(self, replaced: list[ReplacedName]) -> None:
+        for each in replaced:
+            each.put_back()
+        for each in replaced[:MOST_TOLD]:
+            self._reports.report(each.make_finding(FindingKind.PUT_BACK))
 
     def end_function(self) -> list[WatchFinding]:
-        """What was replaced of torch between calls of a function, and of the grader at any time.
+        """What calls of a function have left replaced of torch, and of the grader at any time.
 
         Everything is put back. What its file has replaced of the grader is told here, too, after
         its first function.
         """
-        torchs = self._find_replaced_in_torch(self._torchs_without_device)
+        torchs = self._find_replaced_in_torch()
         own = self._own.find_replaced(self._own_without_device, self._own_with_device)
-        if torchs or own:
-            self._undo_patches()
         for each in (*torchs, *own):
             each.put_back()
         self._reports.put_back_functions()
@@ -111,20 +124,27 @@ class Watch:
             *[each.make_finding(FindingKind.FORGED) for each in own[:MOST_TOLD]],
         ]
 
-    def _find_replaced_in_torch(self, before: Snapshot) -> list[ReplacedName]:
+    def _find_replaced_in_torch(self) -> list[ReplacedName]:
         """Names of torch and Python with values that neither they had nor a device gave them."""
-        replaced = self._torchs.find_replaced(
-            before, self._torchs_with_device, self._torchs_without_device
+        return _without_patches(
+            self._torchs.find_replaced(self._torchs_without_device, self._torchs_with_device)
         )
-        if not replaced:
-            return []
-        # Where torch's settings changed meanwhile, the device has made new patches.
-        patched = {(id(each.owner), each.name): each.put for each in patches_in_force()}
-        found = []
-        for each in replaced:
-            if patched.get((id(each.owner.owner), each.name)) is not each.now:
-                found.append(each)
-        return found
+
+
+def _without_patches(replaced: list[ReplacedName]) -> list[ReplacedName]:
+    """Those names whose values are not patches of an open device, with what is to be put back.
+
+    Where torch's settings have changed, the device has made new patches.
+    """
+    if not replaced:
+        return []
+    patched = {(id(each.owner), each.name): each.put for each in patches_in_force()}
+    found = []
+    for each in replaced:
+        patch = patched.get((id(each.owner.owner), each.name), each.before)
+        if each.now is not patch:
+            found.append(each._replace(before=patch))
+    return found
 
 
 class GuardedBuiltins:
@@ -135,11 +155,9 @@ class GuardedBuiltins:
 
     def __init__(self) -> None:
         self._names = vars(builtins)
-        self._as_left: dict[str, Any] = {}  # by student code
-        self._guarded = GuardedNames([Owner("builtins", builtins, self._as_left)])
+        self._owner = Owner("builtins", builtins, self._names)
         self._functions = {name: each for name, each in self._names.items() if name not in FREE}
-        self._as_left.update(self._functions)
-        self._before = self._guarded.take_snapshot()
+        self._as_left: dict[str, Any] = {}  # by student code
 
     def put_back(self) -> list[ReplacedName]:
         """Give all built-in functions their names back. Returns those that had lost them.
@@ -149,4 +167,9 @@ class GuardedBuiltins:
         self._as_left.clear()
         self._as_left.update(self._names)
         self._names.update(self._functions)
-        return self._guarded.find_replaced(self._before)
+        replaced = []
+        for name, before in self._functions.items():
+            now = self._as_left.get(name)
+            if now is not before:
+                replaced.append(ReplacedName(self._owner, name, before, now))
+        return replaced
