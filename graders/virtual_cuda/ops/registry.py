@@ -3,7 +3,7 @@
 An operator needs an entry only where CUDA differs from the CPU kernel that computes it here. Each
 family of operators has a file in this folder, which declares its entries:
 
-    operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda")
+    operator("bincount", kernel=_count_values, nondeterministic="_bincount_cuda")
 
 A name is one of `torch.ops.aten`: "median" for all overloads, "median.dim" for one of them, whose
 facts go first. An operator is declared once; a second declaration is refused. What a real GPU and

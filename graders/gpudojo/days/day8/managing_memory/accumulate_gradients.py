@@ -103,7 +103,7 @@ def _batches_in_words(count: int) -> str:
     return "1 batch" if count == 1 else f"{count} batches"
 
 
-class PassSetting(NamedTuple):
+class AccumulationSetting(NamedTuple):
     """One scenario: a pass over this many sprites, in batches of two."""
 
     device: Any
@@ -115,7 +115,7 @@ class PassSetting(NamedTuple):
     state: bool = False  # whether the optimizer has a state, as after earlier steps
 
 
-def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
+def _call_accumulate(call: Call, setting: AccumulationSetting) -> Accumulated:
     """Call the student's function for one pass and describe it. Raises StudentRaised."""
     log = AccumulationLog(call)
     model = _make_model(call.seed, log, setting)
@@ -154,7 +154,7 @@ def _call_accumulate(call: Call, setting: PassSetting) -> Accumulated:
     )
 
 
-def _make_model(seed: int, log: WatchLog, setting: PassSetting) -> Any:
+def _make_model(seed: int, log: WatchLog, setting: AccumulationSetting) -> Any:
     """A model watched by `log`, in the mode and on the device of the setting.
 
     One part is in the other mode, as batch norm may be for fine-tuning.
@@ -168,7 +168,7 @@ def _make_model(seed: int, log: WatchLog, setting: PassSetting) -> Any:
     return model
 
 
-def _make_optimizer(model: Any, setting: PassSetting) -> Any:
+def _make_optimizer(model: Any, setting: AccumulationSetting) -> Any:
     """An optimizer, with the state and the gradients that the scenario asks for."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     for parameter in model.parameters():
@@ -184,19 +184,19 @@ def accumulations(call: Call) -> Cases[Accumulated]:
     """The device is tried where it matters, the counting on the CPU, where it is faster."""
     gpu = call.device
     settings = {
-        "model_on_the_cpu": PassSetting(gpu, 4, steps=2),
-        "model_already_there": PassSetting(str(gpu), 1, steps=2, moved=True),
-        "told_to_use_the_cpu": PassSetting("cpu", 8, steps=2),
-        "dirty_gradients": PassSetting(gpu, 2, steps=1, dirty=True),
-        "in_evaluation_mode": PassSetting("cpu", 4, steps=1, training=False, state=True),
-        "with_a_remainder": PassSetting("cpu", 9, steps=3, state=True),
+        "model_on_the_cpu": AccumulationSetting(gpu, 4, steps=2),
+        "model_already_there": AccumulationSetting(str(gpu), 1, steps=2, moved=True),
+        "told_to_use_the_cpu": AccumulationSetting("cpu", 8, steps=2),
+        "dirty_gradients": AccumulationSetting(gpu, 2, steps=1, dirty=True),
+        "in_evaluation_mode": AccumulationSetting("cpu", 4, steps=1, training=False, state=True),
+        "with_a_remainder": AccumulationSetting("cpu", 9, steps=3, state=True),
     }
     return try_inputs(_call_accumulate, call, settings)
 
 
 @accumulate.probe(machine="two gpus", edge=True)
 def accumulations_on_the_second_gpu(call: Call) -> Cases[Accumulated]:
-    settings = {"on_the_second_gpu": PassSetting("cuda:1", 2, steps=1)}
+    settings = {"on_the_second_gpu": AccumulationSetting("cuda:1", 2, steps=1)}
     return try_inputs(_call_accumulate, call, settings)
 
 

@@ -44,7 +44,7 @@ def measured_time(value: Any, took: Sequence[float], right: float, modelled: boo
     return MeasuredTime(float_or_none(value), right, list(took[:MOST_CALLS]), len(took), modelled)
 
 
-class UselessWait(Case, frozen=True):
+class WaitElsewhere(Case, frozen=True):
     """A wait for something that had nothing to do."""
 
     stream: bool  # whether for another stream, and not for another GPU
@@ -58,7 +58,7 @@ class TimedCall(Case, frozen=True):
     times: dict[str, MeasuredTime]  # by device; "" where there is only one
     repeats: int
     clocks: list[str]  # that it read: Python's by their names, and "event"
-    wait: UselessWait | None
+    wait: WaitElsewhere | None
 
     @property
     def time(self) -> MeasuredTime:
@@ -114,7 +114,7 @@ def _describe_by_clock(
         times=answer.times,
         repeats=repeats,
         clocks=sorted(clocks),
-        wait=None if wait is None else UselessWait(wait.device_works, call.line_of(wait)),
+        wait=None if wait is None else WaitElsewhere(wait.device_works, call.line_of(wait)),
     )
 
 
@@ -180,7 +180,7 @@ def wrong_time(found: TimedCall, time: MeasuredTime, device: str) -> Failed:
     return _clock_read_too_early(happened, value, right)
 
 
-def _waited_elsewhere(happened: str, wait: UselessWait) -> Failed:
+def _waited_elsewhere(happened: str, wait: WaitElsewhere) -> Failed:
     """The failure of a wait for a stream or a GPU that had no work."""
     if wait.stream:
         happened = f"{happened}: it waited for a stream that had no work"
