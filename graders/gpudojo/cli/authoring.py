@@ -88,9 +88,13 @@ def day_(name: str, title: str | None, exercises: int, points: int, root: Path |
 def _write_files(
     root: Path | None, make_files: Callable[[Surroundings], dict[str, str | None]]
 ) -> None:
-    """Write new files into the repository, and print their paths; raises ClickException."""
+    """Write new files, and folders (None), into the repository, all or nothing; print the paths.
+
+    Raises ClickException where there is no repository, and CannotBegin where something is there
+    already or cannot be made.
+    """
     root = (root or find_repository()).resolve()
-    is_here = Path.cwd().is_relative_to(root)
+    is_here = Path.cwd() == root
     for path in write_new(root, make_files(find_surroundings(root))):
         click.echo(f"written: {path if is_here else root / path}")
 

@@ -169,7 +169,10 @@ def _as_json(value: Any) -> bytes:
 
 
 def _grader_files(day: str) -> Files:
-    """Return the grader, what it needs, and the script that installs both."""
+    """Return the grader, what it needs, and the script that installs both.
+
+    Raises CannotRelease where the wheel of the grader cannot be built.
+    """
     name, data = build_wheel(day)
     pins = [line for line in requirements_text(day, name).splitlines() if not line.startswith("./")]
     digest = hashlib.sha256(data).hexdigest()
@@ -182,10 +185,10 @@ def _grader_files(day: str) -> Files:
 
 
 def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> Files:
-    """Run the reference solutions and return what was recorded.
+    """Run the reference solutions in a new process and return what was recorded.
 
     With a secret that is a pool of seeds, of which a submission gets one; else a public seed.
-    Raises CannotRelease where there are no solutions.
+    Raises CannotRelease where there are no solutions, or they do not run or pass.
     """
     reference = root / "reference" / day
     if not reference.is_dir():

@@ -162,19 +162,19 @@ class _Causes:
     """Checks of a submission, grouped by what a student has to fix."""
 
     def __init__(self) -> None:
-        self.by_hand: list[CheckRow] = []
+        self.overridden: list[CheckRow] = []  # a person has graded them
         self.failed: dict[tuple[str, str], list[CheckRow]] = {}  # by function and cause
-        self.blocked: list[CheckRow] = []
+        self.blocked: list[CheckRow] = []  # they wait for one that failed
         self.absent: dict[str, None] = {}  # functions that were not handed in, in order
-        self.to_do: dict[str, None] = {}
-        self.not_judged: dict[str, None] = {}
+        self.to_do: dict[str, None] = {}  # functions that are still stubs, in order
+        self.not_judged: dict[str, None] = {}  # those whose checks themselves failed, in order
 
     def add_check(self, check: CheckRow) -> None:
         """Put a check into its group; one that passed, or waits for a person, is in none."""
         name = check.function or check.claim or check.id
         waits_for_a_person = not check.function and bool(check.claim)
         if check.override is not None:
-            self.by_hand.append(check)
+            self.overridden.append(check)
         elif check.absent:
             self.absent[_absent_name(check)] = None
         elif check.outcome is Outcome.FAILED and check.function:
@@ -190,7 +190,7 @@ class _Causes:
     def make_lines(self) -> list[str]:
         """Return the lines of all groups. Blocked checks join the failed ones for good."""
         self._count_blocked_checks_with_their_cause()
-        lines = [_line_of_override(check) for check in self.by_hand]
+        lines = [_line_of_override(check) for check in self.overridden]
         lines += [_line_of_failure(checks) for checks in self.failed.values()]
         if self.absent:
             lines.append(f"Not handed in: {', '.join(self.absent)}.")

@@ -71,9 +71,9 @@ class _FileParts:
         return [ast.dump(definition, include_attributes=True) for definition in definitions]
 
     def names_used_by(self, function: str) -> set[str]:
-        """The names that occur in the definitions of a function."""
+        """The names that occur in the definitions of a function; none where it is not defined."""
         used = set()
-        for statement in self._definitions[function]:
+        for statement in self._definitions.get(function, []):
             for node in ast.walk(statement):
                 if isinstance(node, ast.Name):
                     used.add(node.id)

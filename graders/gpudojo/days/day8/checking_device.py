@@ -122,7 +122,8 @@ def mac(call: Call) -> Cases[DeviceAnswer]:
 def laptop(call: Call) -> Cases[DeviceAnswer]:
     """The answers without a GPU, by a torch that was built with CUDA.
 
-    The last one is asked again where torch seems to be built for no GPU.
+    The last one is asked again where torch seems to be built for no GPU. Each time the file is
+    loaded again, and its function becomes `call.function`. Raises StudentRaised.
     """
     with contextlib.ExitStack() as undo:
         # This torch was built with CUDA, but the machine has no GPU.

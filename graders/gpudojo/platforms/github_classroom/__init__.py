@@ -73,7 +73,7 @@ def export(
     for entry in entries_to_export(rows, target, options):
         # The whole submission as one runner.
         runner = _make_runner(entry.row, entry.checks)
-        _put_points_left_out_first(runner, entry.row)
+        _say_points_left_out_in_first_test(runner, entry.row)
         _make_sum_exact([runner], entry.checks)
         if not _shows_what_it_records(runner):
             uneven += 1
@@ -110,7 +110,7 @@ def _write_exercises(entry: Entry, options: Options) -> list[Path]:
         all_checks += checks
     _make_sum_exact(list(runners.values()), all_checks)
     first = next(iter(runners.values()))
-    _put_points_left_out_first(first, entry.row)
+    _say_points_left_out_in_first_test(first, entry.row)
     written = []
     outputs = ""
     for runner_id, runner in runners.items():
@@ -143,12 +143,16 @@ def _rows_by_runner(entry: Entry, options: Options) -> dict[str, list[CheckRow]]
 
 
 def _make_runner(row: SubmissionRow, checks: list[CheckRow]) -> Runner:
-    """Return checks as tests of equal weight, or one by one where that would be too many."""
+    """Return checks as tests of equal weight, or one by one where that would be too many.
+
+    Extra credit, which earns points and is worth none, is one test.
+    """
     maximum = sum(in_millionths(check.max_points) for check in checks)
     weight = _common_weight(checks)
     tests = []
     for check in checks:
-        if weight and maximum // weight <= MOST_TESTS:
+        is_extra = check.points > 0 and check.max_points == 0
+        if weight and not is_extra and maximum // weight <= MOST_TESTS:
             tests += _repeat_check(check, weight)
         else:
             test = _make_test(
@@ -210,7 +214,7 @@ def _make_test(check: CheckRow, name: str, earned: bool, score: float) -> Test:
     }
 
 
-def _put_points_left_out_first(runner: Runner, row: SubmissionRow) -> None:
+def _say_points_left_out_in_first_test(runner: Runner, row: SubmissionRow) -> None:
     """Let the first test say what the points of the exercises leave out."""
     first = runner["tests"][0]
     message = join_texts(" ", _without_commands(points_left_out(row)), first["message"])

@@ -436,3 +436,13 @@ def test_the_same_points_are_not_told_twice() -> None:
     assert lines_for_student(msgspec.structs.replace(row, grade=Grade(19.0, 30.0)), ())[0] == (
         "19 of 30 points (1.9 of 3 in the exercises)"
     )
+
+
+def test_extra_credit_may_come_first(tmp_path: Path) -> None:
+    """GitHub's reporter gets a test of an exercise that is worth nothing, with what it earned."""
+    extra = ExerciseRow("00_more", "More", 0.5, 1.0, extra=True, override=Override(0.5))
+    row = submission("ada", extra, one(P, P, P))
+    row = msgspec.structs.replace(row, score=2.5, max_score=2.0)
+    files = exporter_of("github_classroom")(CLASS, [row], tmp_path, OPTIONS)
+    runner = json.loads(next(each for each in files if each.name == "exercise00.json").read_bytes())
+    assert [test["score"] for test in runner["tests"]] == [0.5]
