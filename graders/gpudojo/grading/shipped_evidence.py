@@ -133,6 +133,9 @@ def read_shipped_evidence(day: str, folder: Path = SHIPPED_FOLDER) -> ShippedEvi
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BadEvidence(f"{path.name} of this release cannot be read: {why}") from None
     decoder = msgspec.msgpack.Decoder(ShippedEvidence)
     try:
         shipped = decode_untrusted_bytes(decoder.decode, data)

@@ -166,6 +166,9 @@ def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path, recorded: ShippedE
         (tmp_path / name / "day8.mp").write_bytes(data)
         with pytest.raises(BadEvidence, match=r"day8\.mp of this release cannot be read"):
             read_shipped_evidence("day8", tmp_path / name)
+    (tmp_path / "a folder" / "day8.mp").mkdir(parents=True)
+    with pytest.raises(BadEvidence, match=r"day8\.mp of this release cannot be read: "):
+        read_shipped_evidence("day8", tmp_path / "a folder")
     newer = msgspec.structs.replace(recorded, version=2)
     (tmp_path / "day8.mp").write_bytes(encode_shipped_evidence(newer))
     read_shipped_evidence.cache_clear()
