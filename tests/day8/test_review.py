@@ -1,5 +1,5 @@
-"""Kept solutions in a class: none needs review, right or wrong, but one that replaces a name of
-torch during a call. What a file replaces is put back.
+"""Kept solutions in a class: none needs review, right or wrong. Names that some replace are put
+back.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ __all__ = ["pytest_generate_tests"]
 
 HERE = Path(__file__).parent
 REFERENCE = ROOT / "reference" / HERE.name
-# By the name of a solution: what needs review, and why that is right.
-ON_PURPOSE = {
-    "wrong/gray_slowed_loop.py": ("torch.zeros", "it makes the loop slow that it is timed against"),
-}
 
 
 @pytest.mark.slow
@@ -34,7 +30,7 @@ def test_no_kept_solution_needs_review(exercise: Exercise, tmp_path: Path) -> No
     submissions = tmp_path / "class"
     out = tmp_path / "out"
     out.mkdir()
-    expected = {}
+    handed_in = set()
     graded = {}
     for solution in kept_solutions(HERE, exercise.stem):
         folder = submissions / solution.where.replace("/", ".")
@@ -43,13 +39,11 @@ def test_no_kept_solution_needs_review(exercise: Exercise, tmp_path: Path) -> No
         (folder / f"{exercise.stem}.py").write_text(
             f"{solution.source}\n# {solution.where}\n", encoding="utf-8"
         )
-        expected[folder.name] = ON_PURPOSE.get(solution.where, ("", ""))[0]
+        handed_in.add(folder.name)
     asked = GradingOptions(
         submissions=[submissions], out=out, reference=REFERENCE, secret="of a test", jobs=2
     )
     for row in iterate(ClassGrading(asked, Quiet()).run().path):
         graded[row.submission] = " ".join(row.needs_human)
-    assert graded.keys() == expected.keys()
-    found = {name: told for name, told in graded.items() if bool(told) != bool(expected[name])}
-    assert found == {}
-    assert all(expected[name] in told for name, told in graded.items())
+    assert graded.keys() == handed_in
+    assert {name: told for name, told in graded.items() if told} == {}

@@ -126,10 +126,11 @@ def _fails_alike(earlier: CheckResult, result: CheckResult, exercise: Exercise) 
         return False
     if _same_mistake(earlier, result) or " raised" in result.happened:
         return True
-    function = exercise.function_named(result.function)
-    hints_of_earlier = function.hints_for(earlier.about or earlier.check)
-    hints_of_result = function.hints_for(result.about or result.check)
-    return hints_of_earlier == hints_of_result
+    for function in exercise.functions:
+        if function.name == result.function:
+            hints_of_earlier = function.hints_for(earlier.about or earlier.check)
+            return hints_of_earlier == function.hints_for(result.about or result.check)
+    return True
 
 
 def _fails_in_helper(earlier: CheckResult, result: CheckResult) -> bool:

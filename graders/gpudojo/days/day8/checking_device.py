@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from gpudojo.grading.call import (
 from gpudojo.grading.checks import expect_settings_kept, is_same_device, raised_instead, runs
 from gpudojo.grading.load import load_again
 from gpudojo.model.evidence import Case, Cases
-from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, with_article
+from gpudojo.model.exercise import Exercise, Failed, Lines, Probe, Seen, with_article
 
 exercise = Exercise(
     "01_checking_device",
@@ -56,8 +57,8 @@ def _call_select_device(call: Call, *prefer: Any) -> DeviceAnswer:
 def _ask_all(call: Call) -> Cases[DeviceAnswer]:
     """The answers to all preferences on one machine.
 
-    `call.function` is replaced by that of the file, loaded again. Raises StudentRaised for an error
-    without a preference, and where the function takes no preference at all.
+    `call.function` may be replaced by that of the file, loaded again. Raises StudentRaised for an
+    error without a preference, and where the function takes no preference at all.
     """
     _load_file_again(call)
     drawn = random.Random(call.seed)
@@ -80,11 +81,57 @@ def _ask_all(call: Call) -> Cases[DeviceAnswer]:
 def _load_file_again(call: Call) -> None:
     """Load the student's file again on this machine, and replace `call.function`.
 
-    The function may remember an answer from another machine, where the file was imported.
+    That is done only for a function that may remember an answer: its file was imported on another
+    machine.
     """
-    again = load_again(call.submission).names.get(select.name)
-    if callable(again):
-        call.function = again
+    if _may_remember(call.function):
+        names = load_again(call.submission).names
+        again = names.get(select.name)
+        if callable(again):
+            call.function = again
+
+
+def _may_remember(function: Any) -> bool:
+    """True if a function may use an answer from before.
+
+    It may have kept one in a constant, a default argument or a cache; so may a function that it
+    calls.
+    """
+    waiting = [function]
+    seen = set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if not isinstance(value, types.FunctionType):
+            return True
+        defaults = value.__defaults__ or ()
+        if any(default is not None for default in defaults):
+            return True
+        if value.__module__ == function.__module__:  # not in libraries
+            waiting += _values_used_by(value)
+    return False
+
+
+def _values_used_by(function: types.FunctionType) -> Iterator[Any]:
+    """What a function uses of the functions around it and of its module."""
+    for cell in function.__closure__ or ():
+        yield cell.cell_contents
+    for name in _names_in(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """The names that some code uses, functions inside of it included."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_in(constant)
+    return names
 
 
 @select.probe(machine="one gpu")
@@ -103,7 +150,7 @@ def one_gpu(call: Call) -> Cases[DeviceAnswer]:
 
 
 def _ask_for_best(call: Call, scenario: str) -> Cases[DeviceAnswer]:
-    """The answer without a preference, as a scenario. `call.function` is replaced."""
+    """The answer without a preference, as a scenario. `call.function` may be replaced."""
     _load_file_again(call)
     return try_scenarios({scenario: lambda: _call_select_device(call)})
 
@@ -122,8 +169,7 @@ def mac(call: Call) -> Cases[DeviceAnswer]:
 def laptop(call: Call) -> Cases[DeviceAnswer]:
     """The answers without a GPU, by a torch that was built with CUDA.
 
-    The last one is asked again where torch seems to be built for no GPU. Each time the file is
-    loaded again, and its function becomes `call.function`. Raises StudentRaised.
+    The last one is asked again where torch seems to be built for no GPU.
     """
     with contextlib.ExitStack() as undo:
         # This torch was built with CUDA, but the machine has no GPU.
@@ -267,58 +313,77 @@ class Preference(NamedTuple):
 
     def in_words(self) -> str:
         """The machine and the argument, for people."""
-        argument = "None" if self.device == "None" else repr(self.device)
-        if "device " in self.scenario:
-            argument = f"torch.device({argument})"
+        argument = repr(self.device)
+        if self.device == "None":
+            argument = "None"
+        elif "device " in self.scenario:
+            argument = f"torch.device({self.device!r})"
         return f"on a machine with {MACHINES[self.machine]}, prefer={argument}"
 
+    def is_met_by(self, answer: str) -> bool:
+        """True for the right answer. `cuda` is as good as `cuda:0`, but not for `cuda:1`."""
+        if self.present and self.device.endswith(":1"):
+            return answer == self.right
+        return is_same_device(answer, self.right)
 
-def _all_preferences(wanted: Seen, present: bool) -> Iterator[Preference]:
-    """Every preference for devices that the machine has, or lacks, on every machine."""
+
+def _all_preferences(wanted: Seen) -> Iterator[Preference]:
+    """Every preference that was tried, on every machine."""
     for machine in MACHINES:
         for scenario, answer in wanted[machine].items():
             if scenario.startswith("prefer "):
                 device = scenario.removeprefix("prefer ").removeprefix("device ")
-                is_present = device == "None" or is_same_device(answer.text, device)
-                if is_present is present:
-                    yield Preference(machine, scenario, device, answer.text, present)
+                present = device == "None" or is_same_device(answer.text, device)
+                yield Preference(machine, scenario, device, answer.text, present)
 
 
 def _expect_answer_to(preference: Preference, seen: Seen) -> None:
-    """Raises Failed unless a preference got the right answer. `cuda` is as good as `cuda:0`."""
+    """Raises Failed unless a preference got the right answer."""
     found = seen[preference.machine]
+    scenario = preference.scenario
     expected = preference.right
     if not preference.present:
         expected = f"{expected}, the best device of this machine"
-    raised = found.errors.get(preference.scenario)
+    raised = found.errors.get(scenario)
     if raised is not None:
         raise raised_instead(raised, preference.in_words(), expected)
-    answer = found[preference.scenario].text
-    if not is_same_device(answer, preference.right):
-        key = _why_another_device(preference, answer, seen)
-        happened = f"{preference.in_words()} returned {answer}"
-        at = ("device_count(",) if key == "index-not-checked" else ()
-        # An index is dropped by a line that did not run without a preference.
-        seen.about(preference.machine.name, "best")
-        usual = seen.ran or ()
-        seen.about(preference.machine.name, preference.scenario)
-        own = [lines for lines in seen.ran or () if lines not in usual]
-        ran = tuple(own) if own and key == "device-index-dropped" else None
-        raise Failed(happened, expected, None, key, at, ran)
+    answer = found[scenario].text
+    if preference.is_met_by(answer):
+        return
+    happened = f"{preference.in_words()} returned {answer}"
+    key = _why_another_device(preference, answer, seen)
+    if key == "device-index-dropped":
+        lines = _lines_of_scenario_alone(preference, seen)
+        raise Failed(happened, expected, None, key, ran=lines)
+    seen.about(preference.machine.name, scenario)
+    at = ("device_count(",) if key == "index-not-checked" else ()
+    raise Failed(happened, expected, None, key, at)
+
+
+def _lines_of_scenario_alone(preference: Preference, seen: Seen) -> Lines | None:
+    """The lines that only this call has executed, and not one without a preference.
+
+    None if there are none. The failure is about this scenario from now on.
+    """
+    machine = preference.machine.name
+    seen.about(machine, "best")
+    usual = seen.ran or ()
+    seen.about(machine, preference.scenario)
+    own = [lines for lines in seen.ran or () if lines not in usual]
+    return tuple(own) or None
 
 
 def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str | None:
-    """The misconception behind a wrong answer to a preference; None if none is known."""
+    """The misconception behind a wrong answer to a preference; None if none is known.
+
+    Where the preferred device is present, it was expected; otherwise the best one of the machine.
+    """
     machine = preference.machine
     device = preference.device
     if device == "None":
         return _why_not_the_best(machine, seen)
     if preference.present:
-        # Where `cuda:0` has its index, indices are not dropped.
-        first = seen[machine].get("prefer cuda:0")
-        keeps_indices = first is not None and first.text == "cuda:0"
-        dropped = device == "cuda:1" and is_same_device(answer, "cuda") and not keeps_indices
-        return "device-index-dropped" if dropped else None
+        return _why_index_dropped(device, answer, seen[machine].get("prefer cuda:0"))
     if is_same_device(answer, _best_device(seen, machine)):
         return _why_not_the_best(machine, seen)
     if machine is one_gpu and answer == device and device.startswith("cuda"):
@@ -331,18 +396,32 @@ def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str 
     return None
 
 
+def _why_index_dropped(device: str, answer: str, first: DeviceAnswer | None) -> str | None:
+    """The name of the mistake that `cuda:1` became `cuda`; None for another answer.
+
+    `first` is the answer to `cuda:0`. Where that has its index, indices are not dropped.
+    """
+    if device != "cuda:1" or not is_same_device(answer, "cuda"):
+        return None
+    if first is not None and first.text == "cuda:0":
+        return None
+    return "device-index-dropped"
+
+
 @select.check(points=1.5, needs=CHOSEN)
 def keeps_what_is_preferred(seen: Seen, wanted: Seen) -> None:
     """If this machine has the preferred device, that device is returned, with its index."""
-    for preference in _all_preferences(wanted, present=True):
-        _expect_answer_to(preference, seen)
+    for preference in _all_preferences(wanted):
+        if preference.present:
+            _expect_answer_to(preference, seen)
 
 
 @select.check(points=1, needs=CHOSEN)
 def replaces_what_is_absent(seen: Seen, wanted: Seen) -> None:
     """If this machine lacks the preferred device, the best one is returned, without an error."""
-    for preference in _all_preferences(wanted, present=False):
-        _expect_answer_to(preference, seen)
+    for preference in _all_preferences(wanted):
+        if not preference.present:
+            _expect_answer_to(preference, seen)
 
 
 @select.check(points=1, needs=CHOSEN)
