@@ -206,10 +206,16 @@ class Reports:
             yield _at(event.caller, f"imported {name}")
 
     def _judge_code(self, event: AuditEvent) -> Iterator[WatchFinding]:
-        """Code with the name of a library's file: what it does would not be reported."""
-        name = event.args[1]
+        """Code with the name of a library's file: what it does would not be reported.
+
+        Python itself compiles parts of such a file where it prints a traceback.
+        """
+        source, name = event.args[0], event.args[1]
         # A name of a class of the student's own says what it likes when it is asked.
-        if type(name) is not str or from_library(name):
+        if type(name) is str and not from_library(name):
+            return
+        is_students = "compile" in event.caller.f_code.co_names or event.name != "compile"
+        if is_students or not _is_part_of_file(source, name):
             yield _at(event.caller, "compiled code under the name of a library's file")
 
     def _judge_exec(self, event: AuditEvent) -> Iterator[WatchFinding]:
@@ -263,6 +269,17 @@ def _frame_that_wants(wanted: str, frame: FrameType | None) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
+
+
+def _is_part_of_file(source: Any, file: Any) -> bool:
+    """True if a text stands, as it is, in a file with Python code."""
+    if type(source) is not bytes or type(file) is not str or not file.endswith(".py"):
+        return False
+    try:
+        with open(file, "rb") as lines:
+            return source in lines.read()
+    except OSError:
+        return False
 
 
 def _first_frame_outside(frame: FrameType, is_inside: Callable[[str], bool]) -> FrameType | None:
