@@ -116,7 +116,7 @@ class GuardedNames:
     def __init__(self, owners: Iterable[Owner]) -> None:
         self._owners = list(owners)
         self._values = [each.names.values() for each in self._owners]  # always the latest
-        self._reachable = [frozenset(dir(each.owner)) - FREE for each in self._owners]
+        self._reachable = [_reachable_names(each) - FREE for each in self._owners]
 
     def take_snapshot(self) -> Snapshot:
         """All names with their values, as they are now."""
@@ -156,6 +156,13 @@ class GuardedNames:
             return False
         has_changed = map(is_not, chain.from_iterable(self._values), snapshot.values)
         return not any(map(_is_code, compress(snapshot.values, has_changed)))
+
+
+def _reachable_names(owner: Owner) -> frozenset[str]:
+    """All names of a class, with those that it inherits; those that a module has by now."""
+    if isinstance(owner.owner, type):
+        return frozenset(dir(owner.owner))
+    return frozenset(owner.names)
 
 
 def owners_in_torch_and_python() -> Iterator[Owner]:
