@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import traceback
 import types
 from collections.abc import Callable
 from typing import Any, Final
@@ -43,17 +42,6 @@ def show_students_code_alone(own_folders: tuple[str, ...]) -> None:
     for name in ASKING:
         setattr(sys, name, _getter_that_hides(getattr(sys, name)))
     gc.get_objects = objects_of_student_code
-    sys.unraisablehook = _print_ignored_error
-
-
-def _print_ignored_error(ignored: sys.UnraisableHookArgs) -> None:
-    """Print an error that Python ignores, as in `__del__`.
-
-    Python's own function compiles the lines that it shows, under the names of their files: where
-    student code was running, that would look like its doing.
-    """
-    print(f"{ignored.err_msg or 'Exception ignored in'}: {ignored.object!r}", file=sys.stderr)
-    traceback.print_exception(ignored.exc_type, ignored.exc_value, ignored.exc_traceback)
 
 
 # Tracers and profilers

@@ -124,18 +124,22 @@ class GuardedNames:
         return Snapshot(names, list(chain.from_iterable(self._values)))
 
     def choose_names(self, chosen: set[str], *snapshots: Snapshot) -> ChosenNames:
-        """The guarded names among those that are chosen, also those that a class inherits."""
+        """The guarded ones among these names, with the values that they have in the snapshots.
+
+        Of a class, also names that it inherits: a name of its own would hide them.
+        """
         names: list[tuple[Owner, str]] = []
         values: list[list[Any]] = [[] for _ in snapshots]
         of_snapshots = [each.names for each in snapshots]
         each_owner = zip(self._owners, self._reachable, *of_snapshots, strict=True)
         for owner, reachable, *before in each_owner:
             for name in reachable & chosen:
-                known = [each.get(name, _MISSING) for each in before]
-                if any(each is _MISSING or _is_code(each) for each in known):
-                    names.append((owner, name))
-                    for of_snapshot, value in zip(values, known, strict=True):
-                        of_snapshot.append(value)
+                its_values = [each.get(name, _MISSING) for each in before]
+                if not any(each is _MISSING or _is_code(each) for each in its_values):
+                    continue  # data, which anybody may change
+                names.append((owner, name))
+                for of_snapshot, value in zip(values, its_values, strict=True):
+                    of_snapshot.append(value)
         return ChosenNames(names, values)
 
     def find_replaced(self, *snapshots: Snapshot) -> list[ReplacedName]:
@@ -144,18 +148,23 @@ class GuardedNames:
         The value before is that of the first snapshot.
         """
         found: list[ReplacedName] = []
-        if any(self._is_as_now(each) for each in snapshots):
+        if any(self._differs_only_in_data(each) for each in snapshots):
             return found
         for owner, *before in zip(self._owners, *(each.names for each in snapshots), strict=True):
             found += _replaced_names(owner, before)
         return found
 
-    def _is_as_now(self, snapshot: Snapshot) -> bool:
-        """True if nothing but data has changed since the snapshot: then no name was replaced."""
+    def _differs_only_in_data(self, snapshot: Snapshot) -> bool:
+        """True if nothing but data has changed since the snapshot: then no name was replaced.
+
+        All values are compared one by one, in the order of their owners and names.
+        """
         if sum(map(len, self._values)) != len(snapshot.values):
-            return False
-        has_changed = map(is_not, chain.from_iterable(self._values), snapshot.values)
-        return not any(map(_is_code, compress(snapshot.values, has_changed)))
+            return False  # names were added or deleted
+        values_now = chain.from_iterable(self._values)
+        has_changed = map(is_not, values_now, snapshot.values)
+        changed_values = compress(snapshot.values, has_changed)
+        return not any(map(_is_code, changed_values))
 
 
 def _reachable_names(owner: Owner) -> frozenset[str]:
