@@ -170,9 +170,12 @@ def exercises_of(name: str) -> tuple[Exercise, ...]:
     The error is kept, too. The fork server loads a day where its files can be read; a child that
     is to grade it, and cannot read them, raises the author's mistake and not its own.
     """
+    from gpudojo.model.errors import BadDay
+
     loaded = _load_day(name)
-    if isinstance(loaded, BaseException):
-        raise loaded
+    if isinstance(loaded, BadDay):
+        # A new one each time: the traceback of an error grows whenever it is raised.
+        raise BadDay(loaded.file, loaded.line, loaded.reason) from loaded.__cause__
     return loaded
 
 

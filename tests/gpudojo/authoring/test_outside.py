@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -259,6 +260,20 @@ def test_an_authors_mistake_is_told_also_where_the_file_cannot_be_read_again(out
         with pytest.raises(BadDay, match=r"x\.py, line 1: NameError"):
             catalogue.exercises_of("day9")
         module.unlink(missing_ok=True)
+
+
+def test_an_authors_mistake_has_a_traceback_of_its_own_each_time(outside: Path) -> None:
+    (outside / "x.py").write_text('exercise = Exercise("01_x", "X", 1)\n')
+    errors = []
+    for _ in range(2):
+        with pytest.raises(BadDay) as raised:
+            catalogue.exercises_of("day9")
+        errors.append(raised.value)
+    first, second = errors
+    assert first is not second
+    assert len(traceback.extract_tb(first.__traceback__)) == 2  # this test, and `exercises_of`
+    assert len(traceback.extract_tb(second.__traceback__)) == 2
+    assert isinstance(second.__cause__, NameError)
 
 
 def test_misconceptions_that_cannot_be_read_are_an_error(outside: Path) -> None:
