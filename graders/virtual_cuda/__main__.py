@@ -183,9 +183,13 @@ def _can_be_written(target: Path) -> bool:
 def _problem_of_program(options: argparse.Namespace) -> str:
     """Why there is nothing to run, in a sentence; "" if there is something."""
     if options.module is not None:
-        return "" if options.module else "-m: name a module"
+        if options.module:
+            return ""
+        return "-m: name a module"
     if options.code is not None:
-        return "" if options.code else "-c: give code"
+        if options.code:
+            return ""
+        return "-c: give code"
     if not options.script:
         return "name a script"
     file = Path(options.script[0])
@@ -214,7 +218,9 @@ def _kind_to_open(real: bool) -> DeviceKind:
         return "virtual"
     from virtual_cuda.real import device_count
 
-    return "cuda" if device_count("cuda") or not device_count("mps") else "mps"
+    if device_count("cuda") or not device_count("mps"):
+        return "cuda"
+    return "mps"
 
 
 class _Opening:
@@ -439,7 +445,9 @@ def _describe_error(error: BaseException) -> str:
     """The class of an error, and the first line of its message if it has one."""
     kind = type(error).__name__
     message = str(error).partition("\n")[0]
-    return f"{kind}: {message}" if message else kind
+    if message:
+        return f"{kind}: {message}"
+    return kind
 
 
 def terminal_width() -> int:

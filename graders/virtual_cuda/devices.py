@@ -68,11 +68,19 @@ def virtual_cuda(
         raise UnknownClock(clock, CLOCKS)
     model = _modelled_gpu(gpu, clock)
     # Memory and name that were not given are those of the GPU that was named.
-    named = model if gpu is not None else None
+    named = None
+    if gpu is not None:
+        named = model
     if memory is None:
-        memory = "8 GiB" if named is None else named.memory
+        if named is None:
+            memory = "8 GiB"
+        else:
+            memory = named.memory
     if name is None:
-        name = "Virtual CUDA device" if named is None else named.title
+        if named is None:
+            name = "Virtual CUDA device"
+        else:
+            name = named.title
     _require_device_count(devices)
     if devices > MOST_DEVICES:
         raise BadDeviceCount(devices)
@@ -99,7 +107,9 @@ def _modelled_gpu(name: str | None, clock: ClockKind) -> Gpu | None:
     """
     if name is not None:
         return gpu_named(name)
-    return gpu_named("H200") if clock == "modelled" else None
+    if clock == "modelled":
+        return gpu_named("H200")
+    return None
 
 
 def _require_device_count(devices: object) -> None:
@@ -259,7 +269,10 @@ def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
     kept_patches.undo()
     found = device_count("cuda")
     if found >= devices:
-        here = "a GPU is here" if found == 1 else f"{found} GPUs are here"
+        if found == 1:
+            here = "a GPU is here"
+        else:
+            here = f"{found} GPUs are here"
         return "cuda", f"{here}, so CUDA itself"
     # MPS is not chosen even where there is one: it has neither pinned memory nor peaks.
     missing = "no GPU here"

@@ -21,7 +21,9 @@ class VirtualCudaError(Exception):
     text: ClassVar = ""
 
     def __str__(self) -> str:
-        return self.text.format(self=self) if self.text else super().__str__()
+        if self.text:
+            return self.text.format(self=self)
+        return super().__str__()
 
 
 class BadTimeline(VirtualCudaError, ValueError):
@@ -106,7 +108,9 @@ class NoSuchDevice(DeviceError):
     def missing(self) -> str:
         """What this machine lacks, without advice."""
         if self.found:
-            plural = "s" if self.found > 1 else ""
+            plural = ""
+            if self.found > 1:
+                plural = "s"
             found = f"{self.found} {self.kind!r} device{plural}"
             return f"this machine has {found}, not {self.wanted}"
         return f"this machine has no {self.kind!r} device that torch can use"

@@ -47,7 +47,10 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
 def _functions_in(holder: Any, depth: int = 0) -> Iterator[_ImportedFunction]:
     """Every function among a file's names, and in the lists and dicts among them."""
     items: Iterable[tuple[Any, Any]]
-    items = holder.items() if type(holder) is dict else enumerate(holder)
+    if type(holder) is dict:
+        items = holder.items()
+    else:
+        items = enumerate(holder)
     for key, value in items:
         is_holder = type(value) is dict or type(value) is list
         if is_holder and depth < DEEPEST and key != "__builtins__":

@@ -47,7 +47,9 @@ def find_internal(path: str, feature: str = "", otherwise: Any = _REFUSE) -> Any
     except (AttributeError, ImportError) as error:
         if path in INDISPENSABLE:
             raise TorchUnsupported(path, torch.__version__) from error
-    return Lacking(path, feature or path) if otherwise is _REFUSE else otherwise
+    if otherwise is _REFUSE:
+        return Lacking(path, feature or path)
+    return otherwise
 
 
 def require_internal(path: str, feature: str) -> Any:

@@ -39,7 +39,9 @@ class Lookalikes:
             return _without_object(value)
         key = (identity(original), *_identities_of_parts(value))
         if key not in self._known:
-            module = owner.__name__ if built_in else None
+            module = None
+            if built_in:
+                module = owner.__name__
             self._known[key] = (value, _make_lookalike(original, value, module))
         return self._known[key][1]
 

@@ -71,7 +71,9 @@ class RealDevice:
 def device_count(kind: str) -> int:
     """The number of devices of a kind ("cuda", "mps", "cpu") that this machine has."""
     if kind == "cuda":
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if torch.cuda.is_available():
+            return torch.cuda.device_count()
+        return 0
     if kind == "mps":
         return int(torch.backends.mps.is_available())
     return int(kind == "cpu")
@@ -202,7 +204,9 @@ def wait_name_of(func: Any) -> str:
     if waits is not None:
         return waits[0]
     bare = name.strip("_")
-    return "linalg" if bare.startswith("linalg_") else bare
+    if bare.startswith("linalg_"):
+        return "linalg"
+    return bare
 
 
 class KnownWaits:
@@ -373,7 +377,9 @@ def explicit_waits(kind: str) -> Iterator[tuple[Any, str, str]]:
 
 def storage_of(tensor: torch.Tensor) -> Any:
     """The storage of a tensor; None where it has none of its own (sparse tensors)."""
-    return tensor.untyped_storage() if tensor.layout is torch.strided else None
+    if tensor.layout is torch.strided:
+        return tensor.untyped_storage()
+    return None
 
 
 class MemoryUsage:
@@ -389,7 +395,9 @@ class MemoryUsage:
     def count_tensor(self, tensor: torch.Tensor) -> int:
         """The bytes of a tensor that an operator has made; counts them where need be."""
         storage = storage_of(tensor)
-        return 0 if storage is None else int(storage.nbytes())
+        if storage is None:
+            return 0
+        return int(storage.nbytes())
 
     def live_bytes(self, index: int) -> int:
         """The bytes in use on a device."""
@@ -626,12 +634,16 @@ class Observer:
                 return tensor.device
         named: torch.device | None = kwargs.get("device")
         if named is None:
-            return torch.device("cpu") if self.kind == "cpu" and not inputs else None
+            if self.kind == "cpu" and not inputs:
+                return torch.device("cpu")
+            return None
         if named.type != self.kind:
             return None
         if named.index is not None or self.kind == "cpu":
             return named
-        current = torch.cuda.current_device() if self.kind == "cuda" else 0
+        current = 0
+        if self.kind == "cuda":
+            current = torch.cuda.current_device()
         return torch.device(self.kind, current)
 
     def _run_lift_fresh(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -655,7 +667,10 @@ class Observer:
         if name == "copy_":
             target = args[0]
             source = args[1]
-            non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            if len(args) > 2:
+                non_blocking = args[2]
+            else:
+                non_blocking = kwargs.get("non_blocking", False)
         else:
             target = out
             source = args[0]
@@ -793,7 +808,9 @@ class Observer:
 def _storage_key(tensor: torch.Tensor) -> int | None:
     """A number that all tensors with one storage have in common; None without a storage."""
     storage = storage_of(tensor)
-    return None if storage is None else storage._cdata
+    if storage is None:
+        return None
+    return int(storage._cdata)
 
 
 @functools.cache

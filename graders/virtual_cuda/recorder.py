@@ -133,7 +133,10 @@ def _instructions() -> Generator[Instruction, None, None]:
                 code = frame.f_code
                 # A pass under way: its line was found when it began.
                 if code is _FORWARD or code is _ENGINE:
-                    lines = _running.passes if code is _FORWARD else _running.backwards
+                    if code is _FORWARD:
+                        lines = _running.passes
+                    else:
+                        lines = _running.backwards
                     if lines and lines[-1].of_thread:
                         found = (lines[-1].code, lines[-1].offset)
                         break
@@ -312,7 +315,10 @@ class Recorder:
         try:
             return run(*args, **kwargs)
         except Exception as error:  # of any kind: it is raised again, perhaps in other words
-            better = None if self.reword is None else self.reword(error)
+            if self.reword is None:
+                better = None
+            else:
+                better = self.reword(error)
             if better is None:
                 raise
             try:

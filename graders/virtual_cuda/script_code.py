@@ -51,7 +51,9 @@ def load_module(name: str, arguments: list[str]) -> ModuleCode | None:
     if spec is None:
         return None
     loader: Any = spec.loader
-    code = loader.get_code(spec.name) if hasattr(loader, "get_code") else None
+    code = None
+    if hasattr(loader, "get_code"):
+        code = loader.get_code(spec.name)
     if code is None:
         return None
     file = spec.origin or name

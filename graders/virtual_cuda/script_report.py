@@ -206,7 +206,9 @@ def _html_table(file: str, rows: list[LineRow], columns: tuple[str, ...]) -> lis
 
 def _html_row(row: LineRow) -> str:
     """A row of a table on a page; one with any figure is marked."""
-    kind = ' class="used"' if any(row.cells) else ""
+    kind = ""
+    if any(row.cells):
+        kind = ' class="used"'
     code = html.escape(row.code)
     cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells)
     return f"<tr{kind}><th>{row.number}</th><td><code>{code}</code></td>{cells}</tr>"

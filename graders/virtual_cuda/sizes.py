@@ -49,7 +49,9 @@ def parse_size(size: str | int | float) -> int:
 def _bytes_in(text: str) -> int:
     """The bytes that a text such as "512MiB" names; raises BadSize."""
     match = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(match[2].lower()) if match else None
+    unit = None
+    if match:
+        unit = _UNITS.get(match[2].lower())
     if match is None or unit is None:
         raise BadSize(text)
     # A fraction, because 0.1 GiB in floats may miss by a byte what 0.1 * 1024**3 says on paper.

@@ -147,7 +147,9 @@ def all_mutants(
 ) -> list[list[Variant]]:
     """The mutants of every right solution, or of those named in `only`; a list for each."""
     stub = root / "exercises" / day / f"{exercise.stem}.py"
-    text_of_stub = stub.read_text(encoding="utf-8") if stub.is_file() else ""
+    text_of_stub = ""
+    if stub.is_file():
+        text_of_stub = stub.read_text(encoding="utf-8")
     functions = [function.name for function in exercise.functions]
     found = []
     for name, source in right_solutions(day, exercise, root):
@@ -183,7 +185,10 @@ def examine_exercise(
     # Choose the mutants and the rewrites.
     mutants_by_solution = all_mutants(day, exercise, root)
     mutants = choose_variants(mutants_by_solution, limit)
-    limit_of_rewrites = None if limit is None else math.ceil(limit / 3)
+    if limit is None:
+        limit_of_rewrites = None
+    else:
+        limit_of_rewrites = math.ceil(limit / 3)
     rewrites = choose_variants(all_rewrites(day, exercise, root), limit_of_rewrites)
     row = FairnessRow(exercise.stem, len(mutants), len(rewrites))
     # What the author knows to be right.

@@ -90,7 +90,9 @@ def _split_shared_file(path: Path) -> list[Solution]:
         is_wrong = header.startswith("# fails")
         # DAY/KIND/EXERCISE/NAME.py, as in the other layout: a reader of solutions need not know
         # which layout it is.
-        kind = "wrong" if is_wrong else "right"
+        kind = "right"
+        if is_wrong:
+            kind = "wrong"
         file = target / kind / exercise / f"line_{line}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         shared = text[: starts[0]]  # stands above the first solution

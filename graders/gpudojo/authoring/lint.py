@@ -201,6 +201,9 @@ def next_step(
         if note.path.is_relative_to(root):
             path = note.path.relative_to(root).as_posix()
         step = f"{path}:{note.line}: {note.text}"
-    count = "1 note" if len(notes) == 1 else f"{len(notes)} notes"
+    if len(notes) == 1:
+        count = "1 note"
+    else:
+        count = f"{len(notes)} notes"
     text = f"unfinished, {count} left; next: {step}"
     return Finding(exercise.stem, text, warning=True)

@@ -86,7 +86,10 @@ def _unwanted_outcomes(
     """Run every function of a file. Yields findings about checks without the wanted outcome."""
     for function in exercise.functions:
         try:
-            reference = None if compared_with is None else ReferenceSolution(compared_with)
+            if compared_with is None:
+                reference = None
+            else:
+                reference = ReferenceSolution(compared_with)
             results = grade_on_virtual_device(exercise, function, path, reference)
         except DojoError as error:
             yield Finding(exercise.stem, f"`{function.name}` cannot be graded: {error}")

@@ -477,7 +477,10 @@ def _other_conditions(condition: ast.BoolOp) -> Iterator[Replacement]:
     yield Replacement("and, or", opposite)
     for index in range(len(condition.values)):
         rest = _without_item(condition.values, index)
-        shorter = rest[0] if len(rest) == 1 else ast.BoolOp(condition.op, rest)
+        if len(rest) == 1:
+            shorter = rest[0]
+        else:
+            shorter = ast.BoolOp(condition.op, rest)
         yield Replacement("condition dropped", shorter)
 
 

@@ -194,7 +194,9 @@ def _examine_day(day: str, root: Path, quick: bool) -> bool:
     _set_footer(table, ["total", *(f"{number:g}" for number in sums)])
     console.print(table)
     for finding in sorted(report.findings, key=lambda finding: finding.warning):
-        kind = "warning" if finding.warning else "problem"
+        kind = "problem"
+        if finding.warning:
+            kind = "warning"
         console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
     return bool(report.problems)
 
@@ -206,7 +208,9 @@ def _describe_result(row: LintRow) -> str:
         return "[red]1 problem[/]"
     if problems:
         return f"[red]{problems} problems[/]"
-    return "[yellow]unfinished[/]" if row.notes else "[green]ok[/]"
+    if row.notes:
+        return "[yellow]unfinished[/]"
+    return "[green]ok[/]"
 
 
 def _make_table(title: str, console: Console, headings: tuple[str, ...], more: int = 0) -> Table:

@@ -132,7 +132,9 @@ def _describe_reviews(rows: Iterable[SubmissionRow], results: Path) -> str:
             count += 1
     if not reviews:
         return ""
-    verb = "needs" if reviews == 1 else "need"
+    verb = "need"
+    if reviews == 1:
+        verb = "needs"
     table = results.with_suffix(".csv")
     return f"{reviews} of {count} submissions {verb} review; the reasons are in {table}."
 
@@ -230,7 +232,10 @@ def feedback(
     file = find_results_file(results)
     head = header(file)
     rows = VisibleRows(head, StoredRows(file), datetime.now(UTC), early)
-    withheld = "" if early else rows.describe_withheld()
+    if early:
+        withheld = ""
+    else:
+        withheld = rows.describe_withheld()
     if withheld:
         if next(iter(rows), None) is None:
             raise click.ClickException(f"{withheld}; use --early to write feedback all the same")

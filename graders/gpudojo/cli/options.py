@@ -126,7 +126,10 @@ def find_results_file(path: Path) -> Path:
 
     Raises ClickException where there is none, or a CSV file is given.
     """
-    file = path / "results.json" if path.is_dir() else path
+    if path.is_dir():
+        file = path / "results.json"
+    else:
+        file = path
     if not file.exists():
         folders = sorted(str(each.parent) for each in path.glob("*/results.json"))
         raise click.ClickException(

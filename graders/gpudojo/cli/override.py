@@ -53,7 +53,10 @@ def override(**arguments: Any) -> None:
     _refuse_contradictions(asked)
     from gpudojo.classes.overrides import parse_points
 
-    points = None if asked.points is None else parse_points(asked.points, "--points")
+    if asked.points is None:
+        points = None
+    else:
+        points = parse_points(asked.points, "--points")
     with _open_class(asked.out) as book:
         _carry_out(book, asked, points)
 

@@ -53,7 +53,9 @@ class EntryMaker:
         Raises UsageError where something is missing, ClickException for too many points and for
         what cannot be undone, and BadClass for unknown names.
         """
-        expected_words = 1 if asked.everyone else 2
+        expected_words = 2
+        if asked.everyone:
+            expected_words = 1
         if len(asked.words) != expected_words:
             raise click.UsageError("give STUDENT and CHECK or EXERCISE, or --all and one of these")
         if points is None and not asked.undo:

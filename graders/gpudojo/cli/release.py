@@ -55,7 +55,9 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
             changed = stub_files.write_stubs(reference, exercises)
     has_left_over = False
     for name in changed:
-        state = "stale" if check else "written"
+        state = "written"
+        if check:
+            state = "stale"
         if not (reference / name).is_file():
             state = "no reference for it"
             has_left_over = True

@@ -281,7 +281,10 @@ def doctor() -> None:
     click.echo("isolation:")
     layers = examine_layers()
     for name, why in layers.items():
-        mark = click.style("--", fg="yellow") if why else click.style("ok", fg="green")
+        if why:
+            mark = click.style("--", fg="yellow")
+        else:
+            mark = click.style("ok", fg="green")
         click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")
         if why:
             click.echo(f"      missing: {why}")
@@ -309,7 +312,9 @@ def _describe_torch() -> bool:
         from virtual_cuda.hooks import choose_device
 
         kind, why = choose_device("auto")
-        built = "with CUDA" if torch.version.cuda else "without CUDA"
+        built = "without CUDA"
+        if torch.version.cuda:
+            built = "with CUDA"
         click.echo(f"torch: {version}, built {built}")
         click.echo(f"device: {kind} ({why})")
         if kind == "virtual":

@@ -243,7 +243,10 @@ def require_plain_tensors(result: Any, depth: int = 0) -> Any:
             name = type(result).__name__
             raise TypeError(f"it returned a {name}, a tensor subclass, instead of a plain tensor")
     elif type(result) in (list, tuple, dict) and depth < DEEPEST:
-        items = result.values() if type(result) is dict else result
+        if type(result) is dict:
+            items = result.values()
+        else:
+            items = result
         for item in items:
             require_plain_tensors(item, depth + 1)
     return result
@@ -285,7 +288,10 @@ def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = N
     concerns the whole submission.
     """
     names = list(scenarios)
-    order = names if seed is None else random.Random(seed).sample(names, len(names))
+    if seed is None:
+        order = names
+    else:
+        order = random.Random(seed).sample(names, len(names))
     found: dict[str, T] = {}
     errors: dict[str, Raised] = {}
     for name in order:
@@ -324,7 +330,9 @@ def device_name(device: Any) -> str:
     found = torch.device(device)
     if found.type == "cpu" or found.index is not None:
         return str(found)
-    index = torch.cuda.current_device() if found.type == "cuda" else 0
+    index = 0
+    if found.type == "cuda":
+        index = torch.cuda.current_device()
     return f"{found.type}:{index}"
 
 
@@ -380,7 +388,10 @@ def lines_of_copies(call: Call, since: int | None = None, **tensors: Any) -> dic
     their size; those that were not copied are left out. `COPIED_BACK` has the line that last
     copied more than a number to the host.
     """
-    ledger = call.ledger if since is None else call.bench.ledger.since(since)
+    if since is None:
+        ledger = call.ledger
+    else:
+        ledger = call.bench.ledger.since(since)
     found: dict[str, int | None] = {}
     for transfer in ledger.transfers_to_device():
         for name, tensor in tensors.items():

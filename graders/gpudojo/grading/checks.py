@@ -292,7 +292,9 @@ def device_mistake(raised: Raised) -> str | None:
     if "device type tensor to numpy" in message:
         return "numpy-on-device-tensor"
     if "got target is on cuda" in message:
-        return "outputs-on-cpu" if COPIED_BACK in raised.copied else "model-not-moved"
+        if COPIED_BACK in raised.copied:
+            return "outputs-on-cpu"
+        return "model-not-moved"
     if re.search("got target is on cpu|nll_loss|cross_entropy", message):
         return "targets-on-cpu"
     if _INPUTS_ON_CPU.search(message):
@@ -549,7 +551,9 @@ def mode_in_words(training: bool | None) -> str:
     """The name of a module's mode: "training" or "evaluation"; "no" for None."""
     if training is None:
         return "no"
-    return "training" if training else "evaluation"
+    if training:
+        return "training"
+    return "evaluation"
 
 
 def raised_instead(
@@ -562,7 +566,9 @@ def raised_instead(
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
     """Require a Python float. Raises Failed, for a tensor with the name of that mistake."""
     if not is_float:
-        key = "returned-tensor" if kind in ("Tensor", "Parameter") else None
+        key = None
+        if kind in ("Tensor", "Parameter"):
+            key = "returned-tensor"
         raise Failed(f"{what}{with_article(kind)}", "a Python float", misconception=key)
 
 

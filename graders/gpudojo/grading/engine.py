@@ -123,7 +123,9 @@ def judge_check(function: Function, check: Check, seen: Seen, wanted: Seen) -> J
     try:
         check.judge(seen, wanted)
     except Failed as failed:
-        ran = seen.ran if failed.ran is None else None
+        ran = None
+        if failed.ran is None:
+            ran = seen.ran
         return Judgement(Outcome.FAILED, failed, ran)
     except Todo as todo:
         return Judgement(Outcome.TODO, Failed(str(todo), ""))

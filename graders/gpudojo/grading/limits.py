@@ -360,7 +360,9 @@ class _BoundedWriter:
             return
         self.last_name = name
         if name:
-            new_line = "" if self.last_text.endswith("\n") else "\n"
+            new_line = "\n"
+            if self.last_text.endswith("\n"):
+                new_line = ""
             self.write_on(f"{new_line}[scenario {name}]\n")
 
 

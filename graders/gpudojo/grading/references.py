@@ -81,7 +81,9 @@ def recorded_for(path: Path, exercise: Exercise) -> ShippedEvidence | None:
         reference_of(path.with_name(f"{exercise.stem}.py"))
     except NoReference:
         day = day_of_exercise(exercise)
-        return None if day is None else read_shipped_evidence(day)
+        if day is None:
+            return None
+        return read_shipped_evidence(day)
     return None
 
 
@@ -101,7 +103,9 @@ def known_seeds(path: Path, exercise: Exercise) -> tuple[int, ...] | None:
     Returns None where any seed can be used, and where the file cannot be judged at all.
     """
     recorded = recorded_for(path, exercise)
-    return None if recorded is None else recorded.seeds
+    if recorded is None:
+        return None
+    return recorded.seeds
 
 
 def reference_of(path: Path) -> Path:

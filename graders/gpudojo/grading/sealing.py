@@ -74,7 +74,9 @@ def seal(facts: T) -> T:
 
 def seal_cases(found: T) -> T:
     """Seal what a scenario returned, if that is facts: a case, or cases by name."""
-    return seal(found) if _are_cases(found) else found
+    if _are_cases(found):
+        return seal(found)
+    return found
 
 
 def _are_cases(found: object) -> bool:

@@ -39,7 +39,9 @@ def _default_device() -> Any:
     """
     context = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
     mode = getattr(context, "device_context", None)
-    return None if mode is None else mode.device
+    if mode is None:
+        return None
+    return mode.device
 
 
 def _current_gpu() -> int:

@@ -113,7 +113,9 @@ def decompress_evidence(packed: bytes) -> bytes:
     data = b""
     with contextlib.suppress(zlib.error):
         data = reader.decompress(packed, LARGEST)
-    return data if reader.eof else b""
+    if reader.eof:
+        return data
+    return b""
 
 
 def encode_shipped_evidence(shipped: ShippedEvidence) -> bytes:

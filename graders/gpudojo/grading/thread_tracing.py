@@ -68,7 +68,9 @@ def trace_threads() -> None:
         return trace_line
 
     def trace_call(frame: types.FrameType, event: str, value: Any) -> Any:
-        return trace_line if is_students_code(frame.f_code) else None
+        if is_students_code(frame.f_code):
+            return trace_line
+        return None
 
     own_thread = _thread.get_ident
 

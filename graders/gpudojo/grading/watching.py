@@ -51,7 +51,10 @@ def _keep_states() -> Generator[Any, tuple[int, Any], None]:
     while True:
         key, new = yield state
         sys.audit(KEPT)
-        state = states.get(key) if new is None else states.setdefault(key, new)
+        if new is None:
+            state = states.get(key)
+        else:
+            state = states.setdefault(key, new)
 
 
 _keeper: Final = _keep_states()
@@ -255,7 +258,9 @@ class Busiest(_Watching):
 
     @property
     def records(self) -> tuple[Record, ...]:
-        return () if self._ledger is None else self._ledger.records
+        if self._ledger is None:
+            return ()
+        return self._ledger.records
 
     def make_timeline(self, function: str, source: bool = True) -> Timeline | None:
         """The timeline of the call, for a picture.
@@ -290,14 +295,18 @@ class Busiest(_Watching):
             return None
         if self._times is None:
             self._times = times_of(self._ledger, gpu_named(USUAL_GPU))
-        return self._times if self._times.on_device else None
+        if self._times.on_device:
+            return self._times
+        return None
 
     def lanes_to_scale(self) -> Scaled | None:
         """The lanes of host and device to scale. Returns None where the call used no device."""
         from virtual_cuda.hooks import lanes_to_scale
 
         times = self.modelled_times()
-        return None if times is None else lanes_to_scale(times)
+        if times is None:
+            return None
+        return lanes_to_scale(times)
 
     def seconds_by_record(self) -> dict[int, ModelledSeconds] | None:
         """Modelled seconds of host and GPU, by the index of the record.

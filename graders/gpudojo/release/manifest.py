@@ -186,7 +186,10 @@ def _paths_below(folder: Path) -> Iterator[str]:
             looked_at += 1
             if looked_at > MOST_ENTRIES:
                 return
-            path = f"{inside}/{child.name}" if inside else child.name
+            if inside:
+                path = f"{inside}/{child.name}"
+            else:
+                path = child.name
             is_folder = child.is_dir(follow_symlinks=False)
             shadows_package = not inside and child.name in SHADOWED_PACKAGES
             if shadows_package or not is_folder:

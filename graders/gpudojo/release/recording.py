@@ -142,7 +142,9 @@ def _observe_reference(
         raise CannotRelease(f"{place}: {error}") from None
     for result in judge_function(exercise, function, evidence, evidence):
         if result.outcome is not Outcome.PASSED:
-            reason = f": {result.happened}" if result.happened else ""
+            reason = ""
+            if result.happened:
+                reason = f": {result.happened}"
             raise CannotRelease(
                 f"{place}: the reference does not pass its own check {result.check}{reason}"
             )

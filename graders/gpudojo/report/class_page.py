@@ -289,7 +289,9 @@ class Tally:
         lines = []
         for exercise, known in sorted(self.exercises.items()):
             scores = [line.scores.get(exercise, 0.0) for line in self._lines_in_means]
-            mean = statistics.fmean(scores) if scores else 0.0
+            mean = 0.0
+            if scores:
+                mean = statistics.fmean(scores)
             lines.append(ExerciseLine(exercise, known.title, mean, known.worth))
         return lines
 

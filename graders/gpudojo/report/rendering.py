@@ -27,7 +27,9 @@ def render_page(template: str, script: str, **values: Any) -> str:
     A browser refuses every style and script in it but these two, by their hashes.
     """
     style = _read_asset("style.css")
-    code = _read_asset(script) + _read_asset("stops.js") if script else ""
+    code = ""
+    if script:
+        code = _read_asset(script) + _read_asset("stops.js")
     policy = f"default-src 'none'; style-src '{_policy_hash(style)}'"
     policy += "; base-uri 'none'; form-action 'none'"
     if code:
@@ -122,7 +124,9 @@ def short_id(check_id: str) -> Markup:
 def short_exercise(exercise: str) -> str:
     """Return the number of an exercise; of an item that has none, its name."""
     number = exercise.partition("_")[0]
-    return number if number.isdigit() else exercise
+    if number.isdigit():
+        return number
+    return exercise
 
 
 def number_before_title(exercise: str) -> Markup:
@@ -175,7 +179,9 @@ def format_duration(seconds: float) -> str:
 
 def share_bar(value: float, most: float, kind: str = "") -> Markup:
     """Return a bar of a table. The number stands beside it, so screen readers skip it."""
-    filled = 100 * min(max(value / most, 0.0), 1.0) if most > 0 else 0.0
+    filled = 0.0
+    if most > 0:
+        filled = 100 * min(max(value / most, 0.0), 1.0)
     return Markup(
         '<svg class="share {}" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true" '
         'focusable="false"><rect class="ground" width="100" height="8"/>'

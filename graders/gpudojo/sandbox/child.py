@@ -129,7 +129,9 @@ def _observe_submission(
         if key in job.skip:
             continue
         chosen = choice.definition_of(function.name)
-        file = chosen.file if chosen is not None else None
+        file = None
+        if chosen is not None:
+            file = chosen.file
         if file is None:
             yield from _tell_missing(job, exercise, function)
             continue
@@ -278,8 +280,12 @@ def _observe_function(
         if seen.raised is not None:
             without = _without_scratch_folder(seen.raised, home)
             seen = msgspec.structs.replace(seen, raised=without)
-        late = seen if seen.timed_out else None
-        error = device_failure() if job.on_gpu and not gpu_is_lost else None
+        late = None
+        if seen.timed_out:
+            late = seen
+        error = None
+        if job.on_gpu and not gpu_is_lost:
+            error = device_failure()
         if error is not None:
             gpu_is_lost = True
             if seen.raised is None:  # it came up after everything had been observed

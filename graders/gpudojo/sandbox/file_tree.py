@@ -113,7 +113,10 @@ class _FileTree:
         here = "/"
         parts = Path(path).parts[1:]
         for number, part in enumerate(parts, 1):
-            here = os.path.dirname(here) if part == ".." else os.path.join(here, part)
+            if part == "..":
+                here = os.path.dirname(here)
+            else:
+                here = os.path.join(here, part)
             if os.path.islink(here):
                 target = self._copy_link(here)
                 self.bind_path(os.path.join(target, *parts[number:]), attributes)

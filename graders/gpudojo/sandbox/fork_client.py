@@ -188,7 +188,9 @@ class ForkClient:
             ends.callback(os.close, evidence_end)
             ends.callback(os.close, output_end)
             try:
-                gpu_memory = job.gpu_memory if job.on_gpu else 0
+                gpu_memory = 0
+                if job.on_gpu:
+                    gpu_memory = job.gpu_memory
                 message = REQUEST.pack(
                     Request.SPAWN, self._numbers, job.memory, gpu_memory, self._number_of(job.seeds)
                 )
@@ -238,7 +240,10 @@ class ForkClient:
             if event == Event.WAITED:
                 found.append(ChildWaited(number, cpu / 1e6))
                 continue
-            ended = None if event == Event.FAILED else code
+            if event == Event.FAILED:
+                ended = None
+            else:
+                ended = code
             on_gpu = event == Event.OVER_GPU_MEMORY
             over = on_gpu or event == Event.OVER_MEMORY
             found.append(

@@ -71,7 +71,9 @@ def limit_resources(memory: int, scratch: int, seconds: float, gpu: bool = False
         sizes = [int(word) * resource.getpagesize() for word in file.read().split()]
         addresses = sizes[0]
         writable = sizes[5]
-    for_cuda = CUDA_HOST_BYTES if gpu else 0
+    for_cuda = 0
+    if gpu:
+        for_cuda = CUDA_HOST_BYTES
     _limit_resource(resource.RLIMIT_DATA, writable + memory + for_cuda)
     if not gpu:
         _limit_resource(resource.RLIMIT_AS, addresses + memory + RESERVED_AT_MOST)
@@ -150,7 +152,10 @@ def _map_user(inside: int, uid: int, gid: int, proc: int | None = None) -> None:
     """
     texts = {"setgroups": "deny", "uid_map": f"{inside} {uid} 1", "gid_map": f"{inside} {gid} 1"}
     for name, text in texts.items():
-        path = f"/proc/self/{name}" if proc is None else name
+        if proc is None:
+            path = f"/proc/self/{name}"
+        else:
+            path = name
         descriptor = os.open(path, os.O_WRONLY, dir_fd=proc)
         os.write(descriptor, text.encode())
         os.close(descriptor)
@@ -318,7 +323,10 @@ class Isolation:
             raise NotImplementedError
         layers = {name: why for name, why in self.layers.items() if on_gpu or name != DEVICE}
         os.setsid()
-        user = None if self.users is None else self.users + number % USERS_IN_BLOCK
+        if self.users is None:
+            user = None
+        else:
+            user = self.users + number % USERS_IN_BLOCK
         processes = PROCESSES_AT_MOST
         if user is None and not self.own_user:
             processes = SHARED_PROCESSES + _threads_of_this_user()
@@ -378,7 +386,9 @@ class Isolation:
             raise NotImplementedError
         uid = os.getuid()
         gid = os.getgid()
-        proc = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC) if self.own_user else None
+        proc = None
+        if self.own_user:
+            proc = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC)
         if on_gpu:
             real_gpus.show_gpus(self.visible_gpus)
             if self.may_mount_proc():
@@ -593,7 +603,9 @@ def _mount_own_proc() -> None:
         kernel.make_mounts_private()
         kernel.mount_proc()
 
-    user_namespace = kernel.NEWUSER if os.getuid() else 0
+    user_namespace = 0
+    if os.getuid():
+        user_namespace = kernel.NEWUSER
     kernel.unshare(kernel.NEWPID | kernel.NEWNS | user_namespace)
     code = _errno_of(mount_privately)
     if code:
@@ -607,7 +619,9 @@ def prepare_isolation(scratch: str, gpu: bool) -> Isolation:
     """
     if sys.platform == "win32":
         raise NotImplementedError
-    watch = real_gpus.GpuMemoryWatch() if LINUX and gpu else None
+    watch = None
+    if LINUX and gpu:
+        watch = real_gpus.GpuMemoryWatch()
     # CUDA needs a /proc that shows the processes of its namespace.
     own_processes = not gpu or (LINUX and _errno_of(_mount_own_proc) == 0)
     if LINUX:

@@ -118,7 +118,9 @@ def restrict_mount(path: str, attributes: int, below: bool = True) -> None:
     # A struct mount_attr: attributes to set, to clear, propagation, user namespace.
     values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     number = ctypes.c_long(_MOUNT_SETATTR)
-    flags = _AT_RECURSIVE if below else 0
+    flags = 0
+    if below:
+        flags = _AT_RECURSIVE
     _call_c_library(
         "syscall", number, _AT_FDCWD, os.fsencode(path), flags, values, ctypes.sizeof(values)
     )
@@ -227,7 +229,10 @@ def seccomp_filter(unix_sockets: bool = False, shared_memory: bool = False) -> t
             calls.add_rule(denied, name)
 
     # Sockets: of these families only, and of netlink only for network interfaces.
-    allowed = {*FAMILIES, _AF_UNIX} if unix_sockets else {*FAMILIES}
+    if unix_sockets:
+        allowed = {*FAMILIES, _AF_UNIX}
+    else:
+        allowed = {*FAMILIES}
     last = max(allowed)
     for family in range(last):
         if family not in allowed:

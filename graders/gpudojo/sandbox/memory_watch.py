@@ -119,8 +119,12 @@ class _Owners:
         if parent == self._numbers[0]:
             depth = len(self._numbers)
             numbers = status["NSpid"]
-            return numbers[depth - 1] if len(numbers) >= depth else None
-        return self.child_of(parent) if parent else None
+            if len(numbers) >= depth:
+                return numbers[depth - 1]
+            return None
+        if parent:
+            return self.child_of(parent)
+        return None
 
 
 def _statuses_of_all() -> dict[int, Status]:

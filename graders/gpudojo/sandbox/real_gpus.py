@@ -38,7 +38,9 @@ def variables_that_hide_gpus() -> dict[str, str]:
     With them torch does not touch CUDA to find that out. What was visible is kept in VISIBLE.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return HIDDEN if visible is None else HIDDEN | {VISIBLE: visible}
+    if visible is None:
+        return HIDDEN
+    return HIDDEN | {VISIBLE: visible}
 
 
 def show_gpus(visible: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -87,7 +87,11 @@ def _replace_places(
         raise BadEvidence("it is nested too deeply")
     if count_down() < 0:
         raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
-    items = facts.items() if type(facts) is dict else enumerate(facts)
+    items: Iterable[tuple[Any, Any]]
+    if type(facts) is dict:
+        items = facts.items()
+    else:
+        items = enumerate(facts)
     for key, value in items:  # no key is added or removed
         kind = type(value)
         if kind is msgspec.msgpack.Ext and value.code == SEALED:

@@ -263,7 +263,10 @@ class Layout:
             spot = self._add_segment(size, pool, stream, frames).spots[0]
         # What is over becomes a free stretch of its own, if it is large enough.
         rest = spot.size - size
-        is_worth_it = rest >= ROUND if size <= SMALL else rest > SMALL
+        if size <= SMALL:
+            is_worth_it = rest >= ROUND
+        else:
+            is_worth_it = rest > SMALL
         if is_worth_it and pool not in unsplit_pools:
             spot.segment.split(spot, size)
         spot.used = True

@@ -96,7 +96,10 @@ def count_pinned_memory(tensor: torch.Tensor) -> torch.Tensor:
     storage: Any = tensor.untyped_storage()
     key = storage._cdata
     gpu = now.gpu
-    size = 0 if gpu is None else gpu.host_memory.take(storage.nbytes())
+    if gpu is None:
+        size = 0
+    else:
+        size = gpu.host_memory.take(storage.nbytes())
 
     def forget(_: object) -> None:
         pinned_storages.pop(key, None)

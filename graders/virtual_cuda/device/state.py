@@ -210,7 +210,10 @@ def open_device_of(device: torch.device) -> VirtualDevice | None:
     gpu = now.gpu
     if gpu is None or device.type not in ("cuda", "lazy"):
         return None
-    index = gpu.current if device.index is None else device.index
+    if device.index is None:
+        index = gpu.current
+    else:
+        index = device.index
     if index >= len(gpu.devices):
         raise invalid_ordinal_error()
     return gpu.devices[index]
@@ -229,7 +232,9 @@ def find_open_device(device: Any) -> VirtualDevice | None:
         device = torch.device(device)
     elif isinstance(device, int) and not isinstance(device, bool):
         device = torch.device("cuda", device)
-    return open_device_of(device) if isinstance(device, torch.device) else None
+    if isinstance(device, torch.device):
+        return open_device_of(device)
+    return None
 
 
 def index_of(gpu: VirtualGpu, device: Any = None) -> int:
@@ -244,7 +249,9 @@ def index_of(gpu: VirtualGpu, device: Any = None) -> int:
     if isinstance(device, torch.device):
         if device.type != "cuda":
             raise ValueError(f"Expected a cuda device, but got: {device}")
-        return gpu.current if device.index is None else int(device.index)
+        if device.index is None:
+            return gpu.current
+        return int(device.index)
     if isinstance(device, torch.cuda.device):
         return int(device.idx)
     if isinstance(device, bool) or not isinstance(device, int):

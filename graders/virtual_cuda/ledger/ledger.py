@@ -519,9 +519,13 @@ def _line_table_of(code: CodeType) -> _LineTable:
 
 def _dtype_name(dtype: object) -> str | None:
     """ "float16" for torch.float16 or its name; None for None."""
-    return None if dtype is None else str(dtype).removeprefix("torch.")
+    if dtype is None:
+        return None
+    return str(dtype).removeprefix("torch.")
 
 
 def _class_name(name: object) -> str:
     """The name of a class, which may be given as the class itself."""
-    return name.__name__ if isinstance(name, type) else str(name)
+    if isinstance(name, type):
+        return name.__name__
+    return str(name)

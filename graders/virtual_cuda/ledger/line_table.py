@@ -24,7 +24,9 @@ class _Figure(NamedTuple):
     def cell(self, records: Records) -> str:
         """The text for these records; empty for 0."""
         figure = self.ask(records)
-        return self.spell(figure) if figure else ""
+        if figure:
+            return self.spell(figure)
+        return ""
 
 
 def _count_waits(records: Records) -> int:
@@ -123,7 +125,9 @@ def totals(records: Records, spent: Spent | None = None) -> Cells:
 
 def _time_cell(seconds: float) -> str:
     """A time in words; "" for none."""
-    return duration(round(seconds * 1e9)) if seconds else ""
+    if seconds:
+        return duration(round(seconds * 1e9))
+    return ""
 
 
 DISPENSABLE: Final = ("peak", "ops")  # columns that give way to the code where there is little room

@@ -531,7 +531,10 @@ def backwards_per_step(records: Records) -> tuple[int, ...]:
     counts = []
     counted = 0
     for step in optimizer_steps(records):
-        end = step.index if step.end is None else step.end
+        if step.end is None:
+            end = step.index
+        else:
+            end = step.end
         begun_by_then = bisect_left(starts, end)
         counts.append(begun_by_then - counted)
         counted = begun_by_then

@@ -316,16 +316,22 @@ def _describe_record(record: Record) -> _Described:
             name = f"{record.source} to {record.target}"
             return _Described(kind, name, record.bytes)
         case Allocation():
-            name = "taken" if record.bytes >= 0 else "given back"
+            name = "given back"
+            if record.bytes >= 0:
+                name = "taken"
             return _Described("memory", name, record.bytes)
         # What has no bytes of its own: waits, passes, steps, and exchanges with other ranks.
         case records.Sync():
-            kind = "explicit sync" if record.explicit else "sync"
+            kind = "sync"
+            if record.explicit:
+                kind = "explicit sync"
             return _Described(kind, record.what)
         case records.Forward():
             # A model's layers are kept apart from the model: a picture shows the one call, and not
             # its forty.
-            kind = "inner forward" if record.depth else "forward"
+            kind = "forward"
+            if record.depth:
+                kind = "inner forward"
             return _Described(kind, record.module, grad=record.builds_graph)
         case records.Backward():
             return _Described("backward", "backward")

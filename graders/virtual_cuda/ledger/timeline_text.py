@@ -74,8 +74,12 @@ def mark_of(event: TimelineEvent) -> str | None:
     """
     match event.kind:
         case "op":
-            mark = "grad" if event.grad else "no-grad"
-            return f"{mark}-autocast" if event.autocast else mark
+            mark = "no-grad"
+            if event.grad:
+                mark = "grad"
+            if event.autocast:
+                return f"{mark}-autocast"
+            return mark
         case "sync":
             return "wait"
         case "explicit sync":
@@ -252,7 +256,10 @@ def _draw_lane(
             continue
         sign = sign_of(column)
         is_empty = sign in (LANE, " ")
-        meaning_of_sign = "" if is_empty else MEANINGS.get(sign, meaning)
+        if is_empty:
+            meaning_of_sign = ""
+        else:
+            meaning_of_sign = MEANINGS.get(sign, meaning)
         pieces.append((sign, meaning_of_sign))
     if not label:
         pieces = _with_sizes(pieces, columns)
@@ -264,7 +271,9 @@ def _sign_of_waits(column: Column) -> str:
     implicit = column.count("sync")
     if implicit > 1:
         return WAITS
-    return WAIT if implicit else EXPLICIT
+    if implicit:
+        return WAIT
+    return EXPLICIT
 
 
 def _sign_on_host(column: Column) -> str:
@@ -285,7 +294,9 @@ def _sign_of_copies(column: Column) -> str:
         return "↓"
     if to_host:
         return "↑"
-    return "↔" if column.count("between devices") else " "
+    if column.count("between devices"):
+        return "↔"
+    return " "
 
 
 def _sign_on_device(column: Column) -> str:

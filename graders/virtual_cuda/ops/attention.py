@@ -149,7 +149,9 @@ def _copy_laid_out_as(tensor: Any, pattern: Any) -> Any:
 
 def _head_size_in_memory(kernel: str, size: int) -> int:
     """The size of heads as a kernel writes them: flash takes them in eights."""
-    return _round_up(size, 8) if kernel == "flash" else size
+    if kernel == "flash":
+        return _round_up(size, 8)
+    return size
 
 
 def _copy_result(kernel: str, result: Any, query: Any) -> Any:
@@ -215,7 +217,10 @@ class FusedAttention(WholeKernel):
         kernel = settings.kernel
         needs_graph = any(ctx.needs_input_grad)
         operands = [inner_leaf_of(tensor) for tensor in (query, key, value)]
-        bias = None if mask is None else inner_leaf_of(mask)
+        if mask is None:
+            bias = None
+        else:
+            bias = inner_leaf_of(mask)
         with torch.enable_grad() if needs_graph else torch.no_grad():
             host_result = _compute_attention(settings, operands, bias)
         # Put the result on the device, laid out in memory as the kernel does it.
@@ -367,7 +372,9 @@ def _kernel_suits(kernel: str, operands: _Operands) -> bool:
     is_single = query.dtype is torch.float32
     head_sizes = (query.shape[3], value.shape[3])
     if kernel == "efficient":
-        multiple = 4 if is_single else 8
+        multiple = 8
+        if is_single:
+            multiple = 4
         return not operands.is_grouped and _are_multiples(head_sizes, multiple)
     # The other two need half precision and a GPU of Ampere's kind or later.
     model = query._virtual_block.device.gpu.model

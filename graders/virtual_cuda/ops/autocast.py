@@ -139,7 +139,9 @@ def _run_norm_with_dtype(op: Any, args: Any, kwargs: Any) -> Any:
         return op(*args, **kwargs)
     input, *rest = args
     if op is aten.norm.Scalar:
-        p = rest[0] if rest else 2
+        p = 2
+        if rest:
+            p = rest[0]
         return aten.norm.ScalarOpt_dtype(input, p, dtype=torch.float32)
     rest += [False] * (3 - len(rest))  # p, dim, keepdim
     return aten.norm.ScalarOpt_dim_dtype(input, *rest[:3], dtype=torch.float32)

@@ -41,7 +41,9 @@ def handle_cpu_error(
     text = str(error)
     if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
         numbers = [int(word) for word in text.replace(",", " ").split() if word.isdigit()]
-        wanted = numbers[0] if numbers else 0
+        wanted = 0
+        if numbers:
+            wanted = numbers[0]
         raise out_of_memory_error(OutOfMemory(wanted, device.memory), device.index) from None
     facts = facts_of(func)
     if facts.asserts and now.gpu is not None and _BAD_VALUE.search(text):
@@ -87,7 +89,10 @@ def _error_in_cuda_words(func: Any, inner: Any, error: Exception) -> Exception |
             return by_rule
     # Then what was measured on a GPU for this operator.
     kernel = KERNEL_LACKS_DTYPE.match(text)
-    dtype_name = kernel[2] if kernel else _first_dtype_name(inner)
+    if kernel:
+        dtype_name = kernel[2]
+    else:
+        dtype_name = _first_dtype_name(inner)
     if facts.spoken is not None:
         words = _measured_words(facts.spoken, error, dtype_name)
         if words is not None:
@@ -101,7 +106,9 @@ def _error_in_cuda_words(func: Any, inner: Any, error: Exception) -> Exception |
             return None
         return kernel_lacks_dtype_error(cuda_name, dtype_name)
     in_cuda_words = _in_cuda_words(text)
-    return None if in_cuda_words == text else type(error)(in_cuda_words)
+    if in_cuda_words == text:
+        return None
+    return type(error)(in_cuda_words)
 
 
 def _measured_words(spoken: dict[str, str], error: Exception, dtype_name: str) -> str | None:

@@ -124,7 +124,9 @@ def record_operation(
     """
     ended = perf_counter()
     code, offset = where or site()
-    mode = GRAD if _is_grad_enabled() else 0
+    mode = 0
+    if _is_grad_enabled():
+        mode = GRAD
     if _is_inference_mode():
         mode |= INFERENCE
     live = device.memory.live
@@ -140,9 +142,14 @@ def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
     """
     tensors = _tensors_among(arguments)
     shapes = [tensor.shape for tensor in tensors]
-    dtype = tensors[0].dtype if tensors else None
+    dtype = None
+    if tensors:
+        dtype = tensors[0].dtype
     if isinstance(results, (list, tuple)):
-        results = results[0] if results else None
+        if results:
+            results = results[0]
+        else:
+            results = None
     if not isinstance(results, torch.Tensor):
         return dtype, None, *shapes
     return dtype or results.dtype, results.shape, *shapes
@@ -344,7 +351,9 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
         if rules.count_waits is not None:
             rules.count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator returns nothing.
-    return wrapped if func._schema.returns else None
+    if func._schema.returns:
+        return wrapped
+    return None
 
 
 def _compute_on_host(func: Any, inner: Any, named: Any, device: VirtualDevice | None) -> Any:

@@ -72,7 +72,9 @@ def _waits_of_indices(indices: Any) -> int:
 
 def _waits_of_index(given: dict[str, Any]) -> int:
     """How often the host waits for `x[indices]`."""
-    return _waits_of_indices(given["indices"]) if on_device(given["self"]) else 0
+    if on_device(given["self"]):
+        return _waits_of_indices(given["indices"])
+    return 0
 
 
 def _index_put_waits(given: dict[str, Any]) -> int:
@@ -205,7 +207,9 @@ def _judge_where(call: OperatorCall) -> Any:
     for tensor in operands:
         if tensor.device != first.device and tensor.dim() > 0:
             raise two_devices_error(label_of(first), label_of(tensor))
-    return ALLOWED if "out" not in call.given else None
+    if "out" not in call.given:
+        return ALLOWED
+    return None
 
 
 def _judge_index_fill(call: OperatorCall) -> Any:
@@ -554,7 +558,10 @@ def _divide_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any
         return NOT_EMULATED
     name = name_of(func)
     plain = name.rstrip("_")
-    mode = "floor" if plain == "floor_divide" else kwargs.get("rounding_mode")
+    if plain == "floor_divide":
+        mode = "floor"
+    else:
+        mode = kwargs.get("rounding_mode")
     # Divide by 1 where the divisor is 0, and put CUDA's number there.
     dtype = torch.result_type(inner[0], inner[1])
     operands = [torch.as_tensor(operand, dtype=dtype) for operand in inner[:2]]
@@ -569,7 +576,10 @@ def _divide_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any
         usual = torch.fmod(dividend, safe)
     by_zero = _quotients_by_zero(dividend, mode)
     result = torch.where(zero, by_zero, usual)
-    target = inner[0] if name.endswith("_") else kwargs.get("out")
+    if name.endswith("_"):
+        target = inner[0]
+    else:
+        target = kwargs.get("out")
     if target is None:
         return result
     return target.copy_(result)
@@ -597,7 +607,10 @@ def _to_integers(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     What does not fit becomes the nearest integer of 32 or of 64 bits, and is then cut to the dtype.
     """
-    wide = torch.int32 if dtype in _NARROW else torch.int64
+    if dtype in _NARROW:
+        wide = torch.int32
+    else:
+        wide = torch.int64
     limits = torch.iinfo(wide)
     # The largest integer is no float: the comparison is with the power of two above it.
     least = float(limits.min)
@@ -606,7 +619,10 @@ def _to_integers(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     whole = whole.masked_fill(source <= least, limits.min)
     # Only the instruction from float to 32 bits drops the sign bit of what is not a number.
     drops_sign = wide is torch.int32 and source.dtype is not torch.float64
-    not_a_number = 0 if drops_sign else limits.min
+    if drops_sign:
+        not_a_number = 0
+    else:
+        not_a_number = limits.min
     whole = whole.masked_fill(source.isnan(), not_a_number)
     return whole.to(dtype)
 
@@ -619,7 +635,10 @@ def _source_of_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Te
         return source
     if not source.is_floating_point() or not source.numel():
         return source
-    bound = 2.0**31 if dtype in _NARROW else 2.0**63
+    if dtype in _NARROW:
+        bound = 2.0**31
+    else:
+        bound = 2.0**63
     fits = source.abs() < bound
     if bool(fits.all()):
         return source

@@ -50,7 +50,10 @@ def transform_half_precision(
                 "cuFFT only supports dimensions whose sizes are powers of two "
                 f"when computing in half precision, but got a signal size of{sizes}"
             )
-    narrow = torch.complex32 if result.is_complex() else torch.float16
+    if result.is_complex():
+        narrow = torch.complex32
+    else:
+        narrow = torch.float16
     return result.to(narrow)
 
 
@@ -62,7 +65,10 @@ def _lengths_and_dims(
     The parameters are those of torch's functions after `input`. Lengths are called `n` where there
     is one dimension, and `s` where there are several.
     """
-    lengths = s if n is None else n
+    if n is None:
+        lengths = s
+    else:
+        lengths = n
     return _list_or_none(lengths), _list_or_none(dim)
 
 
@@ -80,7 +86,10 @@ def _transformed_sizes(name: str, input: Any, result: Any, args: Any, kwargs: An
     if not sizes or not is_halved:
         return sizes
     # The last size of a halved result is what was asked for, or that of the input.
-    last = -1 if lengths is None else lengths[-1]
+    if lengths is None:
+        last = -1
+    else:
+        last = lengths[-1]
     if last == -1:
         last = input.size(dims[-1])
     sizes[-1] = last
@@ -103,7 +112,9 @@ def _count_of_last_dims(name: str, input: Any, lengths: _Ints | None) -> int:
     if not name.endswith("n"):
         return 1
     dims: int = input.dim()
-    return dims if lengths is None else len(lengths)
+    if lengths is None:
+        return dims
+    return len(lengths)
 
 
 # ---- memory layout -------------------------------------------------------------------------------

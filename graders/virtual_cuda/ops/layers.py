@@ -256,7 +256,9 @@ def _waits_of_pinv(given: dict[str, Any]) -> int:
     """How often the host waits for `pinv` with tensors as tolerances."""
     if not given["self"].numel():
         return 0
-    return 1 if given.get("hermitian") else 2
+    if given.get("hermitian"):
+        return 1
+    return 2
 
 
 # ---- entries -------------------------------------------------------------------------------------
@@ -346,9 +348,13 @@ def _judge_convolution(call: OperatorCall) -> Any:
 
 def _wrapper_of_slow_convolution(given: dict[str, Any]) -> str:
     """The C++ function that compares devices for a convolution by torch's own kernels."""
-    depth = 3 if given["weight"].dim() == 5 else 2
+    depth = 2
+    if given["weight"].dim() == 5:
+        depth = 3
     if given["transposed"]:
-        underscores = "_" if depth == 2 else "__"
+        underscores = "__"
+        if depth == 2:
+            underscores = "_"
         return f"wrapper_CUDA{underscores}slow_conv_transpose{depth}d"
     if any(step != 1 for step in given["dilation"]):
         return f"wrapper_CUDA__slow_conv_dilated{depth}d"
@@ -416,7 +422,9 @@ def _convolution_words(inner: Any, text: str) -> Exception | None:
 
 def _widen_half(tensor: torch.Tensor) -> torch.Tensor:
     """The statistics in single precision, if they have half precision."""
-    return tensor.float() if tensor.dtype in HALF else tensor
+    if tensor.dtype in HALF:
+        return tensor.float()
+    return tensor
 
 
 def _batch_norm_in_single(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any) -> Any:
@@ -484,7 +492,10 @@ def _batch_norm_as_cuda(
         return result, _widen_half(mean), _widen_half(invstd), *rest
     # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps
     # both statistics.
-    size = 0 if by_cudnn else data.shape[1]
+    if by_cudnn:
+        size = 0
+    else:
+        size = data.shape[1]
     dtype = torch.promote_types(data.dtype, torch.float32)
     if size and has_running:
         mean = inner[3].to(dtype, copy=True)
@@ -541,8 +552,12 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
             return RuntimeError(f"TensorDescriptor does not support {spelled}")
         return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {spelled}")
     if given.dtype.is_floating_point:
-        return dtype_mismatch_error(given, weight) if mixed else None
-    kernel = "batch_norm_stats_cuda" if training else "batch_norm_invert_std_cuda"
+        if mixed:
+            return dtype_mismatch_error(given, weight)
+        return None
+    kernel = "batch_norm_invert_std_cuda"
+    if training:
+        kernel = "batch_norm_stats_cuda"
     return kernel_lacks_dtype_error(kernel, spelled)
 
 
@@ -585,7 +600,10 @@ def _norm_gradients_in_single(func: Any, statistic: int, /, *args: Any, **kwargs
     # Besides input and gradient, are the parameters in half precision, too?
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     half_tensors = [tensor for tensor in tensors if tensor.dtype is half]
-    dtype = half if len(half_tensors) > 2 else torch.float32
+    if len(half_tensors) > 2:
+        dtype = half
+    else:
+        dtype = torch.float32
     cast_parameters = [_cast_if_any(each, dtype) for each in parameters]
     return _cast_if_any(data, half), *cast_parameters
 
@@ -599,7 +617,9 @@ def _float_if_real(value: Any) -> Any:
 
 def _cast_if_any(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """The tensor in this dtype; None stays None."""
-    return None if tensor is None else tensor.to(dtype)
+    if tensor is None:
+        return None
+    return tensor.to(dtype)
 
 
 def make_contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
@@ -627,7 +647,9 @@ def _unpool_words(inner: Any, text: str) -> Exception | None:
 
 def _contiguous_or_channels_last(inner: Any, kwargs: Any, out: Any) -> Any:
     """The result, made contiguous unless the input has channels last."""
-    return out if has_channels_last(inner[0]) else out.contiguous()
+    if has_channels_last(inner[0]):
+        return out
+    return out.contiguous()
 
 
 def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
@@ -971,13 +993,17 @@ def _nll_loss_words(inner: Any, text: str) -> Exception | None:
         name = f"nll_loss_forward_reduce_cuda_kernel_{inner[0].dim()}d"
     if target:
         return kernel_lacks_dtype_error(f"{name}_index", target[1])
-    return kernel_lacks_dtype_error(name, kernel[2]) if kernel else None
+    if kernel:
+        return kernel_lacks_dtype_error(name, kernel[2])
+    return None
 
 
 def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for a target of a wrong dtype; None for other texts."""
     target = _TARGET.search(text)
-    return RuntimeError(f"expected scalar type Long but found {target[1]}") if target else None
+    if target:
+        return RuntimeError(f"expected scalar type Long but found {target[1]}")
+    return None
 
 
 def _judge_mse_loss(call: OperatorCall) -> Any:

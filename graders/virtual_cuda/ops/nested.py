@@ -82,7 +82,9 @@ class NestedTensor(Tensor):
         parse = find_internal("torch._C._nn._parse_to", "`to` of a nested tensor")
         device, dtype, *_ = parse(*args, **kwargs)
         own_device = self._virtual_block.device
-        open_device = own_device if device is None else find_open_device(device)
+        open_device: VirtualDevice | None = own_device
+        if device is not None:
+            open_device = find_open_device(device)
         inner = self._virtual_inner
         if dtype is not None and dtype is not self.dtype:
             inner = inner.to(dtype)
@@ -174,7 +176,9 @@ class _NestedCall:
         Raises the error of a closed device.
         """
         if isinstance(value, torch.device):
-            return value if open_device_of(value) is None else "cpu"
+            if open_device_of(value) is None:
+                return value
+            return "cpu"
         is_nested = type(value) is NestedTensor
         if not is_nested and type(value) not in VIRTUAL:
             return value

@@ -45,7 +45,10 @@ def record_waits(
     for called in gpu.on_wait:
         called(kind)
     device = gpu.devices[gpu.current].label
-    is_debugged = not explicit if warned is None else warned
+    if warned is None:
+        is_debugged = not explicit
+    else:
+        is_debugged = warned
     for _ in range(times):
         gpu.ledger.rows.append(SyncRow(perf_counter(), code, offset, kind, explicit, device))
         if is_debugged:
@@ -282,7 +285,9 @@ def find_host_number(func: Any, given: dict[str, Any], strict: Any = ()) -> Host
             raise two_devices_error(common, label_of(tensor))
     # In place, the first argument is an input as well, so operands are counted from the output
     # that is made.
-    first_input = 1 if not outputs or written[0].kwarg_only else 2
+    first_input = 2
+    if not outputs or written[0].kwarg_only:
+        first_input = 1
     number = None
     for operand, (name, tensor) in enumerate(inputs, first_input):
         if label_of(tensor) == common:
@@ -360,7 +365,10 @@ def record_crossing(source: Any, target: Any) -> None:
     """Record that CUDA copies `source` to the device of `target`, for which the host waits."""
     if label_of(source) == label_of(target):
         return
-    inner = source if on_host(source) else source._virtual_inner
+    if on_host(source):
+        inner = source
+    else:
+        inner = source._virtual_inner
     record_copy(inner, label_of(source), label_of(target))
 
 
@@ -422,17 +430,23 @@ def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
         if name.startswith("_foreach_addc") and len(operands) > 3:
             named = {"value": operands.pop()}  # the factor, which the single operator has by name
         results.append(run_single(*operands, **named))
-    return None if name.endswith("_") else results
+    if name.endswith("_"):
+        return None
+    return results
 
 
 def _only_element(value: Any, position: int) -> Any:
     """A list with one element of a list or tuple; any other value as it is."""
-    return [value[position]] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [value[position]]
+    return value
 
 
 def _element_itself(value: Any) -> Any:
     """The element of a list with one; any other value as it is."""
-    return value[0] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return value[0]
+    return value
 
 
 def _check_scalar_tensor(tensors: Any, scalar: Any) -> None:

@@ -205,7 +205,10 @@ def _plan_view(func: Any, rules: Rules) -> Plan:
         device = block.device
         if device.closed:
             raise closed_device_error(device)
-        call = call_for_complex if inner.dtype.is_complex else call_for_real
+        if inner.dtype.is_complex:
+            call = call_for_complex
+        else:
+            call = call_for_real
         inputs = [inner, *args[1:]]
         try:
             result = call(*inputs, **kwargs)
@@ -418,7 +421,9 @@ class _Opened(NamedTuple):
         inner = self.inner
         shapes = []
         for slot in slots:
-            tensor = inner[slot] if slot < len(inner) else None
+            tensor = None
+            if slot < len(inner):
+                tensor = inner[slot]
             if tensor is not None:
                 shapes.append(tensor.shape)
         return shapes
@@ -488,7 +493,9 @@ def _put_all_on_device(
         block = allocate(device, size)
         wrapped.append(wrap(result, block))
     first = results[0]
-    first_shape = first.shape if on_host(first) else None
+    first_shape = None
+    if on_host(first):
+        first_shape = first.shape
     work = (dtype, first_shape, *shapes)
     record_operation(name, device, nbytes, work)
     return tuple(wrapped)

@@ -319,7 +319,9 @@ def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevi
             return None
         is_cast = casting and tensor.dtype in _CAST
         dtypes.add(torch.float16 if is_cast else tensor.dtype)
-    return device if len(dtypes) == 1 else None
+    if len(dtypes) == 1:
+        return device
+    return None
 
 
 def _share_block(tensors: Sequence[Any]) -> bool:
@@ -329,7 +331,9 @@ def _share_block(tensors: Sequence[Any]) -> bool:
 
 def _steps_first(tensor: Any, batch_first: bool) -> Any:
     """A view of data with steps before batches; without `batch_first`, the data itself."""
-    return tensor.transpose(0, 1) if batch_first else tensor
+    if batch_first:
+        return tensor.transpose(0, 1)
+    return tensor
 
 
 def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: int) -> list[Any]:
@@ -344,7 +348,10 @@ def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: 
     data = inner[0]
     states = inner[1 : 1 + state_count]
     weights = inner[1 + state_count :]
-    state = tuple(states) if settings.kind == "lstm" else states[0]
+    if settings.kind == "lstm":
+        state = tuple(states)
+    else:
+        state = states[0]
     flags = (
         weights,
         settings.biases,
@@ -510,7 +517,10 @@ def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     """
     # Packed input comes with its batch sizes before the state, padded input with a flag at the end.
     # The state of an LSTM is a list, the second argument of others, if padded, is one of weights.
-    distinctive = args[0] if kind == "lstm" else args[1]
+    if kind == "lstm":
+        distinctive = args[0]
+    else:
+        distinctive = args[1]
     if isinstance(distinctive, torch.Tensor):
         batch_sizes, state, weights, *flags = args
         batch_first = False

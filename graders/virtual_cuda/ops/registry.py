@@ -128,7 +128,9 @@ class DuplicateOperator(ValueError):
     """An operator, or a fact about it, is declared in two places."""
 
     def __init__(self, name: str, places: tuple[str, str], fact: str = "") -> None:
-        about = f" ({fact})" if fact else ""
+        about = ""
+        if fact:
+            about = f" ({fact})"
         super().__init__(
             f"Operator {name!r} is declared twice{about}: in {places[0]} and in {places[1]}. "
             "Everything known about an operator stands in one entry."
@@ -195,7 +197,9 @@ def autocast_knows(name: str) -> bool:
 
 def _name_with_overload(name: str) -> str:
     """The full name of an overload: "add.default" for "add"."""
-    return name if "." in name else f"{name}.default"
+    if "." in name:
+        return name
+    return f"{name}.default"
 
 
 def name_of(func: Any) -> str:
@@ -250,7 +254,10 @@ def _names_of_refusals(func: Any) -> tuple[str, ...]:
     """
     name = name_of(func)
     overload = func._overloadname
-    base = name if name.startswith("__") else name.removesuffix("_")
+    if name.startswith("__"):
+        base = name
+    else:
+        base = name.removesuffix("_")
     plain = overload.removesuffix("out").removesuffix("_") or "default"
     return (str(func), f"aten.{base}.{overload}", f"aten.{base}.{plain}")
 

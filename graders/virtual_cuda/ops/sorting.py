@@ -48,7 +48,10 @@ def _values_and_first_indices(func: Any, dim_at: int, /, *args: Any, **kwargs: A
     else:
         dim = kwargs.get("dim", -1)
     keepdim = values.dim() == self.dim()
-    wanted = values if keepdim else values.unsqueeze(dim)
+    if keepdim:
+        wanted = values
+    else:
+        wanted = values.unsqueeze(dim)
     is_equal = self == wanted
     if self.is_floating_point():
         is_equal |= self.isnan() & wanted.isnan()
@@ -113,7 +116,9 @@ def _waits_of_isin(given: dict[str, Any]) -> int:
     many = 10.0 * elements.numel() ** 0.145
     if candidates.numel() < many:
         return 0
-    return 1 if given.get("assume_unique") else 3
+    if given.get("assume_unique"):
+        return 1
+    return 3
 
 
 def _sum_complex(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
@@ -140,21 +145,27 @@ def _waits_of_histc(given: dict[str, Any]) -> int:
     if given["self"].numel() == 0:
         return 0
     has_range = given.get("min", 0) != given.get("max", 0)
-    return 0 if has_range else 2
+    if has_range:
+        return 0
+    return 2
 
 
 def _waits_of_unique_consecutive(given: dict[str, Any]) -> int:
     """How often the host waits for `unique_consecutive`."""
     if given.get("dim") is not None:
         return 0
-    return 1 if given["self"].numel() else 0
+    if given["self"].numel():
+        return 1
+    return 0
 
 
 def _waits_of_repeat_interleave(given: dict[str, Any]) -> int:
     """How often the host waits for `repeat_interleave`: twice, unless the size is given."""
     if given.get("output_size") is not None:
         return 0
-    return 2 if given["repeats"].numel() else 0
+    if given["repeats"].numel():
+        return 2
+    return 0
 
 
 def _waits_of_segment_reduce(given: dict[str, Any]) -> int:
@@ -169,7 +180,9 @@ def _waits_of_segment_reduce(given: dict[str, Any]) -> int:
 
 def _refuse_lengths_elsewhere(call: OperatorCall) -> Any:
     """Raise CUDA's RuntimeError for lengths or offsets on another device."""
-    name = "offsets" if call.given.get("lengths") is None else "lengths"
+    name = "lengths"
+    if call.given.get("lengths") is None:
+        name = "offsets"
     raise RuntimeError(
         f"Expected data.get_device() == {name}_value.get_device() to be true, but got false.  "
         "(Could this error message be improved?  "

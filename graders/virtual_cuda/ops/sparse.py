@@ -257,15 +257,22 @@ def _compute_in_single(func: Any, inner: Any, named: Any, error: Exception) -> A
     refused = _HALF.search(str(error))
     if refused is None:
         return NOT_EMULATED
-    narrow = torch.float16 if refused[1] == "Half" else torch.bfloat16
+    if refused[1] == "Half":
+        narrow = torch.float16
+    else:
+        narrow = torch.bfloat16
 
     def to_single(tensor: torch.Tensor) -> torch.Tensor:
         """A half-precision tensor in single precision, any other as it is."""
-        return tensor.float() if tensor.dtype is narrow else tensor
+        if tensor.dtype is narrow:
+            return tensor.float()
+        return tensor
 
     def to_half(tensor: torch.Tensor) -> torch.Tensor:
         """A tensor in single precision in half precision, any other as it is."""
-        return tensor.to(narrow) if tensor.dtype is torch.float32 else tensor
+        if tensor.dtype is torch.float32:
+            return tensor.to(narrow)
+        return tensor
 
     arguments = (tuple(inner), named)
     wide_args, wide_named = map_only(torch.Tensor, to_single, arguments)
@@ -328,7 +335,9 @@ def _compressed_product(func: Any, inner: Any, named: Any, error: Exception) -> 
 
 def _dense_of(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as a strided one; itself if it is one."""
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+    if tensor.layout is torch.strided:
+        return tensor
+    return tensor.to_dense()
 
 
 def _has_coo_elements(value: Any) -> bool:
@@ -371,7 +380,9 @@ def _join_elements(func: Any, inner: Any, named: Any) -> Any:
     )
     if result._nnz() > result.numel():  # so that it does not grow without end
         result = result.coalesce()._coalesced_(False)
-    return first.copy_(result) if is_in_place else result
+    if is_in_place:
+        return first.copy_(result)
+    return result
 
 
 _SUMS: Final = (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor)
@@ -434,7 +445,9 @@ def _compare_devices(func: Any, args: Any, kwargs: Any) -> None:
         sparse_args = [value for value in args if type(value) is SparseTensor]
         if not sparse_args:
             raise
-        backend = "Sparse" if sparse_args[0].is_sparse else "SparseCsr"
+        backend = "SparseCsr"
+        if sparse_args[0].is_sparse:
+            backend = "Sparse"
         name = name_of(func)
         wrapper = f"wrapper_{backend}CUDA_{func._schema.overload_name}_{name}"
         text = re.sub(r"wrapper_CUDA_\w+", wrapper, str(error))
@@ -473,9 +486,14 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
     dtype = kwargs.get("dtype")
     open_device = require_open_device(source)
-    target = open_device if device is None else open_device_of(device)
+    target: VirtualDevice | None = open_device
+    if device is not None:
+        target = open_device_of(device)
     inner = source._virtual_inner
-    copy = inner.clone() if dtype is None else inner.to(dtype)
+    if dtype is None:
+        copy = inner.clone()
+    else:
+        copy = inner.to(dtype)
     if target is not None:
         shell, _ = wrap_sparse(copy, target)
         return shell
@@ -490,7 +508,10 @@ def sparse_to_device(
 ) -> Any:
     """A copy of a sparse host tensor on the device; the copy of each part is recorded."""
     inner = tensor.detach()
-    inner = inner.clone() if dtype is None else inner.to(dtype, copy=True)
+    if dtype is None:
+        inner = inner.clone()
+    else:
+        inner = inner.to(dtype, copy=True)
     shell, nbytes = wrap_sparse(inner, device)
     record_operation("aten._to_copy.default", device, nbytes)
     pinned = has_pinned_memory(tensor)

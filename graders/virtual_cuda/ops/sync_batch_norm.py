@@ -131,7 +131,10 @@ def _input_gradient(
     slope = deviation**2 * products / total
     by_variance = centred * _shape_for_batch(slope, batch)
     by_mean = _shape_for_batch(sums / total, batch)
-    factor = deviation if weight is None else deviation * weight
+    if weight is None:
+        factor = deviation
+    else:
+        factor = deviation * weight
     rest = _as_float(grad) - by_mean - by_variance
     result = rest * _shape_for_batch(factor, batch)
     return result.to(batch.dtype)

@@ -60,7 +60,10 @@ def _run_backward(gradients_at: int, original: Any, *args: Any, **kwargs: Any) -
     else:
         gradients = kwargs.get("grad_tensors", kwargs.get("grad_outputs"))
     if gradients is not None:
-        tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+        if args:
+            tensors = args[0]
+        else:
+            tensors = kwargs.get("tensors", kwargs.get("outputs"))
         _refuse_gradients_elsewhere(tensors, gradients)
     with on_streams_of_forward():
         return original(*args, **kwargs)

@@ -68,7 +68,9 @@ class _BackwardPass:
 
     def run_operator(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
         """Run an operator; if it is of this pass, on the streams of its node."""
-        node = _current_node() if _thread.running is self else None
+        node = None
+        if _thread.running is self:
+            node = _current_node()
         if node is not None:
             self.follow(node)
         return plan(args, kwargs)

@@ -150,7 +150,10 @@ def _shape_of_join(tensors: Any, dim: int) -> list[int]:
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")
     shape = list(tensors[0].shape)
-    dim = dim % len(shape) if shape else 0
+    if shape:
+        dim = dim % len(shape)
+    else:
+        dim = 0
     for index, tensor in enumerate(tensors):
         _require_on_device("input tensors to be CUDA tensors, but tensor", index, tensor)
         if tensor.dim() != len(shape):

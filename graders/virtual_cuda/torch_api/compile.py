@@ -128,7 +128,9 @@ def _fake_tensor_patches(module: Any) -> Iterator[Patch]:
     def device_for_cpp(args: Any) -> torch.device:
         """The device of a fake tensor, by the name that C++ has for it."""
         device: torch.device = handlers[device_question](args)
-        return LAZY[device.index or 0] if device.type == "cuda" else device
+        if device.type == "cuda":
+            return LAZY[device.index or 0]
+        return device
 
     def new_fake(cls: Any, mode: Any, inner: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         """Make a fake tensor, for which the device "lazy" is called "cuda"."""

@@ -80,7 +80,10 @@ def _run_to_copy(func: Any, args: Any, kwargs: Any) -> Any:
         return to_device(source, target, non_blocking, dtype, options.get("memory_format"))
     # From the device: to the host, to another device, or on it.
     source_device = require_open_device(source)
-    target = source_device if device is None else open_device_of(device)
+    if device is None:
+        target = source_device
+    else:
+        target = open_device_of(device)
     if target is not None:
         return _copy_to_device(source, target, non_blocking, options)
     if device.type == "cpu":
@@ -146,7 +149,10 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     """
     target: Any = args[0]
     source: Any = args[1]
-    non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    if len(args) > 2:
+        non_blocking = args[2]
+    else:
+        non_blocking = kwargs.get("non_blocking", False)
     to_host = type(target) not in VIRTUAL
     from_host = type(source) not in VIRTUAL
     device = require_open_device(source if to_host else target)
@@ -258,7 +264,9 @@ def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -
     A plain host tensor goes to the device without autograd's help; C++ is asked for all others,
     with the name that it has for the device.
     """
-    device = find_open_device(args[0]) if args else None
+    device = None
+    if args:
+        device = find_open_device(args[0])
     if device is not None:
         if _asks_for_plain_copy(tensor, args, kwargs) and _can_skip_cpp(tensor):
             by_position = len(args) == 3 and args[2]

@@ -149,7 +149,9 @@ def _make_from_data(
     open_device = find_open_device(device)
     if open_device is None:
         tensor = _make_on_host(original, data, args, device, kwargs)
-        return pinning.pin(tensor) if pin_memory else tensor
+        if pin_memory:
+            return pinning.pin(tensor)
+        return tensor
     # It is for the device.
     requires_grad = kwargs.pop("requires_grad", False)
     if isinstance(data, torch.Tensor):
@@ -176,7 +178,10 @@ def _make_on_host(
         kwargs["device"] = device
     if type(data) in VIRTUAL:
         is_for_host = torch.device(device).type == "cpu"
-        first = data.cpu() if is_for_host else data
+        if is_for_host:
+            first = data.cpu()
+        else:
+            first = data
         args = (first, *args[1:])
     elif args and not isinstance(data, torch.Tensor):
         first = _read_scalars(data)
@@ -195,7 +200,9 @@ def _copy_tensor(name: str, data: Any, device: VirtualDevice, kwargs: dict[str, 
     dtype = kwargs.get("dtype") or data.dtype
     if name != "tensor":
         moved = data.to(device.cuda, dtype)
-        return moved.clone() if kwargs.get("copy") and moved is data else moved
+        if kwargs.get("copy") and moved is data:
+            return moved.clone()
+        return moved
     warn(_COPY_WARNING)
     moved = data.detach().to(device.cuda, dtype)
     if moved.data_ptr() == data.data_ptr():

@@ -223,7 +223,9 @@ _CUTTING_MEMORY: Final = (
 
 def _flattened_if_contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """A view with one dimension; a tensor that is not contiguous as it is."""
-    return tensor.view(-1) if tensor.is_contiguous() else tensor
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    return tensor
 
 
 def _argument_names(func: Any) -> list[str]:
@@ -316,7 +318,9 @@ def _run_collective(func: Any, args: Any, kwargs: Any) -> Any:
     if collective.name == "barrier":
         placement.record_waits("barrier", explicit=True)
     has_tensors = len(results) > 1
-    return (args[0], work) if has_tensors else work
+    if has_tensors:
+        return (args[0], work)
+    return work
 
 
 def _record_end_of(work: Any, collective: _Collective, results: Any) -> Any:

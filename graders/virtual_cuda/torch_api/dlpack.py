@@ -83,7 +83,10 @@ def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
     else:
         return original(ext_tensor, **kwargs)
     device = kwargs.get("device")
-    moved = tensor if device is None else tensor.to(device)
+    if device is None:
+        moved = tensor
+    else:
+        moved = tensor.to(device)
     if kwargs.get("copy") and moved is tensor:
         return moved.clone()
     return moved

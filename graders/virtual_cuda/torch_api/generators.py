@@ -78,7 +78,9 @@ class Generator(_HostGenerator):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("cuda") if self.index is None else CUDA[self.index]
+        if self.index is None:
+            return torch.device("cuda")
+        return CUDA[self.index]
 
     def manual_seed(self, seed: int) -> Generator:
         """Start anew with this seed, at offset 0.
@@ -249,7 +251,10 @@ class _AnyGenerator(type):
 
         Raises RuntimeError for one of the device while a CUDA graph is captured.
         """
-        chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if isinstance(device, int):
+            chosen = torch.device("cuda", device)
+        else:
+            chosen = torch.device(device)
         if chosen.type == "cuda" and capture.graph is not None:
             raise RuntimeError(
                 "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need "

@@ -45,7 +45,9 @@ _shared_seeds: Final[list[weakref.ref[_SharedSeeds]]] = []  # one, or none
 
 def _seeds_on(device: VirtualDevice) -> _SharedSeeds:
     """The seeds that graphs share; allocated if no graph is alive."""
-    seeds = _shared_seeds[0]() if _shared_seeds else None
+    seeds = None
+    if _shared_seeds:
+        seeds = _shared_seeds[0]()
     if seeds is None:
         seeds = _SharedSeeds(device)
     _shared_seeds[:] = [weakref.ref(seeds)]
@@ -79,7 +81,10 @@ def _written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
     written: list[Any] = []
     for position, argument in enumerate(func._schema.arguments):
         if _may_be_written(func, argument):
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            if position < len(args):
+                value = args[position]
+            else:
+                value = kwargs.get(argument.name)
             written += _device_tensors_in(value)
     return written
 
@@ -375,7 +380,9 @@ def _inside_of(graph: CUDAGraph) -> _Inside:
 
 def _for_host(value: Any) -> Any:
     """An argument of an operator for its kernel on the host."""
-    return CPU if isinstance(value, torch.device) else inner_of(value)
+    if isinstance(value, torch.device):
+        return CPU
+    return inner_of(value)
 
 
 def _record_in_capture(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:

@@ -356,7 +356,9 @@ def _asking_function(function: FunctionType) -> _AskingFunction:
     """What there is to know of a function that asks `torch._dynamo`."""
     code = function.__code__
     closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    disabled = closure["fn"].cell_contents if "fn" in closure else None
+    disabled = None
+    if "fn" in closure:
+        disabled = closure["fn"].cell_contents
     return _AskingFunction(function, code, _code_without_dynamo(code), disabled)
 
 
@@ -496,7 +498,9 @@ def _run_first_operation() -> None:
 
     def find_rule(op: Any, cls: Any) -> Any:
         """No rule for the device's own class; torch's answer for all others."""
-        return None if cls in VIRTUAL or original is None else original(op, cls)
+        if cls in VIRTUAL or original is None:
+            return None
+        return original(op, cls)
 
     with contextlib.ExitStack() as undo:
         if original is not None:

@@ -52,7 +52,10 @@ def _compute_cross_entropy(
     selects.
     """
     out = original(input, target, weight, reduction, *rest, **named)
-    smoothing = rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)
+    if len(rest) > 1:
+        smoothing = rest[1]
+    else:
+        smoothing = named.get("label_smoothing", 0.0)
     is_weighted_mean = weight is not None and reduction == 1
     has_classes = type(target) in VIRTUAL and not target.is_floating_point()
     if is_weighted_mean and smoothing > 0 and has_classes:
@@ -139,7 +142,9 @@ def _choose_convolution_backend(
             return _conv_backends.Cudnn
         return getattr(_conv_backends, f"CudaDepthwise{dimensions}d")
     if uses_cudnn:
-        return _conv_backends.CudnnTranspose if transposed else _conv_backends.Cudnn
+        if transposed:
+            return _conv_backends.CudnnTranspose
+        return _conv_backends.Cudnn
     if transposed:
         kind = "SlowTranspose"
     elif dimensions == 3 or max(dilation) > 1:

@@ -70,7 +70,10 @@ def _construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     Raises RuntimeError for another kind of device, and TypeError for another kind of tensor.
     """
     open_device = find_open_device(device)
-    kind = "cuda" if open_device is not None else torch.device(device).type
+    if open_device is not None:
+        kind = "cuda"
+    else:
+        kind = torch.device(device).type
     if kind != "cuda":
         raise RuntimeError(
             f"legacy constructor expects device type: cuda but device type: {kind} was passed"
@@ -110,7 +113,10 @@ def _construct_sparse(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     if isinstance(first, torch.Tensor):
         return make_coo(*args, dtype=dtype, device=device)
     has_size = len(args) == 1 and isinstance(first, torch.Size)
-    sizes = first if has_size else args
+    if has_size:
+        sizes = first
+    else:
+        sizes = args
     return make_coo(tuple(sizes), dtype=dtype, device=device)
 
 

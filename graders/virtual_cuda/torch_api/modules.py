@@ -84,7 +84,10 @@ def _as_kind_of(tensor: Any, content: Any, requires_grad: bool) -> Any:
         return content.requires_grad_(requires_grad)
     parameter = nn.Parameter(content, requires_grad=requires_grad)
     if host_class(type(tensor)) not in (torch.Tensor, nn.Parameter):  # a student's class
-        class_there = device_class if type(parameter) in VIRTUAL else host_class
+        if type(parameter) in VIRTUAL:
+            class_there = device_class
+        else:
+            class_there = host_class
         parameter.__class__ = class_there(type(tensor))
     return parameter
 

@@ -79,7 +79,9 @@ def _run_on_host(func: Any, args: Any, kwargs: Any) -> Any:
     is_sent_back = not asks_for_mps and "device" in kwargs
     args, kwargs = map_leaves(_replace_by_host, (args, kwargs))
     result = func(*args, **kwargs)
-    return result if is_sent_back else map_leaves(_replace_by_mps, result)
+    if is_sent_back:
+        return result
+    return map_leaves(_replace_by_mps, result)
 
 
 def _replace_by_host(value: Any) -> Any:
@@ -93,7 +95,9 @@ def _replace_by_host(value: Any) -> Any:
 
 def _replace_by_mps(value: Any) -> Any:
     """A tensor of the Mac's GPU in the place of one of the host; all else as it is."""
-    return MpsTensor(value) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return MpsTensor(value)
+    return value
 
 
 class _FunctionsMode(TorchFunctionMode):
@@ -199,7 +203,9 @@ def no_accelerator(built: bool = False) -> Iterator[torch.device]:
     without a GPU: `is_built` is True there, and `torch.accelerator.current_accelerator()` is
     "cuda".
     """
-    accelerator = torch.device("cuda") if built else None
+    accelerator = None
+    if built:
+        accelerator = torch.device("cuda")
     with few_imports(), contextlib.ExitStack() as undo:
         patches = _availability_patches(
             cuda_built=built, mps_built=built, mps=False, accelerator=accelerator

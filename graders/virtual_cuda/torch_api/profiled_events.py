@@ -78,7 +78,10 @@ class _EventTree:
         operator's name.
         """
         self._close_events_before(event)
-        inside = self._open[-1].kind if self._open else _Kind.HOST
+        if self._open:
+            inside = self._open[-1].kind
+        else:
+            inside = _Kind.HOST
         if inside is _Kind.MARK or inside is _Kind.DEVICE:
             kind = self._add_inside_mark(event, inside)
         elif is_mark(event.name):

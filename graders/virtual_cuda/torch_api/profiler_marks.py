@@ -47,7 +47,10 @@ class MarkingHook(KernelHook):
     def __call__(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
         """Run an operator inside a mark."""
         is_idle = func.is_view or func._schema.name.startswith(_IDLE_OPERATORS)
-        mark = _RecordFunction(IDLE_MARK) if is_idle else _mark_for_next_row()
+        if is_idle:
+            mark = _RecordFunction(IDLE_MARK)
+        else:
+            mark = _mark_for_next_row()
         with mark:
             return plan(args, kwargs)
 
@@ -108,7 +111,10 @@ def modelled_work_of(mark: str) -> list[Interval] | None:
     None where times are measured.
     """
     gpu = now.gpu
-    clock = None if gpu is None else gpu.clock()
+    if gpu is None:
+        clock = None
+    else:
+        clock = gpu.clock()
     if gpu is None or clock is None:
         return None
     first = row_number_of(mark)

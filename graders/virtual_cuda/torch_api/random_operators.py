@@ -53,7 +53,10 @@ def _generator_to_use(given: Any, device: VirtualDevice | None) -> Generator:
     assert now.gpu is not None
     defaults = open_generators[0].generators
     if given is None:
-        index = now.gpu.current if device is None else device.index
+        if device is None:
+            index = now.gpu.current
+        else:
+            index = device.index
         return defaults[index].core
     if not is_device_generator(given):
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
@@ -72,7 +75,10 @@ def _generator_to_use(given: Any, device: VirtualDevice | None) -> Generator:
 def _advance_generator(generator: Generator, results: Any) -> None:
     """Let a generator's offset grow as on a GPU, by the size of the first result."""
     first = next(iter(tensors_in(results)), None)
-    numel = 0 if first is None else first.numel()
+    if first is None:
+        numel = 0
+    else:
+        numel = first.numel()
     steps = -(-numel // _DRAWN_AT_ONCE)
     generator.offset += 4 * steps
 

@@ -241,9 +241,13 @@ def _require_one_device(kind: str, args: Any) -> None:
     values = args[2]
     is_by_column = kind in ("csc", "bsc")
     if compressed.device != values.device:
-        name = "ccol_indices" if is_by_column else "crow_indices"
+        name = "crow_indices"
+        if is_by_column:
+            name = "ccol_indices"
     else:
-        name = "row_indices" if is_by_column else "col_indices"
+        name = "col_indices"
+        if is_by_column:
+            name = "row_indices"
     raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
@@ -258,7 +262,9 @@ def _move_sparse_or_nested_tensor(original: Any, tensor: Any, /, *args: Any, **k
         move_to_device = sparse_to_device
     else:
         return original(tensor, *args, **kwargs)
-    first = args[0] if args else None
+    first = None
+    if args:
+        first = args[0]
     target = kwargs.get("device", first)
     if isinstance(target, torch.Tensor):
         target = target.device

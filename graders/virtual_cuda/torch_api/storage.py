@@ -177,16 +177,25 @@ def _make_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> An
 
     Raises DeviceClosed and OutOfMemoryError.
     """
-    open_device = None if device is None else find_open_device(device)
+    if device is None:
+        open_device = None
+    else:
+        open_device = find_open_device(device)
     if open_device is None:
         if device is not None:
             kwargs["device"] = device
-        host_class = _HostStorage if cls is UntypedStorage else cls
+        if cls is UntypedStorage:
+            host_class = _HostStorage
+        else:
+            host_class = cls
         return _StorageInC.__new__(host_class, *args, **kwargs)
     if open_device.closed:
         raise closed_device_error(open_device)
     # A size, or the bytes themselves.
-    nbytes = args[0] if args else kwargs.get("size", 0)
+    if args:
+        nbytes = args[0]
+    else:
+        nbytes = kwargs.get("size", 0)
     if not isinstance(nbytes, int):
         nbytes = len(nbytes)
     block = allocate(open_device, nbytes)
@@ -202,7 +211,9 @@ def _untyped_storage_of(storage: Any) -> Any:
 
 def _device_of_storage(storage: Any) -> VirtualDevice | None:
     """The device of a storage, or None if it is the host's."""
-    return storage._virtual_block.device if type(storage) is UntypedStorage else None
+    if type(storage) is UntypedStorage:
+        return storage._virtual_block.device
+    return None
 
 
 def _copy_storage(storage: Any, source: Any, non_blocking: Any = False) -> Any:
@@ -239,7 +250,10 @@ def _set_on_host(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
     C++ takes such a storage for the host's.
     """
-    source = args[0] if args else kwargs.get("source")
+    if args:
+        source = args[0]
+    else:
+        source = kwargs.get("source")
     untyped = _untyped_storage_of(source)
     if type(untyped) is UntypedStorage and not isinstance(tensor, Tensor):
         raise _storage_elsewhere_error(tensor, untyped)

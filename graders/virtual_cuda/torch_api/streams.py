@@ -38,7 +38,10 @@ class _Handle:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise TypeError, as torch does: events and streams cannot be pickled."""
-        name = "torch.Event" if type(self) is AnyEvent else type(self).__name__
+        if type(self) is AnyEvent:
+            name = "torch.Event"
+        else:
+            name = type(self).__name__
         raise TypeError(f"cannot pickle '{name}' object")
 
 
@@ -110,7 +113,10 @@ class AnyEvent(_Handle):
 
     def _is_complete(self) -> bool:
         """True if the device has reached the event, by the modelled clock if there is one."""
-        clock = None if now.gpu is None else now.gpu.clock()
+        if now.gpu is None:
+            clock = None
+        else:
+            clock = now.gpu.clock()
         if clock is not None:
             return clock.has_passed_event(self._row)
         return self._recorded_at is None or self._recorded_at <= perf_counter()
@@ -129,7 +135,9 @@ class AnyEvent(_Handle):
         """
         other_kind = isinstance(self, Event) is not isinstance(end_event, Event)
         if not isinstance(end_event, AnyEvent) or other_kind:
-            kind = "torch.cuda.Event" if isinstance(self, Event) else "torch.Event"
+            kind = "torch.Event"
+            if isinstance(self, Event):
+                kind = "torch.cuda.Event"
             raise RuntimeError(f"expected other to be a {kind} object")
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -160,12 +168,17 @@ class AnyEvent(_Handle):
     def device(self) -> torch.device | None:
         if self._recorded_at is None or now.gpu is None:
             return None
-        index = now.gpu.current if self._index is None else self._index
+        if self._index is None:
+            index = now.gpu.current
+        else:
+            index = self._index
         return CUDA[index]
 
     @property
     def event_id(self) -> int:
-        return id(self) if self._recorded_at is not None else 0
+        if self._recorded_at is not None:
+            return id(self)
+        return 0
 
     @property
     def cuda_event(self) -> int:
@@ -176,8 +189,13 @@ class AnyEvent(_Handle):
         return ctypes.c_void_p(self.cuda_event)
 
     def __repr__(self) -> str:
-        index = -1 if self._index is None else self._index
-        flag = 0 if self.enable_timing else 2
+        if self._index is None:
+            index = -1
+        else:
+            index = self._index
+        flag = 2
+        if self.enable_timing:
+            flag = 0
         return (
             f"torch.Event device_type=cuda, device_index={index}, event_flag={flag}, "
             f"event_id={self.event_id}"
@@ -231,7 +249,10 @@ class Event(AnyEvent):
         return event
 
     def __repr__(self) -> str:
-        address = "uninitialized" if self._recorded_at is None else hex(self.cuda_event)
+        if self._recorded_at is None:
+            address = "uninitialized"
+        else:
+            address = hex(self.cuda_event)
         return f"<torch.cuda.Event {address}>"
 
 
@@ -328,7 +349,10 @@ class Stream(_Handle):
     def query(self) -> bool:
         """True if the stream has done its work; asking takes modelled time."""
         gpu = now.gpu
-        clock = None if gpu is None else gpu.clock()
+        if gpu is None:
+            clock = None
+        else:
+            clock = gpu.clock()
         if gpu is None or clock is None:
             return self._busy_until <= perf_counter()
         if clock.is_idle(gpu.devices[self.device_index].label, self.stream_id):
@@ -372,7 +396,9 @@ def _index_for_stream(device: Any) -> int:
     index = index_of(now.gpu, device)
     if index >= len(now.gpu.devices):
         raise invalid_ordinal_error()
-    return now.gpu.current if index < 0 else index
+    if index < 0:
+        return now.gpu.current
+    return index
 
 
 def _next_id_of_pool(device_index: int, priority: int) -> int:
@@ -476,10 +502,16 @@ def note_in_ledger(what: StreamEvent, stream: Any = None, argument: int = 0) -> 
         return -1
     if gpu.lost:
         raise device_assert_error()
-    index = gpu.current if stream is None else stream.device_index
+    if stream is None:
+        index = gpu.current
+    else:
+        index = stream.device_index
     if stream is None:
         stream = thread_streams.stream_on(index)
-    stream_id = 0 if stream is None else stream.stream_id
+    if stream is None:
+        stream_id = 0
+    else:
+        stream_id = stream.stream_id
     label = gpu.devices[index].label
     code, offset = site()
     row = StreamRow(
@@ -500,7 +532,10 @@ def _modelled_seconds_between(first: int, second: int) -> float | None:
 
     None where times are measured, or where the clock does not know one of them.
     """
-    clock = None if now.gpu is None else now.gpu.clock()
+    if now.gpu is None:
+        clock = None
+    else:
+        clock = now.gpu.clock()
     if clock is None:
         return None
     if first not in clock.events or second not in clock.events:
@@ -560,7 +595,9 @@ def _stream_in_cpp(stream_id: int, index: int) -> tuple[int, int, int]:
 def _current_id(index: int) -> int:
     """`torch._C._cuda_getCurrentRawStream`: the id of a device's current stream."""
     stream = thread_streams.stream_on(index)
-    return 0 if stream is None else stream.stream_id
+    if stream is None:
+        return 0
+    return stream.stream_id
 
 
 def _current_stream_in_cpp(index: int) -> tuple[int, int, int]:
@@ -598,7 +635,10 @@ def current_stream_of(device: Any = None) -> Stream:
 
 def _require_device_index(index: int) -> None:
     """Raise RuntimeError, as C++ does, if there is no device with this number."""
-    count = 0 if now.gpu is None else len(now.gpu.devices)
+    if now.gpu is None:
+        count = 0
+    else:
+        count = len(now.gpu.devices)
     if not 0 <= index < count:
         raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")
 

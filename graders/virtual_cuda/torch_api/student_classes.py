@@ -81,7 +81,10 @@ def _attribute_method(cls: Any, name: str) -> Any:
 
     def ask_student_unless_hidden(self: Any, attribute: str, *value: Any) -> Any:
         """Call the student's method; ours for attributes that students do not see."""
-        method = ours if attribute in HIDDEN_IN_TENSORS else students
+        if attribute in HIDDEN_IN_TENSORS:
+            method = ours
+        else:
+            method = students
         return method(self, attribute, *value)
 
     return ask_student_unless_hidden
@@ -147,7 +150,9 @@ def device_class(cls: Any) -> Any:
 
 def host_class(cls: Any) -> Any:
     """The class that a host tensor has for a class of tensors."""
-    return student_class(cls) if cls in VIRTUAL else cls
+    if cls in VIRTUAL:
+        return student_class(cls)
+    return cls
 
 
 def _refuse_after_close(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -224,7 +229,9 @@ def device_as_programs_see_it(device: torch.device) -> torch.device:
     """The device by the name that programs know; C++ has another one for ours."""
     if device == CPU:  # its type as a text takes longer
         return device
-    return CUDA[device.index or 0] if device.type == "lazy" else device
+    if device.type == "lazy":
+        return CUDA[device.index or 0]
+    return device
 
 
 def device_of(tensor: Any) -> torch.device:
@@ -241,7 +248,10 @@ def _call_own_or_original(
     own: Any, original: Any, tensor: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call the device's own method for a device tensor, and torch's for all others."""
-    method = own if isinstance(tensor, Tensor) else original
+    if isinstance(tensor, Tensor):
+        method = own
+    else:
+        method = original
     return method(tensor, *args, **kwargs)
 
 

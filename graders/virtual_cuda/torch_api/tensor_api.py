@@ -66,7 +66,9 @@ class _Members:
     def grad(self: Any) -> Any:
         """The gradient; after `x.data` has moved to another device, the one left behind."""
         left_behind = attributes_of(self).get("_stray_grad")
-        return _get_grad(self) if left_behind is None else left_behind
+        if left_behind is None:
+            return _get_grad(self)
+        return left_behind
 
     @grad.setter
     def grad(self: Any, gradient: Any) -> None:
@@ -106,7 +108,9 @@ class _Members:
         strides = None
         if not self.is_contiguous():
             strides = tuple(step * self.element_size() for step in self.stride())
-        address = self.data_ptr() if self.numel() > 0 else 0
+        address = 0
+        if self.numel() > 0:
+            address = self.data_ptr()
         read_only = False
         return {
             "typestr": self._virtual_inner.numpy().dtype.str,
@@ -145,13 +149,19 @@ class _Members:
             return type_name(self)
         if isinstance(dtype, torch.dtype):
             return self.to(dtype, non_blocking=non_blocking)
-        type_named = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        if isinstance(dtype, str):
+            type_named = dtype
+        else:
+            type_named = f"{dtype.__module__}.{dtype.__name__}"
         host_type = type_named.replace("torch.cuda.", "torch.")
         try:
             wanted = torch.empty(0, device="cpu").type(host_type).dtype
         except ValueError:
             raise ValueError(f"invalid type: {type_named!r}") from None
-        source = self if "cuda" in type_named else self.cpu()
+        if "cuda" in type_named:
+            source = self
+        else:
+            source = self.cpu()
         return source.to(wanted)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:

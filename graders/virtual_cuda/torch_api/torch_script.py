@@ -62,7 +62,10 @@ def _load_script(
     original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any
 ) -> Any:
     """Load a script; puts it on the device that it was saved on or that `map_location` names."""
-    wanted = None if map_location is None else find_open_device(map_location)
+    if map_location is None:
+        wanted = None
+    else:
+        wanted = find_open_device(map_location)
     files = {**(_extra_files or {}), _DEVICE_FILE: ""}
     script = original(f, map_location if wanted is None else "cpu", files, **kwargs)
     saved_on = files.pop(_DEVICE_FILE)

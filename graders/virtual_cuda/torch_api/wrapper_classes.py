@@ -42,7 +42,10 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """
     cls = host_class(cls)
     by_position = len(args) > _DEVICE_POSITION
-    given = args[_DEVICE_POSITION] if by_position else kwargs.get("device")
+    if by_position:
+        given = args[_DEVICE_POSITION]
+    else:
+        given = kwargs.get("device")
     device = find_open_device(given)
     if device is None:
         return original(cls, *args, **kwargs)
@@ -102,7 +105,9 @@ def _rename_devices(arguments: Any) -> Any:
 
 def _rename_device(value: Any) -> Any:
     """A device by the name that programs know; all else as it is."""
-    return device_as_programs_see_it(value) if isinstance(value, torch.device) else value
+    if isinstance(value, torch.device):
+        return device_as_programs_see_it(value)
+    return value
 
 
 def _push_mode(original: Any, mode: Any) -> None:

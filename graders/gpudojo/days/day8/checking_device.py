@@ -207,7 +207,9 @@ def depends_on_the_machine(seen: Seen, wanted: Seen) -> None:
     for machine in MACHINES:
         answers.update(answer.text for answer in seen[machine].values())
     if len(answers) <= 1:
-        answer = answers.pop() if answers else "nothing"
+        answer = "nothing"
+        if answers:
+            answer = answers.pop()
         key = None
         if answer.startswith("cuda"):
             key = "hard-coded-cuda"
@@ -251,7 +253,10 @@ def _no_device(machine: str, name: str, answer: DeviceAnswer) -> Failed:
 def _best_device(seen: Seen, machine: Machine, name: str = "best") -> str:
     """The device that was chosen where none was preferred; "an error" after an error."""
     answer = seen[machine].get(name)
-    return "an error" if answer is None else answer.text
+    if answer is None:
+        return "an error"
+    text: str = answer.text
+    return text
 
 
 def _expect_best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
@@ -389,7 +394,9 @@ def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str 
     if machine is one_gpu and answer == device and device.startswith("cuda"):
         # Only if it knows at all that a device may be missing.
         other = seen[machine].get("prefer mps")
-        return "index-not-checked" if other and other.text != "mps" else None
+        if other and other.text != "mps":
+            return "index-not-checked"
+        return None
     if machine is laptop and is_same_device(answer, device):
         # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
         return "built-is-not-available"

@@ -65,7 +65,9 @@ def expect_no_graph(passes: Sequence[ForwardPass], line: int | None, in_training
     if building:
         happened = f"{len(building)} of {len(passes)} forward passes built an autograd graph"
         expected = "forward passes under torch.no_grad() or torch.inference_mode()"
-        key = None if in_training else "eval-without-no-grad"
+        key = None
+        if not in_training:
+            key = "eval-without-no-grad"
         raise Failed(happened, expected, line, key)
 
 

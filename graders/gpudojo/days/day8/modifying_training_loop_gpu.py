@@ -302,7 +302,9 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """
     if "modified by an inplace operation" in raised.message:
         # A step between forward and backward changes what backward needs; so do other operations.
-        return "step-before-backward" if STEPPED in raised.copied else None
+        if STEPPED in raised.copied:
+            return "step-before-backward"
+        return None
     key = device_mistake(raised)
     about = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "")
     if about in raised.copied:
@@ -371,7 +373,9 @@ def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
     for outputs, targets in case.loss_devices:
         if {outputs, targets} != {device}:
             happened = f"`loss_fn` got outputs on {outputs} and targets on {targets}"
-            key = "targets-on-cpu" if outputs == device else None
+            key = None
+            if outputs == device:
+                key = "targets-on-cpu"
             raise Failed(happened, f"both on {device}", misconception=key)
 
 
@@ -464,7 +468,9 @@ def _wrong_gradients(case: Epoch) -> Failed | None:
 def _batches_left_out(case: Epoch) -> Failed | None:
     """The failure of a loop that leaves batches out; None if it does not."""
     count = len(case.forwards)
-    return batches_left_out(count, case.batches) if count < case.batches else None
+    if count < case.batches:
+        return batches_left_out(count, case.batches)
+    return None
 
 
 def _wrong_number_of_steps(case: Epoch) -> Failed | None:
@@ -593,5 +599,7 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
     found = seen[epochs]["nothing_to_train_on"].returned
     if found.value != 0.0:
-        shown = with_article(found.kind) if found.value is None else found.value
+        shown = str(found.value)
+        if found.value is None:
+            shown = with_article(found.kind)
         raise Failed(f"an empty loader gave {shown}", "0.0")

@@ -68,7 +68,9 @@ def race(call: Call, loop: Callable[..., Any], make: Callable[[int], Inputs]) ->
             loop_seconds = min(loop_seconds, seconds)
             loop_outputs.append(output)
     call.lines_under = ""
-    measured = loop_seconds if loop_outputs else 0.0
+    measured = 0.0
+    if loop_outputs:
+        measured = loop_seconds
     return Race(student_seconds, measured, ROUNDS, student_outputs, loop_outputs)
 
 
@@ -150,7 +152,9 @@ def unrecorded_allocations(ledger: Ledger, allocations: int) -> int:
 
     Then the allocator knows of work that was not recorded.
     """
-    return allocations if 2 * len(ledger.allocations()) + 16 < allocations else 0
+    if 2 * len(ledger.allocations()) + 16 < allocations:
+        return allocations
+    return 0
 
 
 def read_result(result: Any) -> Array | None:
@@ -262,4 +266,6 @@ def draw_bars(loop: float, student: float, reference: float) -> str:
 
 def _speedup_over(loop: float, seconds: float) -> float:
     """How many times as fast as the loop something is that takes so many seconds."""
-    return loop / seconds if seconds > 0 else math.inf
+    if seconds > 0:
+        return loop / seconds
+    return math.inf

@@ -22,7 +22,9 @@ def describe_number(value: Any) -> ReturnedNumber:
 
 def float_or_none(value: Any) -> float | None:
     """A number as a float; None for anything else."""
-    return float(value) if isinstance(value, (int, float)) else None
+    if isinstance(value, (int, float)):
+        return float(value)
+    return None
 
 
 def int_or_none(value: Any) -> int | None:

@@ -77,9 +77,13 @@ def no_grad() -> str:
             peaks.append((torch.cuda.max_memory_allocated() - before) / MIB)
             graphs.append(out.grad_fn is not None)
             del out
-        mode = "training" if model.training else "evaluation"
+        mode = "evaluation"
+        if model.training:
+            mode = "training"
     took = f"eight layers took {peaks[0]:.1f} MiB with a graph and {peaks[1]:.1f} MiB under no_grad"
-    built = "one" if graphs[1] else "none"
+    built = "none"
+    if graphs[1]:
+        built = "one"
     return f"{took}, which built {built}; the model was still in {mode} mode."
 
 
@@ -197,7 +201,10 @@ def _judge_answer(question: str, seen: Seen, wanted: Seen) -> None:
         return
     at = (f'["{question}"]', "")
     if letter not in tuple(LETTERS):
-        shown = answer[len(KIND) :] if answer.startswith(KIND) else repr(answer)
+        if answer.startswith(KIND):
+            shown = answer[len(KIND) :]
+        else:
+            shown = repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
         raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
     happened = f'"{letter}" is not the answer to "{question}"'

@@ -183,7 +183,10 @@ class WatchLog:
 
         Returns the loss that student code gets, here `value` itself.
         """
-        latest = None if self.latest_output is None else self.latest_output()
+        if self.latest_output is None:
+            latest = None
+        else:
+            latest = self.latest_output()
         devices = [str(outputs.device), str(targets.device)]
         self.losses.append(LossCall(value.detach(), len(targets), devices, latest is outputs))
         return value

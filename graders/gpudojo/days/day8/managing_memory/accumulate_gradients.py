@@ -88,7 +88,9 @@ class Accumulated(Case, frozen=True):
 
     @property
     def step_line(self) -> int | None:
-        return self.step_lines[0] if self.step_lines else None
+        if self.step_lines:
+            return self.step_lines[0]
+        return None
 
     @property
     def extra_line(self) -> int | None:
@@ -100,7 +102,9 @@ class Accumulated(Case, frozen=True):
 
 
 def _batches_in_words(count: int) -> str:
-    return "1 batch" if count == 1 else f"{count} batches"
+    if count == 1:
+        return "1 batch"
+    return f"{count} batches"
 
 
 class AccumulationSetting(NamedTuple):
@@ -277,8 +281,13 @@ def _something_left_out(
         return batches_left_out(found.batches, right.batches, f"{where} ")
     if found.taken != right.taken:
         happened = f"{where} the optimizer made {found.taken} steps"
-        line = found.extra_line if found.taken > right.taken else found.step_line
-        key = None if steps_anywhere else "missing-step"
+        if found.taken > right.taken:
+            line = found.extra_line
+        else:
+            line = found.step_line
+        key = None
+        if not steps_anywhere:
+            key = "missing-step"
         return Failed(happened, str(right.taken), line, key)
     if not found.own:
         return step_of_another_optimizer(f"{where} ")
@@ -302,7 +311,9 @@ def _wrong_groups(found: Accumulated, right: Accumulated) -> Failed | None:
     groups = " and ".join(map(_batches_in_words, found.per_step))
     happened = f"{right.where} you stepped after {groups}"
     expected = f"a step after every {_batches_in_words(right.steps)}"
-    key = "step-before-backward" if found.unused and found.ahead else None
+    key = None
+    if found.unused and found.ahead:
+        key = "step-before-backward"
     return Failed(happened, expected, found.step_line, key)
 
 
@@ -314,7 +325,9 @@ def _wrong_gradients(found: Accumulated, right: Accumulated) -> Failed:
         too_large = f"each step is up to {right.steps} times too large"
         happened = f"{where} the losses were not divided: {too_large}"
         expected = f"each batch's loss divided by {right.steps}"
-        line = found.backward_line if _has_joined_losses(found) else None
+        line = None
+        if _has_joined_losses(found):
+            line = found.backward_line
         return Failed(happened, expected, line, "loss-not-divided")
     if found.scales != right.scales:
         happened = f"{where} the losses were scaled by {found.scales}"

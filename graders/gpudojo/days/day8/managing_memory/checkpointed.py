@@ -149,7 +149,9 @@ def _go_through(call: Call, setting: PassSetting, function: Callable[..., Any]) 
         returned = describe_returned(out)
         mark = ledger.mark()  # without reading the values
         goes_back = returned.value is not None and setting.backward
-        error = _run_backward(out) if goes_back else ""
+        error = ""
+        if goes_back:
+            error = _run_backward(out)
         peak = meter.peak()
         curve = None
         if peak is not None and setting.drawn:
@@ -157,7 +159,10 @@ def _go_through(call: Call, setting: PassSetting, function: Callable[..., Any]) 
     # Gradients
     tensors = [*parameters, x]
     gradients = [tensor.grad.flatten() for tensor in tensors if tensor.grad is not None]
-    needing = tensors if setting.gradient else parameters
+    if setting.gradient:
+        needing = tensors
+    else:
+        needing = parameters
     return Through(
         returned=returned,
         ran=ran,
@@ -323,7 +328,10 @@ def _expect_same_gradients(
         happened = f"{where} backward() raised {found.error}"
         raise Failed(happened, "gradients", misconception=key)
     if found.missing > right.missing or found.gradients is None:
-        count = "1 tensor" if found.missing == 1 else f"{found.missing} tensors"
+        if found.missing == 1:
+            count = "1 tensor"
+        else:
+            count = f"{found.missing} tensors"
         happened = f"{where} {count} got no gradient"
         raise Failed(happened, "a gradient for each", misconception=key)
     if not arrays_close(found.gradients, found.right_values(right).gradients):
@@ -352,7 +360,9 @@ def needs_less_memory(seen: Seen, wanted: Seen) -> None:
     right = wanted[passes].a_list
     # Some ways of cutting a list into segments leave the last one out.
     if found.recomputed < COUNT / 2:
-        blocks = f"only {found.recomputed} of {COUNT} blocks" if found.recomputed else "no block"
+        blocks = "no block"
+        if found.recomputed:
+            blocks = f"only {found.recomputed} of {COUNT} blocks"
         happened = f"{blocks} ran again in backward: the activations were stored"
         raise Failed(happened, "blocks that run twice")
     if right.peak is None:

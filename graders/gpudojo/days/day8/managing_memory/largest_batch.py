@@ -121,7 +121,9 @@ class Search(Case, frozen=True):
         if not self.sizes:
             return "nothing"
         first = ", ".join(map(str, self.sizes[:8]))
-        return f"{first}, …" if len(self.sizes) > 8 else first
+        if len(self.sizes) > 8:
+            return f"{first}, …"
+        return first
 
     @property
     def scenario_in_words(self) -> str:
@@ -130,7 +132,9 @@ class Search(Case, frozen=True):
 
     @property
     def error_line(self) -> int | None:
-        return self.error.line if self.error else None
+        if self.error:
+            return self.error.line
+        return None
 
 
 def _call_largest_batch(call: Call, setting: SearchSetting) -> Search:
@@ -242,7 +246,9 @@ def _tried_other_sizes(found: Search, right: Search) -> Failed:
         return Failed(happened, right.sizes_in_words, found.error_line, at=("raise", "except"))
     count = len(right.sizes)
     goes_on = found.sizes[:count] == right.sizes  # after it had found the size
-    line = found.lines[count] if goes_on and len(found.lines) > count else None
+    line = None
+    if goes_on and len(found.lines) > count:
+        line = found.lines[count]
     return Failed(happened, right.sizes_in_words, line)
 
 

@@ -154,7 +154,9 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """
     if "cpu" not in raised.scenario or not is_about_cuda(raised.message):
         return None
-    return "cuda-for-every-device" if seen[without_a_gpu].errors else None
+    if seen[without_a_gpu].errors:
+        return "cuda-for-every-device"
+    return None
 
 
 runs(peak_memory, diagnose=_why_it_raises)
@@ -182,7 +184,9 @@ def _expect_number(device: str, found: Measured) -> None:
         happened = f"device={device} gave {found.shown}, {with_article(found.kind)}"
         raise Failed(happened, "a number of bytes, as an int")
     if found.calls != 1:
-        called = f"called {count_in_words(found.calls)}" if found.calls else "never called"
+        called = "never called"
+        if found.calls:
+            called = f"called {count_in_words(found.calls)}"
         raise Failed(f"device={device}: `fn` was {called}", "called once", at=("last fn(",))
 
 
@@ -196,7 +200,9 @@ def _in_kib(size: int | None) -> str:
 
 def _answer_in_words(device: str, found: Measured, meaning: str | None) -> str:
     """The answer for a device, and what that number is."""
-    note = f": {meaning}" if meaning else ""
+    note = ""
+    if meaning:
+        note = f": {meaning}"
     return f"device={device} gave {_in_kib(found.value)}{note}"
 
 
@@ -234,7 +240,9 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
         if meaning is None or (meaning and meaning not in elsewhere):
             happened = f"with two GPUs, {_answer_in_words(device, found, meaning)}"
             expected = f"{_in_kib(right.value)}: the memory of that one"
-            key = "current-gpu-used" if meaning not in elsewhere else None
+            key = None
+            if meaning not in elsewhere:
+                key = "current-gpu-used"
             at = ("reset_peak_memory_stats(",) if meaning == EARLIER else ()
             raise Failed(happened, expected, None, key, at)
 

@@ -119,7 +119,9 @@ def shuffles_when_asked(scenario: str, found: LoaderEpoch, right: LoaderEpoch) -
     """The order is shuffled with `shuffle=True`, and kept without it."""
     in_order = found.order == sorted(found.order)
     if in_order is (scenario == SHUFFLED):
-        order = "in order" if in_order else "in another order"
+        order = "in another order"
+        if in_order:
+            order = "in order"
         happened = f"with {scenario} the samples came {order}"
         raise Failed(happened, "shuffled with shuffle=True only")
     if scenario == SHUFFLED and found.settings:

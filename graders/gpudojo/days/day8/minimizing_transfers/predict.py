@@ -142,8 +142,9 @@ def predicts_in_evaluation_mode(scenario: str, found: Predicted, right: Predicte
         count = f"{training} of {len(found.forwards)} forward passes"
         happened = f"{count} ran in training mode, with dropout"
         expected = "model.eval() before the loop"
-        graph = any(forward.graph for forward in found.forwards)
-        key = None if graph else "no-grad-without-eval"
+        key = None
+        if not any(forward.graph for forward in found.forwards):
+            key = "no-grad-without-eval"
         raise Failed(happened, expected, found.forward_line, key, ("eval not called",))
 
 
@@ -174,7 +175,9 @@ def returns_every_output(scenario: str, found: Predicted, right: Predicted) -> N
     if returned.device != "cpu":
         happened = f"the outputs were returned on {returned.device}"
         # Where they were copied, the copy was thrown away.
-        key = "result-thrown-away" if found.copies_back.count else None
+        key = None
+        if found.copies_back.count:
+            key = "result-thrown-away"
         raise Failed(happened, "the CPU", found.copies_back.line, key)
     if returned.value.shape != outputs.shape:
         happened = f"{right.batches} batches gave shape {returned.value.shape}"
@@ -192,7 +195,9 @@ def copies_back_once(scenario: str, found: Predicted, right: Predicted) -> None:
     if copies.count > right.copies_back.count:
         happened = f"{found.batches} batches made {copies.count} copies back to the host"
         expected = "one, of all outputs together, after the loop"
-        key = "copied-every-batch-back" if copies.count >= found.batches else None
+        key = None
+        if copies.count >= found.batches:
+            key = "copied-every-batch-back"
         raise Failed(happened, expected, copies.line, key)
     reads = found.reads
     if reads.count > right.reads.count:

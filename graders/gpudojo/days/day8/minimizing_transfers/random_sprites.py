@@ -135,7 +135,9 @@ def made_on_the_device(scenario: str, found: Draws, right: Draws) -> None:
             happened = f"{draw.moved} bytes were copied between host and device"
             expected = "none: values made where they are needed"
             thrown_away = device != "cpu" and draw.sprites.device == "cpu"
-            key = "result-thrown-away" if thrown_away else "made-on-cpu-then-moved"
+            key = "made-on-cpu-then-moved"
+            if thrown_away:
+                key = "result-thrown-away"
             raise Failed(happened, expected, draw.line, key)
     if found.refused is not None:
         raise _failure_with_generator(found, found.refused, device)
@@ -247,7 +249,9 @@ def _expect_equal_by_seed(found: Draws, prefix: str, what: str) -> None:
     for name in ("first", "next", "again", "other"):
         draw = found.draws.get(prefix + name)
         if draw is None:
-            message = found.refused.message if found.refused else "nothing was recorded"
+            message = "nothing was recorded"
+            if found.refused:
+                message = found.refused.message
             raise Failed(f"with {what} it raised: {message}", "sprites drawn from it")
         if draw.sprites.value is None:
             raise returned_other_type(draw.sprites.kind, "a tensor")

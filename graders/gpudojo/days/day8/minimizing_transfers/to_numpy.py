@@ -75,7 +75,9 @@ def _call_to_numpy(call: Call, tensor: Any) -> Converted:
         raise error.with_facts(copied={"tensor": lines[0]} if lines else {}) from None
     array = None
     if isinstance(value, np.ndarray):
-        data = value.tobytes() if value.dtype.kind in "biuf" else b""
+        data = b""
+        if value.dtype.kind in "biuf":
+            data = value.tobytes()
         array = Array(value.dtype.name, value.shape, data)
     return Converted(
         kind=type(value).__name__,

@@ -56,7 +56,10 @@ def _case_of(seen: Seen, name: str) -> Stepped:
     """What was seen in a scenario. Raises ScenarioRaised after a student's error."""
     if name == "on_the_second_gpu":
         return seen[on_the_second_gpu][name]
-    probe = on_the_cpu if name in ON_THE_CPU else on_the_device
+    if name in ON_THE_CPU:
+        probe = on_the_cpu
+    else:
+        probe = on_the_device
     return seen[probe][name]
 
 
@@ -83,7 +86,9 @@ def _clipped_without(
     if name == "on_the_device":
         clipped = dict.get(seen[on_the_device], "clipped")  # `get` of Cases raises after an error
     seen.about(None if clipped is None else on_the_device.name, name)
-    return None if clipped is None or mistake(clipped) else clipped
+    if clipped is None or mistake(clipped):
+        return None
+    return clipped
 
 
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
@@ -100,7 +105,9 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
         return None
     # A disabled scaler does not raise: with it the function shows all of its calls.
     to_the_end = dict.get(seen[on_the_device], "scaler_disabled")
-    return None if to_the_end is None else _mistake_in_order(to_the_end.order)
+    if to_the_end is None:
+        return None
+    return _mistake_in_order(to_the_end.order)
 
 
 def _mistake_in_order(order: list[str]) -> str | None:
@@ -108,11 +115,15 @@ def _mistake_in_order(order: list[str]) -> str | None:
     if "backward" not in order:
         return "missing-backward"
     if "scaler.step" not in order:
-        return "optimizer-step-instead-of-scaler-step" if "step" in order else "missing-step"
+        if "step" in order:
+            return "optimizer-step-instead-of-scaler-step"
+        return "missing-step"
     at_step = order.index("scaler.step")
     if "scaler.update" in order[:at_step]:
         return "update-before-step"
-    return "step-before-backward" if order.index("backward") > at_step else None
+    if order.index("backward") > at_step:
+        return "step-before-backward"
+    return None
 
 
 runs(step, scenarios=("on_the_device",), diagnose=_why_it_raises)
@@ -141,10 +152,14 @@ def _expect_autocast(
     elif outside[0]:
         other = outside[0][0]
         happened = f"on the device {case.device}, {what} ran under autocast for {other}"
-        key = "hard-coded-cuda" if other == "cuda" else "no-autocast"
+        key = "no-autocast"
+        if other == "cuda":
+            key = "hard-coded-cuda"
     else:
         happened = f"{what} ran outside autocast"
-        key = None if what == "the loss" else "no-autocast"
+        key = "no-autocast"
+        if what == "the loss":
+            key = None
     expected = f"{what} under torch.autocast for {case.device}"
     raise Failed(f"{WHERE[name]}{happened}", expected, line, key)
 
@@ -367,7 +382,9 @@ def _clipped_wrongly(case: Stepped, max_norm: float, ratio: float, ignored: bool
     happened = f"with max_norm={max_norm:g} the update is {_size_in_words(ratio)}"
     by_hand = ("mul_(", "*") if ratio > 1 else ("norm(", ".grad")
     scaled = case.count_of("norm before unscale") or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
-    key = "clipped-before-unscale" if scaled else "values-clipped"
+    key = "values-clipped"
+    if scaled:
+        key = "clipped-before-unscale"
     return Failed(happened, expected, line, key, (*CLIPPING, *by_hand))
 
 
@@ -379,15 +396,15 @@ def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
     if case.update.shape != right.update.shape or numpy_values(case.update).any():
         happened = "infinite gradients changed the weights"
         expected = "a skipped step, as scaler.step does it"
-        key = (
-            "optimizer-step-instead-of-scaler-step"
-            if case.count_of("step outside the scaler")
-            else None
-        )
+        key = None
+        if case.count_of("step outside the scaler"):
+            key = "optimizer-step-instead-of-scaler-step"
         raise Failed(happened, expected, None, key)
     if case.scale != right.scale:
         happened = f"after an overflow the scale is {case.scale:g}"
-        key = "scaler-without-update" if case.count_of("step without update") else None
+        key = None
+        if case.count_of("step without update"):
+            key = "scaler-without-update"
         raise Failed(happened, f"{right.scale:g}", None, key)
 
 

@@ -281,7 +281,9 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     if not copied_targets or COPIED_BACK not in raised.copied:
         return "targets-on-cpu"
     # Something was copied either way; where the comparison itself copies, it is the outputs.
-    return "outputs-on-cpu" if raised.copied[COPIED_BACK] == raised.line else None
+    if raised.copied[COPIED_BACK] == raised.line:
+        return "outputs-on-cpu"
+    return None
 
 
 runs(evaluate, scenarios=FULL, diagnose=_why_it_raises)
@@ -424,7 +426,9 @@ def returns_two_floats(seen: Seen, wanted: Seen) -> None:
     """It returns a tuple of two Python floats: loss and accuracy."""
     for _, case in _full_cases(seen):
         if not case.is_tuple or len(case.parts) != 2:
-            count = f" of {len(case.parts)}" if case.parts else ""
+            count = ""
+            if case.parts:
+                count = f" of {len(case.parts)}"
             happened = f"it returned {with_article(case.kind)}{count}"
             raise Failed(happened, "a tuple of two floats")
         for what, part in zip(NUMBERS, case.parts, strict=True):
@@ -521,8 +525,12 @@ def _wrong_number(
             return loss_of_other_outputs(*CHANGING_OUTPUTS)
     if is_mean_of_means and which == ACCURACY:
         at = ("mean(",)
-    key = "mean-of-batch-means" if is_mean_of_means else None
-    about = "returns_two_floats" if note else ""
+    key = None
+    if is_mean_of_means:
+        key = "mean-of-batch-means"
+    about = ""
+    if note:
+        about = "returns_two_floats"
     return Failed(happened, f"{right:.4f}{note}", misconception=key, at=at, about=about)
 
 
@@ -533,7 +541,9 @@ def _patterns_of_computation(which: int, total: float) -> tuple[str, ...]:
     """
     if which == LOSS:
         return (*CHANGING_OUTPUTS, "+= loss_fn(")
-    return ("==", "eq(") if _is_close(round(total), total) else ("mean(",)
+    if _is_close(round(total), total):
+        return ("==", "eq(")
+    return ("mean(",)
 
 
 def _left_out_or_in_wrong_order(
@@ -579,4 +589,6 @@ def _result_in_words(case: Evaluated) -> str:
         return with_article(case.kind)
     words = [part.kind if part.value is None else str(part.value) for part in case.parts]
     parts = ", ".join(words)
-    return f"({parts})" if case.is_tuple else f"{with_article(case.kind)} of {parts}"
+    if case.is_tuple:
+        return f"({parts})"
+    return f"{with_article(case.kind)} of {parts}"

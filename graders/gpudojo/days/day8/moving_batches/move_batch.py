@@ -320,7 +320,9 @@ def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
     groups = ["a_pair", "nested", "without_waiting"]
     if not _cases_in(seen, "named_tuples").errors:  # those are another check's
         groups.append("named_tuples")
-    instead = "named-tuple-constructor" if _built_from_one_sequence(seen) else None
+    instead = None
+    if _built_from_one_sequence(seen):
+        instead = "named-tuple-constructor"
     right = _cases_in(wanted, *groups)
     for name, case in _cases_in(seen, *groups).items():
         _expect_tensors_moved(name, case, right[name], instead)
@@ -370,7 +372,9 @@ def _tensor_elsewhere(name: str, case: Moved, part: BatchPart, right: BatchPart)
     expected = str(right.device)
     if case.copies and not case.has_moved_tensor():
         return Failed(happened, expected, case.line, "result-thrown-away")
-    key = "targets-on-cpu" if name in PAIRS and right.path == "batch[1]" else None
+    key = None
+    if name in PAIRS and right.path == "batch[1]":
+        key = "targets-on-cpu"
     at = ("for", *_patterns_of_container(right.holder))
     # Where others inside a container were moved, it is how this tensor is treated.
     if key is None and case.has_moved_tensor(_depth_of(right.path)):
@@ -400,7 +404,9 @@ def _change_of_other_thing(name: str, part: BatchPart, before: BatchPart) -> Fai
     if became == expected:
         became = "a copy of it"
         expected = "the same object"
-    key = "everything-a-tensor" if became == "a tensor" else None
+    key = None
+    if became == "a tensor":
+        key = "everything-a-tensor"
     at = ("end",) if became == "None" else ()
     return Failed(f"{name}: `{part.path}` became {became}", expected, None, key, at)
 
@@ -440,7 +446,9 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             if part.device not in (None, case.device):
                 where = f"`{part.path}` ended up on {part.device}"
                 key = wrong_device_mistake(case.device, [part.device])
-                line = case.line if key else None
+                line = None
+                if key:
+                    line = case.line
                 raise other_device_used(case.device, where, line, key)
 
 
@@ -454,6 +462,8 @@ def passes_non_blocking_on(seen: Seen, wanted: Seen) -> None:
             count = f"{wrong} of {len(case.waits)} copies"
             happened = f"{name}: {count} had non_blocking={not asked}"
             expected = f"non_blocking={asked} for all of them"
-            key = "non-blocking-dropped" if asked else "always-non-blocking"
+            key = "always-non-blocking"
+            if asked:
+                key = "non-blocking-dropped"
             raise Failed(happened, expected, case.line, key)
     _expect_no_errors(seen, "without_waiting", "no error")

@@ -51,7 +51,9 @@ def _call_on_same_device(call: Call, things: tuple[Any, ...]) -> Answer:
     Raises StudentRaised.
     """
     value, settings = call_and_restore_settings(call, *things)
-    answer = bool(value) if isinstance(value, (bool, int)) else None
+    answer = None
+    if isinstance(value, (bool, int)):
+        answer = bool(value)
     return Answer(type(value).__name__, answer, settings)
 
 
@@ -153,7 +155,9 @@ def _declare_check(
     """
 
     def answers_in(seen: Seen) -> Cases[Answer]:
-        return seen[answered_with_two_gpus] if group == "gpus" else seen[answered][group]
+        if group == "gpus":
+            return seen[answered_with_two_gpus]
+        return seen[answered][group]
 
     def judge(seen: Seen, wanted: Seen) -> None:
         found = answers_in(seen)

@@ -27,7 +27,9 @@ class BatchPart(Case, frozen=True):
     @property
     def is_kept(self) -> bool:
         """True for what is still a tensor, a container of the same form, or the same thing."""
-        return self.words == "a tensor" if self.role == "tensor" else self.same
+        if self.role == "tensor":
+            return self.words == "a tensor"
+        return self.same
 
 
 def describe_parts(
@@ -114,7 +116,9 @@ def _in_words(thing: Any) -> str:
         return "a tensor"
     if _is_named_tuple(thing):
         return f"a named tuple {type(thing).__name__}"
-    return "a dict" if isinstance(thing, dict) else with_article(type(thing).__name__)
+    if isinstance(thing, dict):
+        return "a dict"
+    return with_article(type(thing).__name__)
 
 
 def _share_memory(one: Any, other: Any) -> bool:
@@ -150,4 +154,6 @@ def first_changed_path(before: list[PartState], now: list[PartState]) -> str | N
     for old, new in zip(before, now, strict=False):
         if old.thing is not new.thing or old[1:] != new[1:]:
             return old.path
-    return None if len(before) == len(now) else "batch"
+    if len(before) == len(now):
+        return None
+    return "batch"

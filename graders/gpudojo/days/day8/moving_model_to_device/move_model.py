@@ -71,7 +71,10 @@ def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = N
     value, settings = call_and_restore_settings(call, model, device)
     copies = call.ledger.transfers()
     # One mistake is enough: where something else came back, the rest is judged on the model.
-    found = value if type(value) is type(model) else model
+    if type(value) is type(model):
+        found = value
+    else:
+        found = model
     replaced = [name for name, p in found.named_parameters() if p not in parameters_before]
     return MovedModel(
         same=value is model,
@@ -126,7 +129,9 @@ def _all_moves(seen: Seen) -> Cases[MovedModel]:
 
 def _mistake_of_buffers(left: list[str]) -> str:
     """Which mistake it is that these buffers were left where they were."""
-    return "state-dict-is-not-all" if left == ["palette"] else "buffers-forgotten"
+    if left == ["palette"]:
+        return "state-dict-is-not-all"
+    return "buffers-forgotten"
 
 
 @move_model.check(points=1.25)

@@ -167,9 +167,14 @@ def _expect_own_device(name: str, case: Told, scenario: str) -> None:
     told_device = case.told[name]
     kind = case.kinds[name]
     if kind != DEVICE:
-        value = repr(told_device) if kind == "str" else told_device
+        if kind == "str":
+            value = repr(told_device)
+        else:
+            value = told_device
         happened = f"the value for `{name}` is {value}, {with_article(kind)}"
-        key = "string-for-device" if kind == "str" else None
+        key = None
+        if kind == "str":
+            key = "string-for-device"
         raise Failed(happened, "a torch.device", None, key, ("str(", "[] =", "return"))
     device = case.tensors[name].device  # no other name passes `names_every_parameter`
     if is_same_device(told_device, device):

@@ -60,7 +60,9 @@ def two_processes(call: Call) -> dict[str, Rank]:
 
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error at a parameter without a gradient; None for other errors."""
-    return "gradient-is-none" if WITHOUT_GRADIENT in raised.message else None
+    if WITHOUT_GRADIENT in raised.message:
+        return "gradient-is-none"
+    return None
 
 
 runs(average_gradients, diagnose=_why_it_raises)

@@ -123,7 +123,9 @@ def moves_the_model(scenario: str, found: Spread, right: Spread) -> None:
     # A wrapper moves the model too: a wrong number of them is another check's.
     if found.wraps == right.wraps and found.devices != right.devices:
         happened = f"{scenario} its parameters are on {', '.join(found.devices)}"
-        key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
+        key = "hard-coded-cuda"
+        if found.devices == ["cpu"]:
+            key = "model-not-moved"
         raise Failed(happened, ", ".join(right.devices), misconception=key)
 
 
@@ -141,7 +143,9 @@ def wraps_for_several_gpus(scenario: str, found: Spread, right: Spread) -> None:
 def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
     """The failure of a model with too few or too many wrappers."""
     returned = f"{name} it returned"
-    expected = "nn.DataParallel" if right.wraps else "the model itself"
+    expected = "the model itself"
+    if right.wraps:
+        expected = "nn.DataParallel"
     if found.wraps > 1:
         return Failed(f"{returned} a DataParallel in a DataParallel", expected)
     condition = ("device_count(", '== "cuda"')

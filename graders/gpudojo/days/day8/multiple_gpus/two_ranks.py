@@ -225,7 +225,10 @@ def _end_standstill(ranks: list[RankProcess]) -> None:
     if len(alive) < RANK_COUNT:
         raise StudentRaised(Raised("TimeoutError", STUCK, None))
     done = [rank for rank in alive if rank.is_done]
-    chosen = done[0] if done else alive[-1]
+    if done:
+        chosen = done[0]
+    else:
+        chosen = alive[-1]
     chosen.kill_process()
     _forget_standstills(ranks)
 
@@ -275,7 +278,10 @@ def _run_rank(job: RankJob) -> None:
     except StudentRaised as error:
         raised = error.evidence
         is_broken = any(words in raised.message for words in BROKEN)
-        text = ALONE if is_broken else raised.message
+        if is_broken:
+            text = ALONE
+        else:
+            text = raised.message
         report({"raised": raised.type, "text": text, "line": raised.line})
     os._exit(0)  # no clean-up: what was inherited belongs to the parent
 

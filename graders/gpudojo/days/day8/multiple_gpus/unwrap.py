@@ -46,7 +46,9 @@ def _call_unwrap(call: Call, wrapping: Wrapping) -> Inside:
     found = call(wrapping.wrap(model))
     parameters = set()
     for parameter in model.parameters():
-        frozen = "" if parameter.requires_grad else ", frozen"
+        frozen = ", frozen"
+        if parameter.requires_grad:
+            frozen = ""
         parameters.add(f"{parameter.dtype} on {parameter.device}{frozen}")
     return Inside(
         kind=type(found).__name__,
@@ -116,7 +118,9 @@ def _expect_same_state(found: Inside, right: Inside, which: str) -> None:
 
 def _mistake_in(name: str) -> str | None:
     """The mistake behind a wrong answer in a scenario whose model has a `module`."""
-    return "wrapper-guessed-by-attribute" if "`module`" in name else None
+    if "`module`" in name:
+        return "wrapper-guessed-by-attribute"
+    return None
 
 
 @check_scenarios(unwrap, wrappers, points=0.25)

@@ -53,7 +53,9 @@ class _WorkMaker:
         self.workshop.clock.sleep(25 * MILLISECOND)
         key = str(device)
         if key not in self.made:
-            warm = 4 if torch.device(device).type == "cpu" else 10
+            warm = 10
+            if torch.device(device).type == "cpu":
+                warm = 4
             durations = draw_durations(self.call, key, 40, warm)
             self.made[key] = self.workshop.make(durations, device)
         return Sealed(self.made[key])
@@ -62,7 +64,9 @@ class _WorkMaker:
         """Describe the student's `value` for a device; without calls where nothing was made."""
         took = self.made[device].took if device in self.made else []
         warm = took[1:]  # the first call of each device's work is the slow one
-        right = math.fsum(warm) / len(warm) if warm else 0.0
+        right = 0.0
+        if warm:
+            right = math.fsum(warm) / len(warm)
         return measured_time(value, took, right, self.workshop.modelled)
 
 
@@ -86,7 +90,10 @@ def _call_compare_devices(call: Call, setting: ComparingSetting) -> TimedCall:
         times = {}
         if isinstance(found, dict):
             for key, value in dict.items(found):
-                name = key if isinstance(key, str) else repr(key)
+                if isinstance(key, str):
+                    name = key
+                else:
+                    name = repr(key)
                 times[name] = maker.time_of(name, value)
         return TimedAnswer(found, times)
 

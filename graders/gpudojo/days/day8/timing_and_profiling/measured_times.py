@@ -96,7 +96,9 @@ def describe_timing(call: Call, repeats: int, ask: Callable[[Workshop], TimedAns
         really = _describe_by_clock(call, repeats, ask, modelled=False)
     except StudentRaised:
         return found
-    return really if really.fits or not found.clocks else found
+    if really.fits or not found.clocks:
+        return really
+    return found
 
 
 def _describe_by_clock(

@@ -112,7 +112,10 @@ def _expect_same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise returned_other_type(found.kind, "a list of dicts")
         count = len(found.gpus)
         if count != len(right.gpus):
-            dicts = "1 dict" if count == 1 else f"{count} dicts"
+            if count == 1:
+                dicts = "1 dict"
+            else:
+                dicts = f"{count} dicts"
             happened = f"{right.text!r} gave {dicts}"
             raise Failed(happened, str(len(right.gpus)), at=("first return",))
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):

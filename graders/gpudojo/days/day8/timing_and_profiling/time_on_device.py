@@ -104,7 +104,9 @@ def without_a_gpu(call: Call) -> Cases[TimedCall]:
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error of an event that the device had not reached; None for others."""
     early = "device not ready" in raised.message or "must be completed" in raised.message
-    return "timed-without-synchronising" if early else None
+    if early:
+        return "timed-without-synchronising"
+    return None
 
 
 ON_THE_CPU: Final = {
@@ -155,7 +157,9 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     calls = "two warm-up calls of about 50 ms, then three of 10 ms,"
     happened = f"{calls} gave {time_in_words(value)} per call{note}"
     expected = f"{time_in_words(time.right)}: the mean of the calls after the warm-up"
-    key = "timed-the-warm-up" if value > time.right else None
+    key = None
+    if value > time.right:
+        key = "timed-the-warm-up"
     raise Failed(happened, expected, misconception=key, at=("return",) if note else ())
 
 
@@ -182,7 +186,9 @@ def _case_without_error(cases: Cases[TimedCall], name: str, what: str) -> TimedC
     """What was seen in a scenario, which is `what` in words. Raises Failed after an error."""
     raised = cases.errors.get(name)
     if raised is not None:
-        key = "cuda-for-every-device" if is_about_cuda(raised.message) else None
+        key = None
+        if is_about_cuda(raised.message):
+            key = "cuda-for-every-device"
         raise raised_instead(raised, what, misconception=key)
     return cases[name]
 

@@ -114,7 +114,10 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
             if found.device != found.input_device:
                 result = found.device or "no device"
                 happened = f"the input is on {found.input_device}, the result on {result}"
-                key = "hard-coded-cuda" if found.input_device == "cpu" else TRIP
+                if found.input_device == "cpu":
+                    key = "hard-coded-cuda"
+                else:
+                    key = TRIP
                 raise Failed(happened, found.input_device, misconception=key)
 
     @function.check(points=0.25, needs=VALUES)
@@ -196,7 +199,10 @@ def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: 
         raise Failed(f"{small}, {large}", expected, growth.line, LOOP)
     # A loop may be as long as most of these pictures need, and operations for all of them be
     # recorded in the first call. Lines that only prepare something there are no matter.
-    later = counts if what == "operations" else counts[1:]
+    if what == "operations":
+        later = counts
+    else:
+        later = counts[1:]
     later = later or [0]
     if max(later) - min(later) >= SIDE - max(GROWING[-1]):
         happened = f"one picture took {min(later)} {what}, another {max(later)}"
@@ -230,7 +236,10 @@ def _expect_no_reading(growth: Growth) -> None:
     listed = all(cost.lists for cost in growing)
     more_bytes = is_growing([cost.bytes for cost in growing])
     loops = growth.largest.mapped or is_growing([cost.steps for cost in growing])
-    key = LOOP if listed and more_bytes and loops else TRIP
+    if listed and more_bytes and loops:
+        key = LOOP
+    else:
+        key = TRIP
     for cost in growth.costs:
         if cost.transfers or cost.lists or cost.used or cost.reads > GUARD_READS:
             what = "a value was read back"

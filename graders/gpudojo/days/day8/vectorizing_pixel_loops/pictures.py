@@ -71,7 +71,9 @@ class Picture(Case, frozen=True):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the result; () for anything that is no tensor."""
-        return () if self.values is None else self.values.shape
+        if self.values is None:
+            return ()
+        return self.values.shape
 
 
 class Cost(Case, frozen=True):
@@ -345,7 +347,9 @@ class Painter:
         for operation in self.call.ledger.operations():
             if operation.name.split(".")[1].endswith(ending):
                 lines.add(self.call.line_of(operation))
-        return lines.pop() if len(lines) == 1 else None
+        if len(lines) == 1:
+            return lines.pop()
+        return None
 
 
 def _positive_counts(counts: Mapping[int, int], lines: set[int]) -> dict[int, int]:

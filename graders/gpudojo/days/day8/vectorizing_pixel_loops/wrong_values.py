@@ -64,7 +64,9 @@ def expect_same_pictures(
     for size, right in wanted.items():
         found = seen[size]
         if found.kind != "Tensor" or found.values is None:
-            key = "trip-through-numpy" if found.kind == "ndarray" else None
+            key = None
+            if found.kind == "ndarray":
+                key = "trip-through-numpy"
             raise returned_other_type(found.kind, "a tensor", key=key)
         if have_same_values(found.values, right.values):
             continue
@@ -80,7 +82,9 @@ def _other_shape(found: Picture, right: Picture) -> Failed:
     expected = f"the shape {right.shape}"
     count, *channels, height, width = right.shape
     has_channels_last = found.shape == (count, height, width, *channels)
-    key = "channels-last" if channels and has_channels_last else None
+    key = None
+    if channels and has_channels_last:
+        key = "channels-last"
     return Failed(happened, expected, None, key, ("return",))
 
 
@@ -88,7 +92,10 @@ def _expect_same_dtype(found: Picture, right: Picture) -> None:
     """Raises Failed for a dtype that is neither the reference's nor as good."""
     allowed = INDICES if right.dtype in INDICES else (right.dtype, "float64")
     if found.dtype not in allowed:
-        expected = "int64 or int32" if right.dtype in INDICES else right.dtype
+        if right.dtype in INDICES:
+            expected = "int64 or int32"
+        else:
+            expected = right.dtype
         happened = f"the result's dtype is {found.dtype}"
         raise Failed(happened, expected, at=("half(", "return"))
 
