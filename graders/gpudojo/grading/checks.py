@@ -197,7 +197,8 @@ def _failure_of_file(error: Raised) -> Failed:
     if mistake == "syntax-error":
         problem = "is not valid Python"
     expected = EXPECTED.get(mistake or "", "no error")
-    return Failed(f"the file {problem}: {error.short}", expected, error.line, mistake)
+    happened = f"the file {problem}: {error.short}"
+    return Failed(happened, expected, error.line, mistake)
 
 
 def _errors_by_scenario(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
@@ -399,12 +400,14 @@ def same_as_reference(function: Function, probe: Ready, points: float, claim: st
             expected = right.kind
             if isinstance(value, (bool, int, float)):
                 expected = f"{value}, {with_article(right.kind)}"
-            raise Failed(f"{where}it returned {with_article(found.kind)}", expected)
+            happened = f"{where}it returned {with_article(found.kind)}"
+            raise Failed(happened, expected)
         if isinstance(value, Array):
             if not arrays_close(found.value, value):
                 raise Failed(f"{where}the values are wrong", "the reference's values")
         elif found.value != value:
-            raise Failed(f"{where}it returned {found.value!r}", repr(value))
+            happened = f"{where}it returned {found.value!r}"
+            raise Failed(happened, repr(value))
 
 
 def on_the_device(
@@ -446,10 +449,12 @@ def at_most(
     def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
         if copies is not None and found.copies > copies:
             happened = f"scenario `{scenario}`: {found.copies} copies"
-            raise Failed(happened, f"at most {copies}", found.line)
+            expected = f"at most {copies}"
+            raise Failed(happened, expected, found.line)
         if waits is not None and found.waits > waits:
             happened = f"scenario `{scenario}`: {found.waits} waits"
-            raise Failed(happened, f"at most {waits}", found.line)
+            expected = f"at most {waits}"
+            raise Failed(happened, expected, found.line)
 
 
 def leaves_its_input_alone(
@@ -524,7 +529,8 @@ def other_device_used(
     `where` says which: "the model ran on cuda:0".
     """
     happened = f"with device={device!r}, {where}"
-    return Failed(happened, f"{device}, as asked", line, misconception)
+    expected = f"{device}, as asked"
+    return Failed(happened, expected, line, misconception)
 
 
 def wrong_device_mistake(device: str, used: Sequence[str]) -> str | None:
@@ -560,7 +566,8 @@ def raised_instead(
     raised: Raised, what: str, expected: str = "no error", misconception: str | None = None
 ) -> Failed:
     """The failure of a call that raised: "WHAT raised ValueError: …", at the line of the error."""
-    return Failed(f"{what} raised {raised.short}", expected, raised.line, misconception)
+    happened = f"{what} raised {raised.short}"
+    return Failed(happened, expected, raised.line, misconception)
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
@@ -569,7 +576,8 @@ def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
         key = None
         if kind in ("Tensor", "Parameter"):
             key = "returned-tensor"
-        raise Failed(f"{what}{with_article(kind)}", "a Python float", misconception=key)
+        happened = f"{what}{with_article(kind)}"
+        raise Failed(happened, "a Python float", misconception=key)
 
 
 def count_in_words(count: int) -> str:

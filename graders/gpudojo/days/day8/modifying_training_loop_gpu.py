@@ -485,7 +485,8 @@ def _wrong_number_of_steps(case: Epoch) -> Failed | None:
         happened = f"{stepped} for {backwards} backward passes"
         return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
     if steps != case.batches:
-        return Failed(f"{stepped} for {case.batches} batches", f"{case.batches} steps")
+        happened = f"{stepped} for {case.batches} batches"
+        return Failed(happened, f"{case.batches} steps")
     if case.begun > 1:
         started = f"the loader was started {count_in_words(case.begun)}"
         happened = f"{started}, and each time gives its first batch again"
@@ -568,7 +569,8 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
     mean_of_means = sum(loss for loss, _ in case.losses) / len(case.losses)
     if _is_near(value, mean_of_means):
         key = "mean-of-batch-means"
-        return Failed(f"it returned {value:.4f}", expected, None, key, ("last item(",))
+        happened = f"it returned {value:.4f}"
+        return Failed(happened, expected, None, key, ("last item(",))
     divisor = _wrong_divisor(value, mean, samples)
     at = ("return",) if divisor else ("last item(",)
     note = ""
@@ -576,7 +578,8 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
         note = ", the loss of the last batch"
     elif divisor:
         note = f", the sum over {samples} samples divided by {divisor}"
-    return Failed(f"it returned {value:.4f}{note}", expected, at=at)
+    happened = f"it returned {value:.4f}{note}"
+    return Failed(happened, expected, at=at)
 
 
 def _wrong_divisor(value: float, mean: float, samples: int) -> int | None:

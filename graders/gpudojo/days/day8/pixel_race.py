@@ -218,11 +218,13 @@ def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Ra
         happened = f"{speedup:.1f} times as fast as the loop"
         at_least = f"at least {needed:.1f} times as fast"
         expected = f"{at_least}; the reference is {best:.0f} times as fast"
-        raise Failed(f"{happened}\n{bars}\n{times.clock}", expected)
+        happened = f"{happened}\n{bars}\n{times.clock}"
+        raise Failed(happened, expected)
     if min(times.student, times.loop) <= 0 or speedup > TOO_GOOD * best:
         happened = f"{speedup:.0f} times as fast as the loop, which is too good to be true"
         expected = f"about as fast as the reference, {best:.0f} times as fast as the loop"
-        raise Failed(f"{happened}\n{bars}\n{times.clock}", expected)
+        happened = f"{happened}\n{bars}\n{times.clock}"
+        raise Failed(happened, expected)
 
 
 class RaceTimes(NamedTuple):

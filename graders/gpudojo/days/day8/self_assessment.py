@@ -182,7 +182,8 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
     if status is not CallStatus.RETURNED:
         if raised is None:
             raise Failed(f"{not_handed_in('ANSWERS')}, or is None", "ANSWERS = {...}")
-        raise Failed(f"the file could not be run: {raised.short}", "ANSWERS = {...}", raised.line)
+        happened = f"the file could not be run: {raised.short}"
+        raise Failed(happened, "ANSWERS = {...}", raised.line)
     if seen[letters].kind != "dict":
         happened = f"ANSWERS is {with_article(seen[letters].kind)}"
         raise Failed(happened, "a dict, as in the original file", at=("",))
@@ -206,7 +207,8 @@ def _judge_answer(question: str, seen: Seen, wanted: Seen) -> None:
         else:
             shown = repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
-        raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
+        happened = f'ANSWERS["{question}"] is {shown}'
+        raise Failed(happened, expected, at=at, about="is_a_dict")
     happened = f'"{letter}" is not the answer to "{question}"'
     truth = wanted[tried_out].get(question)
     if truth:

@@ -373,7 +373,8 @@ def needs_less_memory(seen: Seen, wanted: Seen) -> None:
     if not found.peak <= 0.85 * stored:
         took = f"forward and backward took {found.peak // KIB} KiB"
         happened = f"{took}, the plain loop takes {stored // KIB}"
-        raise Failed(happened, f"about {right.peak // KIB} KiB")
+        expected = f"about {right.peak // KIB} KiB"
+        raise Failed(happened, expected)
 
 
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))

@@ -288,9 +288,11 @@ def raises_when_nothing_fits(scenario: str, found: Search, right: Search) -> Non
         raise Failed(happened, expected, at=() if tried_too_small else ("last return",))
     if raised.type != right.error.type or raised.message != found.last:
         message, *_ = raised.message.split(".")
-        raise Failed(f"{where} it raised {raised.type}: {message}", expected, raised.line)
+        happened = f"{where} it raised {raised.type}: {message}"
+        raise Failed(happened, expected, raised.line)
     if found.sizes != right.sizes:
-        raise Failed(f"{where} it tried {found.sizes_in_words}", right.sizes_in_words)
+        happened = f"{where} it tried {found.sizes_in_words}"
+        raise Failed(happened, right.sizes_in_words)
 
 
 @check_scenarios(largest_batch, searches, points=0.5, names=ANOTHER_ERROR)
@@ -302,11 +304,13 @@ def swallows_nothing_else(scenario: str, found: Search, right: Search) -> None:
     tried = found.sizes_in_words
     if not found.met:
         size = f"a batch of {right.sizes[-1]}, which raises a {bug.type}, was never tried"
-        raise Failed(f"{size}; tried: {tried}", right.sizes_in_words, found.error_line)
+        happened = f"{size}; tried: {tried}"
+        raise Failed(happened, right.sizes_in_words, found.error_line)
     if raised is None or len(found.sizes) > found.met:
         happened = f"{bug.type} ({bug.message}) was taken for out of memory; tried: {tried}"
         expected = f"the {bug.type} itself, after {right.sizes_in_words}"
         raise Failed(happened, expected, misconception="swallowed-every-error")
     if (raised.type, raised.message) != (bug.type, bug.message):
         happened = f"a {bug.type} was raised as {raised.type}: {raised.message}"
-        raise Failed(happened, f"{bug.type}: {bug.message}", raised.line)
+        expected = f"{bug.type}: {bug.message}"
+        raise Failed(happened, expected, raised.line)

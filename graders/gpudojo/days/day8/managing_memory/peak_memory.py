@@ -187,7 +187,8 @@ def _expect_number(device: str, found: Measured) -> None:
         called = "never called"
         if found.calls:
             called = f"called {count_in_words(found.calls)}"
-        raise Failed(f"device={device}: `fn` was {called}", "called once", at=("last fn(",))
+        happened = f"device={device}: `fn` was {called}"
+        raise Failed(happened, "called once", at=("last fn(",))
 
 
 def _in_kib(size: int | None) -> str:
@@ -214,7 +215,8 @@ def finds_the_highest_moment(device: str, found: Measured, right: Measured) -> N
     meaning = _meaning_of_answer(found, right)
     if meaning not in ("", EARLIER):  # the second is another check's
         happened = _answer_in_words(device, found, meaning)
-        raise Failed(happened, f"{_in_kib(right.value)}, the peak")
+        expected = f"{_in_kib(right.value)}, the peak"
+        raise Failed(happened, expected)
 
 
 @check_scenarios(peak_memory, peaks, points=0.25, needs=("runs", "finds_the_highest_moment"))
@@ -223,7 +225,8 @@ def forgets_earlier_peaks(device: str, found: Measured, right: Measured) -> None
     meaning = _meaning_of_answer(found, right)
     if meaning == EARLIER:
         happened = _answer_in_words(device, found, meaning)
-        raise Failed(happened, f"{_in_kib(right.value)}, the peak while `fn` ran")
+        expected = f"{_in_kib(right.value)}, the peak while `fn` ran"
+        raise Failed(happened, expected)
 
 
 @peak_memory.check(points=0.25)
@@ -254,4 +257,5 @@ def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
         for device, found, _ in compare_cases(seen, wanted, probe):
             _expect_number(device, found)
             if found.value != 0:
-                raise Failed(f"device={device} gave {found.value}", "0")
+                happened = f"device={device} gave {found.value}"
+                raise Failed(happened, "0")

@@ -108,7 +108,8 @@ def yields_every_sample_once(scenario: str, found: LoaderEpoch, right: LoaderEpo
         raise returned_other_type(found.kind, "a DataLoader")
     if sorted(found.order) != sorted(right.order):
         happened = f"with {scenario} it yielded the samples {sorted(found.order)}"
-        raise Failed(happened, f"each of {len(right.order)} samples once")
+        expected = f"each of {len(right.order)} samples once"
+        raise Failed(happened, expected)
     if found.sizes != right.sizes:
         happened = f"with {scenario} the batches had sizes {found.sizes}"
         raise Failed(happened, str(right.sizes))
@@ -126,7 +127,8 @@ def shuffles_when_asked(scenario: str, found: LoaderEpoch, right: LoaderEpoch) -
         raise Failed(happened, "shuffled with shuffle=True only")
     if scenario == SHUFFLED and found.settings:
         expected = "an order from torch's own random state, with no seed set"
-        raise Failed(f"it changed {found.settings[0]}", expected)
+        happened = f"it changed {found.settings[0]}"
+        raise Failed(happened, expected)
 
 
 @check_scenarios(make_loader, loaders, points=0.5, needs=("runs", "yields_every_sample_once"))

@@ -193,7 +193,8 @@ def _expect_sprites(draw: Draw, right: Draw) -> None:
     if draw.sprites.dtype != "float32" or value.dtype != "float32":
         raise Failed(f"their dtype is {draw.sprites.dtype}", "float32")
     if value.shape != shape:
-        raise Failed(f"their shape is {value.shape}", str(shape))
+        happened = f"their shape is {value.shape}"
+        raise Failed(happened, str(shape))
 
 
 @check_scenarios(random_sprites, draws, points=0.25, needs=("runs", "returns_sprites_there"))
@@ -214,7 +215,8 @@ def _expect_uniform(values: Any) -> None:
     low = float(values.min())
     high = float(values.max())
     if not (low >= 0 and high <= 1):
-        raise Failed(f"the values run from {low:.2f} to {high:.2f}", "values in [0, 1)")
+        happened = f"the values run from {low:.2f} to {high:.2f}"
+        raise Failed(happened, "values in [0, 1)")
     # Of 3000 values a tenth of the range holds 10 % with a standard deviation of 0.55 %.
     tenths = np.minimum((values * 10).astype("uint8"), 9)
     shares = np.bincount(tenths, minlength=10) / len(values)

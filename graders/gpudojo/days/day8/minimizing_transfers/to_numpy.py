@@ -120,11 +120,14 @@ def _expect_same_array(scenario: str, found: Converted, right: Converted) -> Non
     wished = right.value
     assert wished is not None
     if value is None:
-        raise Failed(f"{gave} {with_article(found.kind)}", "a numpy.ndarray")
+        happened = f"{gave} {with_article(found.kind)}"
+        raise Failed(happened, "a numpy.ndarray")
     if value.dtype != wished.dtype:
-        raise Failed(f"{gave} an array of {value.dtype}", wished.dtype)
+        happened = f"{gave} an array of {value.dtype}"
+        raise Failed(happened, wished.dtype)
     if value.shape != wished.shape:
-        raise Failed(f"{gave} shape {value.shape}", str(wished.shape))
+        happened = f"{gave} shape {value.shape}"
+        raise Failed(happened, str(wished.shape))
     if value.data != wished.data:
         raise Failed(f"{gave} other values", "the values of the tensor")
 

@@ -161,7 +161,8 @@ def _expect_autocast(
         if what == "the loss":
             key = None
     expected = f"{what} under torch.autocast for {case.device}"
-    raise Failed(f"{WHERE[name]}{happened}", expected, line, key)
+    happened = f"{WHERE[name]}{happened}"
+    raise Failed(happened, expected, line, key)
 
 
 @step.check(points=1)
@@ -190,7 +191,8 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
         _expect_backward(case)
         line = case.line_of("backward")
         if len(case.backward) > 1:
-            raise Failed(f"{len(case.backward)} backward passes ran", "one", line)
+            happened = f"{len(case.backward)} backward passes ran"
+            raise Failed(happened, "one", line)
         factor = case.backward[0].gradient
         if math.isclose(factor, SCALE, rel_tol=1e-2):
             continue
@@ -212,7 +214,8 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
         if "step" not in case.order:
             if _clipped_without(name, seen, lambda other: "step" not in other.order):
                 happened = "without `max_norm` the optimizer never stepped"
-                raise Failed(happened, f"{expected}, in every case", at=("skipped step(",))
+                expected = f"{expected}, in every case"
+                raise Failed(happened, expected, at=("skipped step(",))
             happened = "the optimizer never stepped"
             raise Failed(happened, expected, misconception="missing-step")
         if case.order.index("step") < case.order.index("backward"):
@@ -247,7 +250,8 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
             raise Failed(happened, AFTER_THE_STEP, at=("step(", "backward("))
         went = f"went from {SCALE:g} to {case.scale:g}"
         happened = f"the scale of the scaler that was passed in {went}"
-        raise Failed(happened, f"{right.scale:g}: it doubles with each update here")
+        expected = f"{right.scale:g}: it doubles with each update here"
+        raise Failed(happened, expected)
 
 
 AFTER_THE_STEP: Final = "scaler.update() after the step"
@@ -405,7 +409,8 @@ def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
         key = None
         if case.count_of("step without update"):
             key = "scaler-without-update"
-        raise Failed(happened, f"{right.scale:g}", None, key)
+        expected = f"{right.scale:g}"
+        raise Failed(happened, expected, None, key)
 
 
 @step.check(points=1)
@@ -437,4 +442,5 @@ def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
         for scale in (SCALE, 2 * SCALE):
             if math.isclose(found, right * scale, rel_tol=0.03):
                 key = "returned-scaled-loss"
-        raise Failed(happened, f"{right:.4g}", misconception=key)
+        expected = f"{right:.4g}"
+        raise Failed(happened, expected, misconception=key)

@@ -486,7 +486,8 @@ def _expect_full_precision(name: str, case: Evaluated, seen: Seen) -> None:
             seen.about(None, name)
             outputs = f"the model's outputs are {forward.dtype}, which keeps three digits at most"
             expected = "outputs in float32, as the model's parameters"
-            raise Failed(f"scenario `{name}`: {outputs}", expected, at=ROUGH)
+            happened = f"scenario `{name}`: {outputs}"
+            raise Failed(happened, expected, at=ROUGH)
 
 
 def _wrong_number(
@@ -531,7 +532,8 @@ def _wrong_number(
     about = ""
     if note:
         about = "returns_two_floats"
-    return Failed(happened, f"{right:.4f}{note}", misconception=key, at=at, about=about)
+    expected = f"{right:.4f}{note}"
+    return Failed(happened, expected, misconception=key, at=at, about=about)
 
 
 def _patterns_of_computation(which: int, total: float) -> tuple[str, ...]:

@@ -362,7 +362,8 @@ def _tensor_missing(name: str, case: Moved, reference: Moved, right: BatchPart) 
         return Failed(happened, expected, at=("return",))
     at = _patterns_of_container(right.holder)
     if found == before:
-        return Failed(f"{happened} without `{right.path}`", expected, at=at)
+        happened = f"{happened} without `{right.path}`"
+        return Failed(happened, expected, at=at)
     return Failed(happened, expected, None, "structure-changed", at)
 
 
@@ -408,7 +409,8 @@ def _change_of_other_thing(name: str, part: BatchPart, before: BatchPart) -> Fai
     if became == "a tensor":
         key = "everything-a-tensor"
     at = ("end",) if became == "None" else ()
-    return Failed(f"{name}: `{part.path}` became {became}", expected, None, key, at)
+    happened = f"{name}: `{part.path}` became {became}"
+    return Failed(happened, expected, None, key, at)
 
 
 @move_batch.check(points=0.5, needs=MOVED)

@@ -179,12 +179,14 @@ def _expect_same_answer(title: str, answer: Answer, right: Answer, mistake: str 
     """
     if answer.kind != "bool":
         happened = f"{title}: it returned {with_article(answer.kind)}"
-        raise Failed(happened, f"{right.value}, a bool", at=("return",))
+        expected = f"{right.value}, a bool"
+        raise Failed(happened, expected, at=("return",))
     if answer.value != right.value:
         if mistake is None and answer.value:
             mistake = "loop-left-early"
         at = ("return",) if title == BETWEEN else ()
-        raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, mistake, at)
+        happened = f"{title}: it returned {answer.value}"
+        raise Failed(happened, str(right.value), None, mistake, at)
     expect_settings_kept(answer.settings, title)
 
 

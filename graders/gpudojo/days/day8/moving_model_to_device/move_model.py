@@ -163,7 +163,8 @@ def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
             if case.kind == right.kind:
                 happened = f"scenario `{name}` returned another {case.kind}"
                 raise Failed(happened, expected, case.line, "model-copied")
-            raise Failed(f"scenario `{name}` returned {with_article(case.kind)}", expected)
+            happened = f"scenario `{name}` returned {with_article(case.kind)}"
+            raise Failed(happened, expected)
 
 
 @move_model.check(points=1, needs=MOVED)
@@ -226,7 +227,8 @@ def _expect_same_tensor(
         raise Failed(f"{what} has no values any more {where}", "no change")
     if found.values.dtype != right.values.dtype:
         became = f"became {found.values.dtype}, from {right.values.dtype}"
-        raise Failed(f"{what} {became} {where}", "no change")
+        happened = f"{what} {became} {where}"
+        raise Failed(happened, "no change")
     if found.values != right.values:
         raise Failed(f"the values of {what} changed {where}", "no change")
     if found.requires_grad != right.requires_grad:

@@ -123,7 +123,8 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
                 qualified = max(case.tensors, key=lambda name: name.count("."))
                 happened = f"it names `{name}`, which this model does not have"
                 adding = ("[] =", "setdefault(", "append(")
-                raise Failed(happened, f"names such as `{qualified}`", at=adding)
+                expected = f"names such as `{qualified}`"
+                raise Failed(happened, expected, at=adding)
         missing = case.missing_parameters()
         if missing:
             at = (".requires_grad", "recurse=", "return")

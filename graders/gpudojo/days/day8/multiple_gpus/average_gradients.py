@@ -118,7 +118,8 @@ def _not_the_mean(ranks: list[RankGradients]) -> Failed:
     if _are_unchanged(ranks):
         return Failed(f"{happened}: no gradient has changed", expected, at=UNUSED)
     if all(_is_equal(rank.found[number], rank.before[number]) for rank in ranks):
-        return Failed(f"{happened}, as before the call", expected, at=("leaves loop", "for"))
+        happened = f"{happened}, as before the call"
+        return Failed(happened, expected, at=("leaves loop", "for"))
     if all(_are_equal(rank.found, rank.before, 1 / RANK_COUNT) for rank in ranks):
         happened = f"{happened}: half of its own, with nothing added"
         return Failed(happened, expected, at=("async_op=",))
@@ -180,7 +181,8 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
         right = wanted[two_processes][rank].some
         if not found.weights_kept:
             expected = "only gradients changed; the optimizer changes weights"
-            raise Failed(f"the weights changed in {rank}", expected, at=(".data", "all_reduce("))
+            happened = f"the weights changed in {rank}"
+            raise Failed(happened, expected, at=(".data", "all_reduce("))
         if not found.group_kept:
             happened = f"in {rank} the process group was destroyed"
             expected = "the group, for the next step"

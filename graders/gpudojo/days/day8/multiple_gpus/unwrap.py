@@ -113,7 +113,8 @@ def _expect_same_state(found: Inside, right: Inside, which: str) -> None:
     if found.parameters != right.parameters:
         happened = f"after the call the parameters of {which} are {', '.join(found.parameters)}"
         at = ("cpu(", "to(", "cuda(", "half(", "requires_grad_(", "return")
-        raise Failed(happened, f"{', '.join(right.parameters)}, as before", at=at)
+        expected = f"{', '.join(right.parameters)}, as before"
+        raise Failed(happened, expected, at=at)
 
 
 def _mistake_in(name: str) -> str | None:
@@ -147,7 +148,8 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
     for name, error in seen[plain_models].errors.items():
         seen.about(plain_models.name, name)
         at = () if "`module`" in name else ("== .__name__", ".__name__")
-        raise Failed(f"for {name} it raised {error.short}", "the model itself", error.line, at=at)
+        happened = f"for {name} it raised {error.short}"
+        raise Failed(happened, "the model itself", error.line, at=at)
     for name, found, right in scenario_pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
             before = f"for {name} "

@@ -138,7 +138,8 @@ def _expect_keys(found: TimedCall, right: TimedCall) -> None:
         raise returned_other_type(found.kind, "a dict")
     if list(found.times) != list(right.times):
         expected = f"{', '.join(right.times)}, as strings and in this order"
-        raise Failed(f"the keys are {', '.join(found.times)}", expected)
+        happened = f"the keys are {', '.join(found.times)}"
+        raise Failed(happened, expected)
 
 
 @compare_devices.check(points=0.25, needs=("runs", "names_every_device_in_order"))
@@ -153,7 +154,8 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
         default = f"by default the CPU's work was called {few} times"
         happened = f"{default}, with repeats=5 {many} times"
         more = "2 calls more with repeats=5 than by default, where it is 3"
-        raise Failed(happened, f"{more}: pass `repeats` on", at=("time_on_device(",))
+        expected = f"{more}: pass `repeats` on"
+        raise Failed(happened, expected, at=("time_on_device(",))
     second = seen[comparisons_with_two_gpus]["second_gpu"]
     _expect_keys(second, wanted[comparisons_with_two_gpus]["second_gpu"])
     _expect_right_times(second)

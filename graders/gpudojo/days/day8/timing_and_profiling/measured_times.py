@@ -166,7 +166,8 @@ def wrong_time(found: TimedCall, time: MeasuredTime, device: str) -> Failed:
     note = note_on_value(time, found.repeats)
     if note:
         expected = "the seconds of one timed call; an event's elapsed_time() is in milliseconds"
-        return Failed(f"{happened}{note}", expected, at=("elapsed_time(",))
+        happened = f"{happened}{note}"
+        return Failed(happened, expected, at=("elapsed_time(",))
     total = math.fsum(time.took)
     per_call = total / max(time.calls, 1)
     with_warm_up = is_near(value, total / found.repeats) or is_near(value, per_call)

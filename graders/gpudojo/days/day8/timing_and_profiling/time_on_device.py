@@ -142,7 +142,9 @@ def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     if not note and found.clocks and not found.reads_wall_clock:
         clock = found.clocks[0]
         note = f": {clock}() counts only the time of the processor, without waiting"
-    raise Failed(f"{happened}{note}", f"their mean in seconds: {time.right:.4f}")
+    happened = f"{happened}{note}"
+    expected = f"their mean in seconds: {time.right:.4f}"
+    raise Failed(happened, expected)
 
 
 @time_on_device.check(points=0.25, needs=("runs", "gives_the_mean_per_call"))

@@ -160,7 +160,8 @@ def _expect_names(scenario: str, found: RankedNames) -> None:
     for name in found.names:
         if "::" not in name:
             expected = "an operator's name from the profiler: aten::mm"
-            raise Failed(f"one of the names is {name!r}", expected, at=("record_function(",))
+            happened = f"one of the names is {name!r}"
+            raise Failed(happened, expected, at=("record_function(",))
 
 
 def _expect_all_names(found: RankedNames, right: RankedNames) -> None:

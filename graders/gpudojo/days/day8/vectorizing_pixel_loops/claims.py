@@ -196,7 +196,8 @@ def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: 
         large = f"{last.sprites} of {last.height} x {last.width} took {growing[-1]}"
         same = "the same number for more and larger sprites"
         expected = f"{same}; the reference takes {operations} operations"
-        raise Failed(f"{small}, {large}", expected, growth.line, LOOP)
+        happened = f"{small}, {large}"
+        raise Failed(happened, expected, growth.line, LOOP)
     # A loop may be as long as most of these pictures need, and operations for all of them be
     # recorded in the first call. Lines that only prepare something there are no matter.
     if what == "operations":
