@@ -205,7 +205,8 @@ def depends_on_the_machine(seen: Seen, wanted: Seen) -> None:
     # On some machine any device is the right one, so the other checks need this one.
     answers: set[str] = set()
     for machine in MACHINES:
-        answers.update(answer.text for answer in seen[machine].values())
+        for answered in seen[machine].values():
+            answers.add(answered.text)
     if len(answers) <= 1:
         answer = "nothing"
         if answers:
@@ -227,10 +228,11 @@ CHOSEN = ("runs", "depends_on_the_machine")
 def returns_a_device(seen: Seen, wanted: Seen) -> None:
     """It returns a `torch.device`, not a string, and changes no setting of torch."""
     for machine, words in MACHINES.items():
+        found = seen[machine]
         for name in wanted[machine]:
-            if name in seen[machine].errors or name == "best unbuilt":
+            if name == "best unbuilt" or name in found.errors:
                 continue
-            answer = seen[machine][name]
+            answer = found[name]
             if not answer.is_device:
                 raise _no_device(words, name, answer)
             expect_settings_kept(answer.settings, name)
@@ -271,12 +273,17 @@ def _expect_best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
 
 def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
     """The misconception behind a device that is not the best one, where none was preferred."""
-    if all(_best_device(seen, each) == "cpu" for each in MACHINES):
+    chosen = [_best_device(seen, each) for each in MACHINES]
+    if set(chosen) == {"cpu"}:
         return "never-the-gpu"
-    if machine is laptop and _best_device(seen, machine, "best unbuilt") == "cpu":
-        return "built-is-not-available"
-    if machine in (mac, laptop) and _best_device(seen, machine).startswith("cuda"):
-        return "hard-coded-cuda"
+    if machine is laptop:
+        unbuilt = _best_device(seen, machine, "best unbuilt")
+        if unbuilt == "cpu":
+            return "built-is-not-available"
+    if machine in (mac, laptop):
+        device = _best_device(seen, machine)
+        if device.startswith("cuda"):
+            return "hard-coded-cuda"
     return None
 
 
@@ -292,7 +299,8 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
         seen.about(one_gpu.name, scenario)
         happened = f"where both CUDA and MPS are available, it chose {both}"
         kind, *_ = both.split(":")
-        raise Failed(happened, "CUDA, else MPS, else the CPU", at=(f'"{kind}"', "return"))
+        at = (f'"{kind}"', "return")
+        raise Failed(happened, "CUDA, else MPS, else the CPU", at=at)
 
 
 @select.check(points=1, needs=CHOSEN)
@@ -336,10 +344,12 @@ def _all_preferences(wanted: Seen) -> Iterator[Preference]:
     """Every preference that was tried, on every machine."""
     for machine in MACHINES:
         for scenario, answer in wanted[machine].items():
-            if scenario.startswith("prefer "):
-                device = scenario.removeprefix("prefer ").removeprefix("device ")
-                present = device == "None" or is_same_device(answer.text, device)
-                yield Preference(machine, scenario, device, answer.text, present)
+            if not scenario.startswith("prefer "):
+                continue
+            right = answer.text
+            device = scenario.removeprefix("prefer ").removeprefix("device ")
+            present = device == "None" or is_same_device(right, device)
+            yield Preference(machine, scenario, device, right, present)
 
 
 def _expect_answer_to(preference: Preference, seen: Seen) -> None:

@@ -36,12 +36,17 @@ class ExecutedLines(Counter[int]):
         found: set[int] = set()
         for code in self.codes:
             instructions = list(dis.get_instructions(code))
-            jumps = [each for each in instructions if each.opname in JUMPS]
+            jumps_back = [each for each in instructions if each.opname in JUMPS]
             for instruction in instructions:
-                inside = any(jump.argval <= instruction.offset <= jump.offset for jump in jumps)
-                if inside and instruction.positions:
+                if instruction.positions and _is_inside_loop(instruction, jumps_back):
                     found.add(instruction.positions.lineno or 0)
         return found
+
+
+def _is_inside_loop(instruction: dis.Instruction, jumps_back: list[dis.Instruction]) -> bool:
+    """True if an instruction is between a jump back and its target."""
+    offset = instruction.offset
+    return any(jump.argval <= offset <= jump.offset for jump in jumps_back)
 
 
 class Children(NamedTuple):
@@ -89,11 +94,13 @@ def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
         return call(*args), lines
     finally:
         is_in_place = sys.gettrace() is trace
-        lines.has_gap = in_sandbox() and (not is_in_place or len(changed_tracers) > changes_before)
+        is_changed = not is_in_place or len(changed_tracers) > changes_before
+        lines.has_gap = is_changed and in_sandbox()
         tracing.remove(counter.count_line_of_thread)
         # In the sandbox all processes are the submission's. A notebook or a test runner may have
         # others.
-        lines.elsewhere = _child_processes() != before or (before.running and in_sandbox())
+        is_from_before = before.running and in_sandbox()
+        lines.elsewhere = is_from_before or _child_processes() != before
         if is_in_place:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)
 
@@ -127,5 +134,7 @@ class _LineCounter:
 
     def count_line_of_thread(self, frame: FrameType) -> None:
         """Count a line that another thread has executed."""
-        is_own = frame.f_code.co_filename == self.path
-        self.lines[frame.f_lineno if is_own else 0] += 1
+        if frame.f_code.co_filename == self.path:
+            self.lines[frame.f_lineno] += 1
+        else:
+            self.lines[0] += 1

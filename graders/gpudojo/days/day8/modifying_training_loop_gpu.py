@@ -70,8 +70,10 @@ class TrainingLog(WatchLog):
 
         To read them here would be a wait.
         """
-        before = self.model[-1].bias.grad
-        self.gradients_before.append(None if before is None else before.detach().clone())
+        gradients = self.model[-1].bias.grad
+        if gradients is not None:
+            gradients = gradients.detach().clone()
+        self.gradients_before.append(gradients)
 
     def added_to_gradients(self) -> list[bool]:
         """For every backward pass, whether it added to gradients.
@@ -101,11 +103,13 @@ def _draw_numbers(seed: int) -> TrainingNumbers:
     """
     while True:
         generator = torch.Generator().manual_seed(seed)
-        weight = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator) * 0.2 - 0.1
+        shares = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator)
+        weight = shares * 0.2 - 0.1
         pictures, classes = make_sprites(SAMPLES, seed + 1)
         first, last = _batch_losses(pictures.flatten(1), classes, weight)
         if abs(first - last) > 0.1:
-            return TrainingNumbers(pictures, classes, weight, torch.zeros(CLASSES))
+            bias = torch.zeros(CLASSES)
+            return TrainingNumbers(pictures, classes, weight, bias)
         seed += 100_003
 
 
@@ -117,10 +121,11 @@ def _batch_losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
     losses = []
     bias = torch.zeros(CLASSES)
     wanted = torch.eye(CLASSES)[classes]
-    for x, y in zip(inputs.split(BATCH), wanted.split(BATCH), strict=True):
+    batches = zip(inputs.split(BATCH), wanted.split(BATCH), strict=True)
+    for x, y in batches:
         logarithms = (x @ weight.T + bias).log_softmax(1)
-        loss = -(logarithms * y).sum(1).mean()
-        losses.append(loss.item())
+        sample_losses = -(logarithms * y).sum(1)
+        losses.append(sample_losses.mean().item())
         error = (logarithms.exp() - y) * RATE / len(x)
         weight = weight - error.T @ x
         bias = bias - error.sum(0)
@@ -161,10 +166,14 @@ def _call_train_epoch(
     With `moved` the model is on the device before; with `begun` the optimizer has stepped before.
     """
     # Watched objects, in the state that the scenario asks for
-    numbers = TrainingNumbers(*(each.clone() for each in _draw_numbers(call.seed)))
+    copies = [each.clone() for each in _draw_numbers(call.seed)]
+    numbers = TrainingNumbers(*copies)
+    pictures = numbers.pictures[:samples]
+    classes = numbers.classes[:samples]
+    linear = linear_layer(numbers.weight, numbers.bias)
     log = TrainingLog(call)
-    model = log.make_model(nn.Flatten(), linear_layer(numbers.weight, numbers.bias))
-    loader = log.make_loader(numbers.pictures[:samples], numbers.classes[:samples], BATCH)
+    model = log.make_model(nn.Flatten(), linear)
+    loader = log.make_loader(pictures, classes, BATCH)
     loss_fn = log.make_loss()
     if moved:
         model.to(device)
@@ -176,8 +185,9 @@ def _call_train_epoch(
     weights_before = [array_of(p) for p in model.parameters()]
     # The student's function has to put the model into training mode itself.
     model.eval()
+    arguments = (model, loader, loss_fn, optimizer, device)
     try:
-        value, settings = call_and_restore_settings(call, model, loader, loss_fn, optimizer, device)
+        value, settings = call_and_restore_settings(call, *arguments)
     except StudentRaised as error:
         raise _explain_error(error, call, log) from None
     options_after = _options_of(optimizer)
@@ -215,7 +225,10 @@ def _make_optimizer(model: Any, begun: bool) -> Any:
 
     With `begun` it has momentum from a step before, which only this optimizer knows.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM if begun else 0.0)
+    momentum = 0.0
+    if begun:
+        momentum = MOMENTUM
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
     if begun:
         _fill_gradients(model, 0.1)
         optimizer.step()
@@ -239,7 +252,8 @@ def _explain_error(error: StudentRaised, call: Call, log: TrainingLog) -> Studen
     copies = log.copied_lines()
     if log.forwards and len(log.steps_with_gradients) >= len(log.forwards):
         # No backward pass has come between.
-        copies[STEPPED] = call.first_line(reversed(call.ledger.optimizer_steps())) or 0
+        steps = call.ledger.optimizer_steps()
+        copies[STEPPED] = call.first_line(reversed(steps)) or 0
     return error.with_facts(copied=copies)
 
 
@@ -251,7 +265,8 @@ def _lines_moving_the_model(call: Call, log: TrainingLog) -> list[int | None]:
     if log.first_mark is None or log.moves:
         return log.moves
     largest = max(p.nbytes for p in log.model.parameters())
-    copies = call.bench.ledger.since(log.first_mark, log.end_mark).transfers_to_device()
+    ledger = call.bench.ledger.since(log.first_mark, log.end_mark)
+    copies = ledger.transfers_to_device()
     return [call.line_of(copy) for copy in copies if copy.bytes == largest]
 
 
@@ -311,7 +326,8 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
         return key
     if raised.scenario == "already_there":
         first = seen[epochs].get("model_starts_on_the_cpu")
-        if key is not None and first is not None and first.devices == ["cpu"]:
+        is_left_behind = first is not None and first.devices == ["cpu"]
+        if key is not None and is_left_behind:
             return "model-not-moved"  # where the model had been on the CPU, so had all else
         if is_between_gpus(raised.message):
             return "device-index-dropped"  # "cuda:1" was asked for
@@ -385,7 +401,8 @@ def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     forwards = seen[epochs]["model_starts_on_the_cpu"].forwards
     evaluating = [forward for forward in forwards if forward.evaluating]
     if evaluating:
-        happened = f"{len(evaluating)} of {len(forwards)} forward passes ran in evaluation mode"
+        count = f"{len(evaluating)} of {len(forwards)} forward passes"
+        happened = f"{count} ran in evaluation mode"
         expected = "model.train() before the loop"
         raise Failed(happened, expected, misconception="not-in-training-mode")
 
@@ -566,7 +583,8 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
     value = case.returned.value
     assert value is not None
     expected = f"{mean:.4f}, the mean over all samples of this epoch's losses"
-    mean_of_means = sum(loss for loss, _ in case.losses) / len(case.losses)
+    losses = [loss for loss, _ in case.losses]
+    mean_of_means = sum(losses) / len(losses)
     if _is_near(value, mean_of_means):
         key = "mean-of-batch-means"
         happened = f"it returned {value:.4f}"
@@ -574,7 +592,7 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
     divisor = _wrong_divisor(value, mean, samples)
     at = ("return",) if divisor else ("last item(",)
     note = ""
-    if _is_near(value, case.losses[-1][0]):
+    if _is_near(value, losses[-1]):
         note = ", the loss of the last batch"
     elif divisor:
         note = f", the sum over {samples} samples divided by {divisor}"
@@ -587,14 +605,17 @@ def _wrong_divisor(value: float, mean: float, samples: int) -> int | None:
 
     None if there is none, and if it is the right one. `mean` is the right value.
     """
+    total = mean * samples
     for divisor in range(1, 2 * samples):
-        if divisor != samples and _is_near(value, mean * samples / divisor):
+        if divisor != samples and _is_near(value, total / divisor):
             return divisor
     return None
 
 
 def _is_near(value: float | None, wanted: float) -> bool:
-    return value is not None and math.isclose(value, wanted, rel_tol=1e-4, abs_tol=1e-6)
+    if value is None:
+        return False
+    return math.isclose(value, wanted, rel_tol=1e-4, abs_tol=1e-6)
 
 
 @train.check(points=1, needs=CALLED)

@@ -21,6 +21,15 @@ def seeded_generator(seed: int) -> Iterator[None]:
         yield
 
 
+def restored_generators(device: Any) -> contextlib.AbstractContextManager[None]:
+    """Restore torch's random state, and that of a GPU, at the end of a `with` block."""
+    gpus = []
+    if device.type == "cuda":
+        gpus.append(device.index or 0)
+    fork: contextlib.AbstractContextManager[None] = torch.random.fork_rng(devices=gpus)
+    return fork
+
+
 def make_sprites(count: int, seed: int) -> tuple[Any, Any]:
     """Sprites of the shape `(count, 3, SIZE, SIZE)` in [0, 1], and their classes.
 

@@ -49,8 +49,9 @@ class AccumulationLog(WatchLog):
         Only the bias is asked, because it is small.
         """
         self.scales.append(gradient.detach())
-        before = self.model[1].bias.grad
-        self.clean.append(before is None or not before.any())
+        bias = self.model[1].bias
+        is_clean = bias.grad is None or not bias.grad.any()
+        self.clean.append(is_clean)
 
 
 class Accumulated(Case, frozen=True):
@@ -95,7 +96,8 @@ class Accumulated(Case, frozen=True):
     @property
     def extra_line(self) -> int | None:
         """The line of the first step without a backward pass, else of the first."""
-        for line, passes in zip(self.step_lines, self.per_step, strict=False):
+        tries = zip(self.step_lines, self.per_step, strict=False)
+        for line, passes in tries:
             if not passes:
                 return line
         return self.step_line
@@ -126,8 +128,9 @@ def _call_accumulate(call: Call, setting: AccumulationSetting) -> Accumulated:
     optimizer = _make_optimizer(model, setting)
     log.watch_optimizer(optimizer)
     pictures, classes = make_sprites(9, call.seed + 1)
-    count = setting.sprites
-    loader = log.make_loader(pictures[:count], classes[:count], batch_size=2)
+    pictures = pictures[: setting.sprites]
+    classes = classes[: setting.sprites]
+    loader = log.make_loader(pictures, classes, batch_size=2)
     loss_fn = log.make_loss()
     with log.explaining_errors():
         value = call(model, loader, loss_fn, optimizer, setting.device, setting.steps)
@@ -164,7 +167,8 @@ def _make_model(seed: int, log: WatchLog, setting: AccumulationSetting) -> Any:
     One part is in the other mode, as batch norm may be for fine-tuning.
     """
     with seeded_generator(seed):
-        model = log.make_model(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
+        linear = nn.Linear(3 * SIZE * SIZE, CLASSES)
+        model = log.make_model(nn.Flatten(), linear)
     if setting.moved:
         model.to(setting.device)
     model.train(setting.training)
@@ -177,7 +181,8 @@ def _make_optimizer(model: Any, setting: AccumulationSetting) -> Any:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     for parameter in model.parameters():
         if setting.state:
-            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.25)
+            state = optimizer.state[parameter]
+            state["momentum_buffer"] = torch.full_like(parameter, 0.25)
         if setting.dirty:
             parameter.grad = torch.ones_like(parameter)
     return optimizer
@@ -237,7 +242,8 @@ def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
     anywhere = _steps_in_any_scenario(seen)
     names = ("model_on_the_cpu", "told_to_use_the_cpu", "in_evaluation_mode")
     for found, right in _compare_passes(seen, wanted, *names):
-        if found.taken != right.taken or not arrays_close(found.after, right.after):
+        has_all_steps = found.taken == right.taken
+        if not has_all_steps or not arrays_close(found.after, right.after):
             raise _why_weights_differ(found, right, anywhere)
 
 
@@ -248,7 +254,8 @@ def _steps_in_any_scenario(seen: Seen) -> bool:
     asked before the passes are looked at: the line shown for a failure is one of the pass looked at
     last.
     """
-    return any(found.taken for found in dict.values(seen[accumulations]))
+    trained = dict.values(seen[accumulations])  # without an error
+    return any(found.taken for found in trained)
 
 
 def _why_weights_differ(found: Accumulated, right: Accumulated, steps_anywhere: bool) -> Failed:
@@ -301,7 +308,8 @@ def _something_left_out(
 
 def _has_joined_losses(found: Accumulated) -> bool:
     """True if several losses were in one backward pass."""
-    return len(found.scales) > sum(found.per_step) + found.unused
+    backward_passes = sum(found.per_step) + found.unused
+    return len(found.scales) > backward_passes
 
 
 def _wrong_groups(found: Accumulated, right: Accumulated) -> Failed | None:
@@ -346,7 +354,8 @@ def _wrong_gradients(found: Accumulated, right: Accumulated) -> Failed:
     scaled = "every loss was scaled as it should be"
     happened = f"{where} {scaled}, but the weights differ from the reference's"
     expected = "steps with the mean of the gradients, not changed otherwise"
-    return Failed(happened, expected, at=(".grad =", "div_(", "mul_(", *CLIPPING))
+    at = (".grad =", "div_(", "mul_(", *CLIPPING)
+    return Failed(happened, expected, at=at)
 
 
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))

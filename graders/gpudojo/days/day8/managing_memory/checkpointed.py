@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpudojo.days.day8.managing_memory.declaration import checkpointed
-from gpudojo.days.day8.sprites import seeded_generator
+from gpudojo.days.day8.sprites import restored_generators, seeded_generator
 from gpudojo.days.day8.tensor_values import ReturnedTensor, describe_returned
 from gpudojo.grading.call import Call, array_of, nn, run_scenarios, torch, try_inputs
 from gpudojo.grading.checks import runs
@@ -67,10 +67,10 @@ def _make_blocks(seed: int, device: Any, count: int = COUNT) -> tuple[list[Any],
     return blocks, x
 
 
-def _runs_of(block: Any) -> int:
-    """How often a block has run."""
-    count: int = state_of(block.key)[0]
-    return count
+def _count_blocks_run(blocks: Any, at_least: int) -> int:
+    """How many blocks have run at least so often."""
+    counts = [state_of(block.key)[0] for block in blocks]
+    return sum(count >= at_least for count in counts)
 
 
 def _plain_loop(blocks: Any, x: Any) -> Any:
@@ -130,8 +130,11 @@ def _go_through(call: Call, setting: PassSetting, function: Callable[..., Any]) 
     Raises StudentRaised.
     """
     blocks = setting.blocks
-    x = setting.x.detach().clone().requires_grad_(setting.gradient)
-    parameters = [p for block in blocks for p in block.parameters()]
+    x = setting.x.detach().clone()
+    x.requires_grad_(setting.gradient)
+    parameters = []
+    for block in blocks:
+        parameters += block.parameters()
     for block in blocks:
         state_of(block.key)[0] = 0
     for parameter in parameters:
@@ -143,7 +146,7 @@ def _go_through(call: Call, setting: PassSetting, function: Callable[..., Any]) 
         mark = ledger.mark()
         out = function(blocks, x)
         forward_ledger = ledger.since(mark, ledger.mark())
-        ran = sum(_runs_of(block) > 0 for block in blocks)
+        ran = _count_blocks_run(blocks, at_least=1)
         stored = meter.peak()
         # Backward
         returned = describe_returned(out)
@@ -155,22 +158,25 @@ def _go_through(call: Call, setting: PassSetting, function: Callable[..., Any]) 
         peak = meter.peak()
         curve = None
         if peak is not None and setting.drawn:
-            curve = memory_curve(forward_ledger, ledger.since(mark), meter.base, peak)
+            backward_ledger = ledger.since(mark)
+            curve = memory_curve(forward_ledger, backward_ledger, meter.base, peak)
     # Gradients
     tensors = [*parameters, x]
-    gradients = [tensor.grad.flatten() for tensor in tensors if tensor.grad is not None]
+    needing = parameters
     if setting.gradient:
         needing = tensors
-    else:
-        needing = parameters
+    parts = [tensor.grad.flatten() for tensor in tensors if tensor.grad is not None]
+    gradients = None
+    if parts:
+        gradients = array_of(torch.cat(parts))
     return Through(
         returned=returned,
         ran=ran,
         error=error,
         missing=sum(tensor.grad is None for tensor in needing),
-        gradients=array_of(torch.cat(gradients)) if gradients else None,
+        gradients=gradients,
         switched=x.requires_grad is not setting.gradient,
-        recomputed=sum(_runs_of(block) > 1 for block in blocks),
+        recomputed=_count_blocks_run(blocks, at_least=2),
         stored=stored,
         peak=peak,
         curve=curve,
@@ -183,11 +189,9 @@ def _seeded_random_numbers(call: Call) -> Iterator[None]:
 
     That includes the GPU's generator, which a student may restore for the second run.
     """
-    device = call.device
-    devices = [device.index or 0] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with restored_generators(call.device):
         torch.manual_seed(call.seed)
-        if devices:
+        if call.device.type == "cuda":
             torch.cuda.manual_seed(call.seed)
         yield
 
@@ -216,7 +220,8 @@ def _run_backward(out: Any) -> str:
     try:
         out.sum().backward()
     except Exception as error:  # what a student's own code does in backward is the student's
-        return f"{type(error).__name__}: {str(error)[:200]}"
+        message = str(error)[:200]
+        return f"{type(error).__name__}: {message}"
     return ""
 
 
@@ -239,7 +244,8 @@ def passes(call: Call) -> Passes:
     if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
         blocks[0](x).sum().backward()
     whole = PassSetting(blocks, x, gradient=True, drawn=True)
-    two = PassSetting(nn.ModuleList(blocks[:2]), x, gradient=False)
+    first_two = nn.ModuleList(blocks[:2])
+    two = PassSetting(first_two, x, gradient=False)
     stored = None
     curve = None
     if call.reference or call.bench.kind == "cuda":
@@ -292,8 +298,10 @@ def _expect_same_output(name: str, seen: Seen, wanted: Seen) -> None:
         raise Failed(happened, "a tensor", at=("return",))
     if returned.device != right.returned.device:
         happened = f"{where} the output is on {returned.device}"
-        raise Failed(happened, right.returned.device, at=("cpu(", "return", "last return"))
-    if arrays_close(returned.value, found.right_values(right).returned.value):
+        at = ("cpu(", "return", "last return")
+        raise Failed(happened, right.returned.device, at=at)
+    right_output = found.right_values(right).returned
+    if arrays_close(returned.value, right_output.value):
         return
     if found.ran < right.ran:
         happened = f"{where} {found.ran} of {right.ran} blocks ran"
@@ -334,7 +342,8 @@ def _expect_same_gradients(
             count = f"{found.missing} tensors"
         happened = f"{where} {count} got no gradient"
         raise Failed(happened, "a gradient for each", misconception=key)
-    if not arrays_close(found.gradients, found.right_values(right).gradients):
+    right_gradients = found.right_values(right).gradients
+    if not arrays_close(found.gradients, right_gradients):
         raise Failed(f"{where} the gradients differ from the plain loop's", "the same values")
 
 

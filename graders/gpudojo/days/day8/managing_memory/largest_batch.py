@@ -61,7 +61,10 @@ class _Trial:
 
         Raises the bug or OutOfMemoryError, unless the batch fits.
         """
-        self.sizes.append(size if isinstance(size, (int, float)) else -1)
+        if isinstance(size, (int, float)):
+            self.sizes.append(size)
+        else:
+            self.sizes.append(-1)
         self.lines.append(self.call.line_now())
         device = self.call.device
         if self.on_gpu:
@@ -77,7 +80,9 @@ class _Trial:
     def _use_memory(self, size: Any) -> None:
         """Raises the bug or OutOfMemoryError, unless the batch fits."""
         setting = self.setting
-        if len(self.sizes) > ENOUGH or 1 <= size <= setting.fits:
+        if len(self.sizes) > ENOUGH:
+            return
+        if 1 <= size <= setting.fits:
             return
         if setting.bug is not None and size == setting.bug_at:
             self.tries_until_bug = len(self.sizes)
@@ -120,7 +125,7 @@ class Search(Case, frozen=True):
         """The first sizes, for people."""
         if not self.sizes:
             return "nothing"
-        first = ", ".join(map(str, self.sizes[:8]))
+        first = ", ".join(str(size) for size in self.sizes[:8])
         if len(self.sizes) > 8:
             return f"{first}, …"
         return first
@@ -154,8 +159,10 @@ def _call_largest_batch(call: Call, setting: SearchSetting) -> Search:
     except StudentRaised as error:
         raised = error.evidence
         # Errors of `try_batch` are part of the answer.
-        other_errors = setting.bug is not None or not setting.fits
-        if not trial.sizes or not (other_errors or raised.type == "OutOfMemoryError"):
+        is_of_try = raised.type == "OutOfMemoryError"
+        if setting.bug is not None or not setting.fits:
+            is_of_try = True
+        if not trial.sizes or not is_of_try:
             raise
     return Search(
         start=setting.start,
@@ -243,7 +250,8 @@ def _tried_other_sizes(found: Search, right: Search) -> Failed:
     if found.error:
         happened = f"{happened} and raised {found.error.type}"
     if len(found.sizes) < 2:
-        return Failed(happened, right.sizes_in_words, found.error_line, at=("raise", "except"))
+        at = ("raise", "except")
+        return Failed(happened, right.sizes_in_words, found.error_line, at=at)
     count = len(right.sizes)
     goes_on = found.sizes[:count] == right.sizes  # after it had found the size
     line = None
@@ -259,14 +267,17 @@ def _returned_another_size(found: Search, right: Search) -> Failed:
         happened = f"{right.scenario_in_words} it raised {found.error.type}"
         return Failed(happened, expected, found.error.line)
     happened = f"{right.scenario_in_words} it returned {found.shown}"
-    line = found.lines[-1] if found.shown == "None" else None  # of the try that fitted
+    line = None
+    if found.shown == "None":
+        line = found.lines[-1]  # of the try that fitted
     return Failed(happened, expected, line, at=("unused largest_batch(", "return"))
 
 
 @check_scenarios(largest_batch, searches, points=0.25, names=SOMETHING_FITS)
 def gives_the_cache_back(scenario: str, found: Search, right: Search) -> None:
     """Cached memory is freed between two tries."""
-    if len(found.sizes) < min(2, len(right.sizes)):
+    least = min(2, len(right.sizes))
+    if len(found.sizes) < least:
         happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
         raise Failed(happened, right.sizes_in_words)
     if found.kept > right.kept + 20 * MIB:
@@ -284,9 +295,11 @@ def raises_when_nothing_fits(scenario: str, found: Search, right: Search) -> Non
     assert right.error is not None
     if raised is None:
         happened = f"{where} nothing fits, and it returned {found.shown}"
-        tried_too_small = any(size < 1 for size in found.sizes)
-        raise Failed(happened, expected, at=() if tried_too_small else ("last return",))
-    if raised.type != right.error.type or raised.message != found.last:
+        if any(size < 1 for size in found.sizes):
+            raise Failed(happened, expected)
+        raise Failed(happened, expected, at=("last return",))
+    is_last_error = raised.type == right.error.type and raised.message == found.last
+    if not is_last_error:
         message, *_ = raised.message.split(".")
         happened = f"{where} it raised {raised.type}: {message}"
         raise Failed(happened, expected, raised.line)
@@ -310,7 +323,7 @@ def swallows_nothing_else(scenario: str, found: Search, right: Search) -> None:
         happened = f"{bug.type} ({bug.message}) was taken for out of memory; tried: {tried}"
         expected = f"the {bug.type} itself, after {right.sizes_in_words}"
         raise Failed(happened, expected, misconception="swallowed-every-error")
-    if (raised.type, raised.message) != (bug.type, bug.message):
+    if raised.type != bug.type or raised.message != bug.message:
         happened = f"a {bug.type} was raised as {raised.type}: {raised.message}"
         expected = f"{bug.type}: {bug.message}"
         raise Failed(happened, expected, raised.line)

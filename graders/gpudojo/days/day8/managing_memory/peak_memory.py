@@ -70,7 +70,8 @@ class _Work:
         first = _allocate_bytes(third, self.device)
         second = _allocate_bytes(2 * third, self.device)
         del first, second
-        self.results.append(_allocate_bytes(self.sizes.left, self.device))
+        left = _allocate_bytes(self.sizes.left, self.device)
+        self.results.append(left)
         return "the result of fn is not used"
 
 
@@ -86,7 +87,8 @@ def _call_peak_memory(call: Call, device: Any) -> Measured:
         base = torch.cuda.memory_allocated(device)
     # What is there before the call, and an earlier peak
     before = _allocate_bytes(sizes.before, device)
-    earlier = [_allocate_bytes(sizes.earlier // 4, device) for _ in range(4)]
+    quarter = sizes.earlier // 4
+    earlier = [_allocate_bytes(quarter, device) for _ in range(4)]
     earlier.clear()
     # The call
     work = _Work(sizes, device)

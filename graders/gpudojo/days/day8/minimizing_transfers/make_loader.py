@@ -44,7 +44,8 @@ def _call_make_loader(call: Call, setting: LoaderSetting) -> LoaderEpoch:
     other than a loader only the type is described.
     """
     pictures = torch.zeros(setting.samples, 3, 1, 1)
-    dataset = torch.utils.data.TensorDataset(pictures, torch.arange(setting.samples))
+    sample_numbers = torch.arange(setting.samples)
+    dataset = torch.utils.data.TensorDataset(pictures, sample_numbers)
     arguments = (dataset, setting.batch_size, setting.device)
     with seeded_generator(call.seed + (1 << 40)):  # no seed that a student sets
         loader, settings = call_and_restore_settings(call, *arguments, **setting.options)

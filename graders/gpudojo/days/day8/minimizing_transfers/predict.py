@@ -129,8 +129,9 @@ def _expect_every_sample(found: Predicted, right: Predicted) -> None:
 @check_scenarios(predict, loops, loops_on_the_second_gpu, points=0.5)
 def works_on_the_device(scenario: str, found: Predicted, right: Predicted) -> None:
     """Every forward pass runs on the device passed in, even if another GPU is current."""
+    device = right.forwards[0].input_device
     used = {forward.input_device for forward in found.forwards}
-    expect_ran_on(right.forwards[0].input_device, used, found.forward_line)
+    expect_ran_on(device, used, found.forward_line)
 
 
 @check_scenarios(predict, loops, points=0.25)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpudojo.days.day8.minimizing_transfers.declaration import random_sprites
+from gpudojo.days.day8.sprites import restored_generators
 from gpudojo.days.day8.tensor_values import ReturnedTensor, describe_returned
 from gpudojo.grading.call import Call, StudentRaised, device_name, torch, try_scenarios
 from gpudojo.grading.checks import check_scenarios, expect_device_used, runs
@@ -59,14 +60,14 @@ def _draw_on(call: Call, device: Any, spelled: str) -> Draws:
     The draws are from torch's own random state, from a generator of the device, and one with the
     device as a string.
     """
-    devices = [device.index or 0] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with restored_generators(device):
         found = _draw_by_seeds(call, device, torch.manual_seed)
     generator = torch.Generator(device=device)
     refused = None
     try:
         drawn = _draw_by_seeds(call, device, generator.manual_seed, generator=generator)
-        found |= {GENERATOR + name: draw for name, draw in drawn.items()}
+        for name, draw in drawn.items():
+            found[GENERATOR + name] = draw
     except StudentRaised as error:
         # torch refuses a generator of another device than the one on which the values are made.
         if "device type for generator" not in error.evidence.message:
@@ -134,9 +135,8 @@ def made_on_the_device(scenario: str, found: Draws, right: Draws) -> None:
         if draw.moved:
             happened = f"{draw.moved} bytes were copied between host and device"
             expected = "none: values made where they are needed"
-            thrown_away = device != "cpu" and draw.sprites.device == "cpu"
             key = "made-on-cpu-then-moved"
-            if thrown_away:
+            if device != "cpu" and draw.sprites.device == "cpu":
                 key = "result-thrown-away"
             raise Failed(happened, expected, draw.line, key)
     if found.refused is not None:
@@ -183,7 +183,8 @@ def returns_sprites_there(scenario: str, found: Draws, right: Draws) -> None:
 def _expect_sprites(draw: Draw, right: Draw) -> None:
     """Raises Failed for another type, dtype or shape, and for another default device."""
     value = draw.sprites.value
-    shape = right.sprites.value.shape if right.sprites.value else ()
+    right_value = right.sprites.value
+    assert right_value is not None
     if value is None:
         raise returned_other_type(draw.sprites.kind, "a tensor")
     if draw.default_device != right.default_device:
@@ -192,9 +193,9 @@ def _expect_sprites(draw: Draw, right: Draw) -> None:
         raise Failed(happened, "`device=` for these sprites only")
     if draw.sprites.dtype != "float32" or value.dtype != "float32":
         raise Failed(f"their dtype is {draw.sprites.dtype}", "float32")
-    if value.shape != shape:
+    if value.shape != right_value.shape:
         happened = f"their shape is {value.shape}"
-        raise Failed(happened, str(shape))
+        raise Failed(happened, str(right_value.shape))
 
 
 @check_scenarios(random_sprites, draws, points=0.25, needs=("runs", "returns_sprites_there"))
@@ -202,7 +203,8 @@ def spreads_evenly(scenario: str, found: Draws, right: Draws) -> None:
     """The values are uniform in [0, 1), each of them drawn anew."""
     for draw in found.draws.values():
         assert draw.sprites.value is not None
-        _expect_uniform(numpy_values(draw.sprites.value).reshape(-1))
+        values = numpy_values(draw.sprites.value)
+        _expect_uniform(values.reshape(-1))
 
 
 def _expect_uniform(values: Any) -> None:
@@ -218,13 +220,15 @@ def _expect_uniform(values: Any) -> None:
         happened = f"the values run from {low:.2f} to {high:.2f}"
         raise Failed(happened, "values in [0, 1)")
     # Of 3000 values a tenth of the range holds 10 % with a standard deviation of 0.55 %.
-    tenths = np.minimum((values * 10).astype("uint8"), 9)
+    tenths = (values * 10).astype("uint8")
+    tenths = np.minimum(tenths, 9)
     shares = np.bincount(tenths, minlength=10) / len(values)
     deviations = abs(shares - 0.1)
     worst = int(deviations.argmax())
     if deviations[worst] > 0.04:
-        tenth = f"between {worst / 10} and {(worst + 1) / 10}"
-        happened = f"{shares[worst]:.0%} of the values lie {tenth}"
+        low = worst / 10
+        high = (worst + 1) / 10
+        happened = f"{shares[worst]:.0%} of the values lie between {low} and {high}"
         raise Failed(happened, "about 10 % in every tenth")
     # Of 3000 floats with 24 bits hardly any two are equal.
     distinct = len(set(values.tolist()))

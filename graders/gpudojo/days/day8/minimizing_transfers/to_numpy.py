@@ -38,11 +38,11 @@ def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
     pictures, _ = make_sprites(2, seed)
     numbers = pictures * 200
     tensors = {}
-    for dtype in NUMBERS:
-        values = numbers.to(getattr(torch, dtype))
-        has_dtype = dtype != "float64" or torch.device(device).type != "mps"
-        tensors[dtype] = values.to(device) if has_dtype else values
-    tensors["bool"] = (numbers > 100).to(device)
+    for name in NUMBERS:
+        tensor = numbers.to(getattr(torch, name))
+        tensors[name] = _move_if_possible(tensor, device)
+    large = numbers > 100
+    tensors["bool"] = large.to(device)
     base = pictures.to(device)
     weight = base.clone().requires_grad_()
     tensors["transposed"] = base.clone().transpose(1, 3)
@@ -54,6 +54,14 @@ def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
     tensors["without elements"] = base[:0]
     tensors["of one pixel"] = base[:1, :, :1, :1].clone()
     return tensors
+
+
+def _move_if_possible(tensor: Any, device: Any) -> Any:
+    """A tensor on the device; itself if it is of float64, and the device is MPS, which has none."""
+    kind = torch.device(device).type
+    if kind == "mps" and tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(device)
 
 
 def _state_of(tensor: Any) -> tuple[Any, ...]:
@@ -70,9 +78,8 @@ def _call_to_numpy(call: Call, tensor: Any) -> Converted:
     try:
         value = call(tensor)
     except StudentRaised as error:
-        copies = call.ledger.transfers_to_host()
-        lines = [call.line_of(copy) for copy in copies if copy.bytes == tensor.nbytes]
-        raise error.with_facts(copied={"tensor": lines[0]} if lines else {}) from None
+        copied = _line_of_copy(call, tensor.nbytes)
+        raise error.with_facts(copied=copied) from None
     array = None
     if isinstance(value, np.ndarray):
         data = b""
@@ -88,11 +95,20 @@ def _call_to_numpy(call: Call, tensor: Any) -> Converted:
     )
 
 
+def _line_of_copy(call: Call, size: int) -> dict[str, int | None]:
+    """The line that first copied a tensor of so many bytes to the host; empty if none did."""
+    for copy in call.ledger.transfers_to_host():
+        if copy.bytes == size:
+            return {"tensor": call.line_of(copy)}
+    return {}
+
+
 @to_numpy.probe
 def arrays(call: Call) -> Cases[Converted]:
     """The arrays of all tensors, on the device and on the CPU."""
-    tensors = dict(_make_tensors(call.seed, call.device))
-    for name, tensor in _make_tensors(call.seed, "cpu").items():
+    tensors = _make_tensors(call.seed, call.device)
+    on_the_cpu = _make_tensors(call.seed, "cpu")
+    for name, tensor in on_the_cpu.items():
         tensors[name + ON_THE_CPU] = tensor
     return try_inputs(_call_to_numpy, call, tensors)
 
@@ -110,7 +126,8 @@ runs(to_numpy, scenarios=("float32", "int64"), diagnose=_why_it_raises)
 
 def _on_both(*names: str) -> tuple[str, ...]:
     """The scenarios of these tensors, on the device and on the CPU."""
-    return (*names, *(name + ON_THE_CPU for name in names))
+    on_the_cpu = [name + ON_THE_CPU for name in names]
+    return (*names, *on_the_cpu)
 
 
 def _expect_same_array(scenario: str, found: Converted, right: Converted) -> None:

@@ -72,7 +72,9 @@ def _compared_cases(
     """
     for name in names:
         with contextlib.suppress(ScenarioRaised):
-            yield name, _case_of(seen, name), _case_of(wanted, name)
+            found = _case_of(seen, name)
+            right = _case_of(wanted, name)
+            yield name, found, right
 
 
 def _clipped_without(
@@ -85,8 +87,11 @@ def _clipped_without(
     clipped = None
     if name == "on_the_device":
         clipped = dict.get(seen[on_the_device], "clipped")  # `get` of Cases raises after an error
-    seen.about(None if clipped is None else on_the_device.name, name)
-    if clipped is None or mistake(clipped):
+    if clipped is None:
+        seen.about(None, name)
+        return None
+    seen.about(on_the_device.name, name)
+    if mistake(clipped):
         return None
     return clipped
 
@@ -209,18 +214,23 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
     """The scaler steps the optimizer, once."""
     expected = "scaler.step(optimizer), and no other step"
     for name, case, _ in _compared_cases(seen, wanted, *SCALED):
+        order = case.order
         if case.count_of("step outside the scaler"):
             raise _stepped_without_scaler(case, expected)
-        if "step" not in case.order:
-            if _clipped_without(name, seen, lambda other: "step" not in other.order):
+        if "step" not in order:
+            if _clipped_without(name, seen, _never_steps):
                 happened = "without `max_norm` the optimizer never stepped"
                 expected = f"{expected}, in every case"
                 raise Failed(happened, expected, at=("skipped step(",))
             happened = "the optimizer never stepped"
             raise Failed(happened, expected, misconception="missing-step")
-        if case.order.index("step") < case.order.index("backward"):
+        if order.index("step") < order.index("backward"):
             happened = "the step came before backward"
             raise Failed(happened, "backward, then step", misconception="step-before-backward")
+
+
+def _never_steps(case: Stepped) -> bool:
+    return "step" not in case.order
 
 
 def _stepped_without_scaler(case: Stepped, expected: str) -> Failed:
@@ -262,13 +272,18 @@ def _update_left_out(name: str, case: Stepped, seen: Seen) -> Failed:
     happened = "scaler.step was not followed by scaler.update"
     key = "scaler-without-update"
     line = case.line_of("step without update")
-    clipped = _clipped_without(name, seen, lambda other: other.count_of("step without update"))
+    clipped = _clipped_without(name, seen, _lacks_update)
     if clipped is None:
         return Failed(happened, AFTER_THE_STEP, line, key)
     happened = f"without `max_norm` {happened}"
     # Where the same step is made in both cases, only the update is left out.
-    at = ("skipped update(",) if clipped.line_of("step") == line else ()
-    return Failed(happened, AFTER_THE_STEP, line, key, at)
+    if clipped.line_of("step") == line:
+        return Failed(happened, AFTER_THE_STEP, line, key, ("skipped update(",))
+    return Failed(happened, AFTER_THE_STEP, line, key)
+
+
+def _lacks_update(case: Stepped) -> bool:
+    return case.count_of("step without update") > 0
 
 
 @step.check(points=1)
@@ -279,8 +294,10 @@ def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
     name = "after_a_clipped_step"
     later = _case_of(seen, name)
     _expect_own_optimizer(name, later)
-    from_first = compare_updates(later.update, _case_of(wanted, "on_the_device").update)
-    from_right = compare_updates(later.update, _case_of(wanted, name).update)
+    first = _case_of(wanted, "on_the_device")
+    right = _case_of(wanted, name)
+    from_first = compare_updates(later.update, first.update)
+    from_right = compare_updates(later.update, right.update)
     if from_first.distance < 0.05 and from_right.distance > ENOUGH:
         update = "the update is that of a first step"
         happened = f"{WHERE[name]}{update}: the optimizer's momentum from before is gone"
@@ -308,8 +325,10 @@ def _expect_right_update(name: str, seen: Seen, wanted: Seen) -> None:
             happened = f"{where}max_norm={HARD:g} changed nothing"
     key = _mistake_of_another_check(name, case)
     is_zero = difference.ratio < 0.01 / SCALE
-    at = ("last zero_grad(", "zero_grad(") if is_zero and not key else ()
-    raise Failed(happened, "the update of one step with this batch", None, key, at)
+    expected = "the update of one step with this batch"
+    if is_zero and key is None:
+        raise Failed(happened, expected, at=("last zero_grad(", "zero_grad("))
+    raise Failed(happened, expected, misconception=key)
 
 
 def _expect_own_optimizer(name: str, case: Stepped) -> None:
@@ -324,8 +343,10 @@ def _mistake_of_another_check(name: str, case: Stepped) -> str | None:
         return None
     if case.count_of("step outside the scaler"):
         return "optimizer-step-instead-of-scaler-step"
-    if case.backward and math.isclose(case.backward[0].gradient, 1.0, rel_tol=1e-2):
-        return "unscaled-backward"
+    if case.backward:
+        gradient = case.backward[0].gradient
+        if math.isclose(gradient, 1.0, rel_tol=1e-2):
+            return "unscaled-backward"
     return None
 
 
@@ -384,10 +405,12 @@ def _clipped_wrongly(case: Stepped, max_norm: float, ratio: float, ignored: bool
         at: tuple[str, ...] = (*CLIPPING, "if max_norm", "step(")
         return Failed(happened, expected, line, "values-clipped", at)
     happened = f"with max_norm={max_norm:g} the update is {_size_in_words(ratio)}"
-    by_hand = ("mul_(", "*") if ratio > 1 else ("norm(", ".grad")
-    scaled = case.count_of("norm before unscale") or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
+    by_hand = ("norm(", ".grad")
+    if ratio > 1:
+        by_hand = ("mul_(", "*")
+    is_scaled = math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
     key = "values-clipped"
-    if scaled:
+    if is_scaled or case.count_of("norm before unscale"):
         key = "clipped-before-unscale"
     return Failed(happened, expected, line, key, (*CLIPPING, *by_hand))
 
@@ -397,7 +420,8 @@ def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
     """If gradients overflow, the weights stay unchanged and the scale falls."""
     case = seen[on_the_device]["overflow"]
     right = wanted[on_the_device]["overflow"]
-    if case.update.shape != right.update.shape or numpy_values(case.update).any():
+    has_changed = numpy_values(case.update).any()
+    if has_changed or case.update.shape != right.update.shape:
         happened = "infinite gradients changed the weights"
         expected = "a skipped step, as scaler.step does it"
         key = None
@@ -429,7 +453,8 @@ def works_on_another_gpu(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
     """It returns the unscaled loss as a Python float."""
-    for name, case, reference in _compared_cases(seen, wanted, *SCALED, *OTHERS, *ON_THE_CPU):
+    names = (*SCALED, *OTHERS, *ON_THE_CPU)
+    for name, case, reference in _compared_cases(seen, wanted, *names):
         expect_float(case.kind, case.is_float)
         found = case.value
         right = reference.value

@@ -70,7 +70,7 @@ class PrecisionLog(WatchLog):
             regions.remove(kind)
         self.forward_regions.append(regions)
         if self.overflow and outputs.requires_grad:
-            outputs.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
+            outputs.register_hook(_make_infinite)
 
     def record_step(self, optimizer: Any) -> None:
         self.own_steps += optimizer is self.optimizer
@@ -86,6 +86,11 @@ class PrecisionLog(WatchLog):
             stale = max(stale, largest.item())
         backward = ScaledBackward(autocast_regions(), gradient.item(), stale)
         self.backwards.append(backward)
+
+
+def _make_infinite(gradient: Any) -> Any:
+    """Infinite gradients of the same shape: a hook for `register_hook`."""
+    return torch.full_like(gradient, math.inf)
 
 
 def autocast_regions() -> list[str]:
@@ -123,14 +128,16 @@ def draw_numbers(seed: int) -> StepNumbers:
         hidden = (pictures.flatten(1) @ first.T + bias).relu()
         classes = (hidden @ last.T).argmin(dim=1)
         numbers = StepNumbers(first, bias, last, pictures, classes)
-        if NORMS[0] < _norm_of_gradients(numbers) < NORMS[1]:
+        least, most = NORMS
+        if least < _norm_of_gradients(numbers) < most:
             return numbers
         seed += 100_003
 
 
 def _draw_around_zero(size: float, generator: Any, *shape: int) -> Any:
     """Numbers between -size and size."""
-    return (torch.rand(shape, generator=generator) * 2 - 1) * size
+    shares = torch.rand(shape, generator=generator)  # of [0, 1)
+    return (shares * 2 - 1) * size
 
 
 def _norm_of_gradients(numbers: StepNumbers) -> float:
@@ -143,8 +150,10 @@ def _norm_of_gradients(numbers: StepNumbers) -> float:
     wanted = nn.functional.one_hot(numbers.classes, CLASSES)
     error = (shares - wanted) / (SPRITES * LESS)
     inner = (error @ numbers.last) * (hidden > 0)
-    gradients = (inner.T @ flat, inner.sum(dim=0), error.T @ hidden)
-    norms = [gradient.norm().item() for gradient in gradients]
+    of_first = inner.T @ flat
+    of_bias = inner.sum(dim=0)
+    of_last = error.T @ hidden
+    norms = [gradient.norm().item() for gradient in (of_first, of_bias, of_last)]
     return math.hypot(*norms)
 
 
@@ -159,7 +168,8 @@ def make_batch(seed: int) -> tuple[Any, Any]:
 
 def make_layers(seed: int) -> list[Any]:
     """The layers of the classifier, on the CPU."""
-    first, bias, last = (values.clone() for values in draw_numbers(seed).parameters)
+    parameters = draw_numbers(seed).parameters
+    first, bias, last = [values.clone() for values in parameters]
     return [nn.Flatten(), linear_layer(first, bias), nn.ReLU(), linear_layer(last)]
 
 
@@ -247,16 +257,21 @@ def _call_step(call: Call, setting: StepSetting) -> Stepped:
     if kind == "cpu":
         _provoke_warnings()
     log = PrecisionLog(call, setting.overflow)
-    model = log.make_model(*make_layers(call.seed)).to(device)
+    layers = make_layers(call.seed)
+    model = log.make_model(*layers).to(device)
     optimizer = _make_optimizer(model, setting.momentum)
     log.watch_optimizer(optimizer)
+    loss_fn = log.make_loss()
     scaler = _make_scaler(setting)
     try:
-        value = _call_once_or_twice(call, setting, model, log.make_loss(), optimizer, scaler)
+        value = _call_once_or_twice(call, setting, model, loss_fn, optimizer, scaler)
     except StudentRaised as error:
         raise _explain_error(error, call, model) from None
     ledger = call.ledger
-    under_autocast = any(kind in backward.regions for backward in log.backwards)
+    under_autocast = bool(ledger.backwards_under_autocast())
+    for backward in log.backwards:
+        if kind in backward.regions:
+            under_autocast = True
     return Stepped(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
@@ -269,7 +284,7 @@ def _call_step(call: Call, setting: StepSetting) -> Stepped:
         loss=log.loss_regions,
         backward=log.backwards,
         order=list(ledger.training_order()),
-        backward_under_autocast=under_autocast or bool(ledger.backwards_under_autocast()),
+        backward_under_autocast=under_autocast,
         zeroed_after=not _has_gradients(model),
         done=_occurrences_in(call),
     )
@@ -313,12 +328,14 @@ def _call_once_or_twice(
     """
     others = (loss_fn, optimizer, scaler, setting.device)
     if setting.earlier_norm is not None:
-        call(model, make_batch(call.seed), *others, max_norm=setting.earlier_norm)
+        batch = make_batch(call.seed)
+        call(model, batch, *others, max_norm=setting.earlier_norm)
         _restore_weights(model, call.seed)  # from there on, there would be little to learn
     options = {}
     if setting.max_norm is not None:
         options["max_norm"] = setting.max_norm
-    return call(model, make_batch(call.seed), *others, **options)
+    batch = make_batch(call.seed)
+    return call(model, batch, *others, **options)
 
 
 def _make_optimizer(model: Any, momentum: float) -> Any:
@@ -330,7 +347,8 @@ def _make_optimizer(model: Any, momentum: float) -> Any:
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
         if momentum:
-            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
+            state = optimizer.state[parameter]
+            state["momentum_buffer"] = torch.full_like(parameter, momentum)
     return optimizer
 
 
@@ -376,7 +394,8 @@ def _provoke_warnings() -> None:
         warnings.simplefilter("ignore")
         for dtype in (torch.bfloat16, torch.float16):
             square = torch.ones(8, 8, dtype=dtype)
-            nn.functional.linear(square, square, torch.ones(8, dtype=dtype))
+            row = torch.ones(8, dtype=dtype)
+            nn.functional.linear(square, square, row)
 
 
 def _explain_error(error: StudentRaised, call: Call, model: Any) -> StudentRaised:
@@ -392,8 +411,8 @@ def _explain_error(error: StudentRaised, call: Call, model: Any) -> StudentRaise
     note = f"done so far: {_calls_in_words(order)}"
     if _has_lost_gradients(order, model):
         note = f"{note}; no parameter had a gradient any more"
-    first, newline, rest = error.evidence.message.partition("\n")
-    message = f"{first} ({note}){newline}{rest}"
+    first, *rest = error.evidence.message.split("\n")
+    message = "\n".join([f"{first} ({note})", *rest])
     return error.with_facts(message=message, copied=copied)
 
 

@@ -26,12 +26,13 @@ def compare_updates(found: Array, right: Array) -> Difference:
     """
     import numpy as np
 
-    if (found.shape, found.dtype) != (right.shape, right.dtype):
+    if found.shape != right.shape or found.dtype != right.dtype:
         return UNLIKE
     values = numpy_values(found).astype("float64")
     right_values = numpy_values(right).astype("float64")
     if not np.isfinite(values).all():
         return UNLIKE
-    length = float(np.linalg.norm(right_values))
+    right_length = float(np.linalg.norm(right_values))
+    length = float(np.linalg.norm(values))
     distance = float(np.linalg.norm(values - right_values))
-    return Difference(float(np.linalg.norm(values)) / length, distance / length)
+    return Difference(length / right_length, distance / right_length)

@@ -65,7 +65,8 @@ PARTS: Final = {"": "model", "norm": "batch norm", "dropout": "dropout"}
 
 def make_layers(numbers: Numbers) -> OrderedDict[str, Any]:
     """The layers of a classifier with batch norm and dropout."""
-    numbers = Numbers(*(each.clone() for each in numbers))
+    copies = [each.clone() for each in numbers]
+    numbers = Numbers(*copies)
     # Over four values per channel: in training mode a batch of one changes it, but does not raise.
     norm = nn.BatchNorm1d(3)
     norm.running_mean = numbers.mean
@@ -126,6 +127,10 @@ class Evaluated(Case, frozen=True):
         assert value is not None
         return value
 
+    def trainable_names(self) -> list[str]:
+        """The names of the parameters that require gradients after the call."""
+        return [name for name, required in self.flags_after.items() if required]
+
     def is_training(self, part: str) -> bool:
         """True if this part of the model was in training mode in any pass."""
         return any(part in names for names in self.training_parts())
@@ -142,7 +147,8 @@ def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = Fa
     (classes,) = classes_of(outputs)
     log = WatchLog(call)
     # A copy of the sprites: a solution may write into them.
-    loader = log.make_loader(drawn.pictures[:samples].clone(), classes, BATCH)
+    pictures = drawn.pictures[:samples].clone()
+    loader = log.make_loader(pictures, classes, BATCH)
     model = log.make_model(make_layers(drawn.numbers))
     _prepare_gradients(model)
     before = _state_of(model)
@@ -155,16 +161,21 @@ def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = Fa
         except StudentRaised as error:
             raise _explain_error(error, call, log) from None
     # What came of it
-    returned = value if isinstance(value, (tuple, list)) else ()
+    returned = []
+    if isinstance(value, (tuple, list)):
+        returned = [describe_number(part) for part in value]
     after = _state_of(model)
     changed = {}
     for kind, tensors in before.items():
-        changed[kind] = [name for name in tensors if after[kind].get(name) != tensors[name]]
+        changed[kind] = _changed_names(tensors, after[kind])
+    means: list[float] = []
+    if samples:
+        means = [float(mean) for mean in batch_means(outputs)]
     forwards = call.ledger.forwards()
     building = [forward for forward in forwards if forward.builds_graph]
     return Evaluated(
         kind=type(value).__name__,
-        parts=[describe_number(part) for part in returned],
+        parts=returned,
         is_tuple=isinstance(value, tuple),
         passes=log.forwards,
         graph_line=call.first_line(building),
@@ -175,7 +186,7 @@ def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = Fa
         settings=settings,
         losses=len(log.losses),
         as_they_are=all(loss.got_outputs for loss in log.losses),
-        batch_means=[float(mean) for mean in batch_means(outputs)] if samples else [],
+        batch_means=means,
         sizes=[min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     )
 
@@ -189,6 +200,11 @@ def _prepare_gradients(model: Any) -> None:
             parameter.grad = torch.full_like(parameter, 0.25)
 
 
+def _changed_names(before: TensorValues, after: TensorValues) -> list[str]:
+    """The names of the tensors that have other values afterwards, or are not there."""
+    return [name for name, values in before.items() if after.get(name) != values]
+
+
 def _explain_error(error: StudentRaised, call: Call, log: WatchLog) -> StudentRaised:
     """The error with what had been copied.
 
@@ -198,7 +214,8 @@ def _explain_error(error: StudentRaised, call: Call, log: WatchLog) -> StudentRa
         return error
     lines = log.copied_lines()
     message = error.evidence.message
-    source = linecache.getline(str(call.path), error.evidence.line or 0)
+    line = error.evidence.line or 0
+    source = linecache.getline(str(call.path), line)
     if "found at least two devices" in message and COMPARISON.search(source):
         message = f"{message} {COMPARING}"
         if log.losses and "targets" in lines:
@@ -207,14 +224,19 @@ def _explain_error(error: StudentRaised, call: Call, log: WatchLog) -> StudentRa
     return error.with_facts(message=message, copied=lines)
 
 
-def _state_of(model: Any) -> dict[str, dict[str, Array | None]]:
+TensorValues = dict[str, Array | None]  # by name
+
+
+def _state_of(model: Any) -> dict[str, TensorValues]:
     """The values of a model's tensors as they are now, by kind and name."""
-    weights: dict[str, Array | None] = {}
-    gradients: dict[str, Array | None] = {}
-    statistics: dict[str, Array | None] = {}
+    weights: TensorValues = {}
+    gradients: TensorValues = {}
+    statistics: TensorValues = {}
     for name, parameter in model.named_parameters():
         weights[name] = array_of(parameter)
-        gradients[name] = None if parameter.grad is None else array_of(parameter.grad)
+        gradients[name] = None
+        if parameter.grad is not None:
+            gradients[name] = array_of(parameter.grad)
     for name, buffer in model.named_buffers():
         statistics[name] = array_of(buffer)
     return {"weights": weights, "gradients": gradients, "statistics": statistics}
@@ -391,7 +413,8 @@ def _expect_same_tensors(seen: Seen, kind: str) -> None:
     for name, case in _full_cases(seen):
         changed = case.changed[kind]
         if changed:
-            happened = f"scenario `{name}` changed the {kind} of {', '.join(changed[:3])}"
+            names = ", ".join(changed[:3])
+            happened = f"scenario `{name}` changed the {kind} of {names}"
             expected = f"the {kind} from before the call"
             if kind == "statistics" and case.is_training("batch norm"):
                 raise _failure_in_training_mode(case, happened, expected)
@@ -403,10 +426,10 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
     """Training can continue: requires_grad of every parameter, grad mode and torch's settings are
     unchanged."""
     for scenario, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
-        trainable = [name for name, required in right.flags_after.items() if required]
-        switched_off = [name for name in trainable if not case.flags_after.get(name)]
-        now_trainable = [name for name, required in case.flags_after.items() if required]
-        switched_on = [name for name in now_trainable if name not in trainable]
+        trainable = right.trainable_names()
+        afterwards = case.trainable_names()
+        switched_off = [name for name in trainable if name not in afterwards]
+        switched_on = [name for name in afterwards if name not in trainable]
         if switched_off:
             count = f"{len(switched_off)} of {len(trainable)} trainable parameters"
             happened = f"afterwards {count} no longer require gradients"
@@ -460,7 +483,8 @@ def _expect_number(which: int, seen: Seen, wanted: Seen) -> None:
         for changed in case.changed_model():
             happened = f"scenario `{name}`: {changed} was changed, so that {what} may be another"
             raise Failed(happened, f"the {what} of the model as it was passed in")
-        if not _is_close(case.parts[which].value, right.returned_number(which)):
+        found_value = case.parts[which].value
+        if not _is_close(found_value, right.returned_number(which)):
             is_mean_of_means = _is_mean_of_means(which, seen, wanted)
             seen.about(None, name)
             raise _wrong_number(which, name, case, right, is_mean_of_means)
@@ -474,7 +498,8 @@ def _is_mean_of_means(which: int, seen: Seen, wanted: Seen) -> bool:
     In some of them, with a few samples, it may be equal to that by chance.
     """
     for _, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
-        if not _is_close(case.parts[which].value, right.batch_means[which]):
+        found = case.parts[which].value
+        if not _is_close(found, right.batch_means[which]):
             return False
     return True
 
@@ -516,11 +541,12 @@ def _wrong_number(
     at: tuple[str, ...] = ("return",)
     if which == ACCURACY and _is_close(found, 100 * right):
         note = " (in [0, 1], not in percent)"
-    elif any(found == round(right, digits) for digits in (1, 2, 3)):
+    elif found in [round(right, digits) for digits in (1, 2, 3)]:
         note = " (not rounded)"
     else:
         at = _patterns_of_computation(which, found * samples)
-        if _is_close(found, reference.batch_means[which] * batches / samples):
+        mean_of_sums = reference.batch_means[which] * batches / samples
+        if _is_close(found, mean_of_sums):
             note = " (weight each batch by its number of samples)"
         elif which == LOSS and not is_mean_of_means and not case.as_they_are:
             return loss_of_other_outputs(*CHANGING_OUTPUTS)
@@ -560,8 +586,9 @@ def _left_out_or_in_wrong_order(
     batches = len(case.sizes)
     if len(case.passes) < batches:
         return batches_left_out(len(case.passes), batches, f"scenario `{name}`: ")
-    first_is_accuracy = _is_close(case.parts[LOSS].value, reference.returned_number(ACCURACY))
-    second_is_loss = _is_close(case.parts[ACCURACY].value, reference.returned_number(LOSS))
+    loss, accuracy = [part.value for part in case.parts]
+    first_is_accuracy = _is_close(loss, reference.returned_number(ACCURACY))
+    second_is_loss = _is_close(accuracy, reference.returned_number(LOSS))
     if first_is_accuracy and second_is_loss:
         happened = f"scenario `{name}`: loss and accuracy are swapped"
         return Failed(happened, "loss first, then accuracy")
@@ -569,7 +596,9 @@ def _left_out_or_in_wrong_order(
 
 
 def _is_close(found: float | None, right: float) -> bool:
-    return found is not None and math.isclose(found, right, rel_tol=CLOSE, abs_tol=CLOSE)
+    if found is None:
+        return False
+    return math.isclose(found, right, rel_tol=CLOSE, abs_tol=CLOSE)
 
 
 @evaluate.check(points=1, needs=CALLED)
@@ -580,8 +609,8 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     values = [part.value for part in case.parts]
     if not case.is_tuple or values != [0.0, 0.0]:
         raise Failed(f"an empty loader gave {_result_in_words(case)}", "(0.0, 0.0)")
-    changed = any(case.changed.values())
-    if changed or case.flags_after != wanted[evaluated][name].flags_after:
+    right_flags = wanted[evaluated][name].flags_after
+    if any(case.changed.values()) or case.flags_after != right_flags:
         raise Failed("with an empty loader the model was changed", "the model as it was")
 
 
@@ -589,7 +618,12 @@ def _result_in_words(case: Evaluated) -> str:
     """What was returned, for people: "(0.0, Tensor)", "a list of nan, 0.0", "None"."""
     if not case.parts:
         return with_article(case.kind)
-    words = [part.kind if part.value is None else str(part.value) for part in case.parts]
+    words = []
+    for part in case.parts:
+        if part.value is None:
+            words.append(part.kind)
+        else:
+            words.append(str(part.value))
     parts = ", ".join(words)
     if case.is_tuple:
         return f"({parts})"
