@@ -111,7 +111,8 @@ def modelled_times(
     if call.bench.kind != "virtual":
         # What a real GPU's ledger lacks for the model is measured there.
         return Modelled(0.0, 0.0, output)
-    student = _seconds_on_gpu(call.ledger) + clock.slept + PYTHON * lines.total()
+    python = PYTHON * lines.total()
+    student = _seconds_on_gpu(call.ledger) + clock.slept + python
     if unrecorded_allocations(call.ledger, allocations):
         student = 0.0
     if not call.reference:
@@ -119,8 +120,9 @@ def modelled_times(
     one_pixel = size._replace(sprites=1, height=1, width=1)
     two_pixels = one_pixel._replace(width=2)
     first = _seconds_of_loop(call, loop, make(one_pixel))
-    second = _seconds_of_loop(call, loop, make(two_pixels)) - first
-    return Modelled(student, first + second * (size.pixels - 1), output)
+    both = _seconds_of_loop(call, loop, make(two_pixels))
+    others = (both - first) * (size.pixels - 1)
+    return Modelled(student, first + others, output)
 
 
 def _seconds_of_loop(call: Call, loop: Callable[..., Any], inputs: Inputs) -> float:
@@ -167,7 +169,8 @@ def read_result(result: Any) -> Array | None:
     try:
         return array_of(result)
     except Exception as error:  # whatever the student's tensor raises is the student's
-        raise StudentRaised(Raised(type(error).__name__, str(error)[:2000], None)) from None
+        raised = Raised(type(error).__name__, str(error)[:2000], None)
+        raise StudentRaised(raised) from None
 
 
 # ---- judging -----------------------------------------------------------------------------------
@@ -187,7 +190,8 @@ def judge_outputs(
     # The loop ran beside student code; where possible results are also compared with one that did
     # not.
     loops = (timed.loop_outputs, wanted.loop_outputs)
-    if not count or count != max(map(len, loops)):
+    rounds = max(map(len, loops))
+    if not count or count != rounds:
         happened = f"{count} timed calls returned a result"
         raise Failed(happened, "a result of each timed call")
     for number, found in enumerate(timed.outputs):

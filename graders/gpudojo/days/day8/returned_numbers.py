@@ -17,7 +17,9 @@ class ReturnedNumber(Case, frozen=True):
 
 def describe_number(value: Any) -> ReturnedNumber:
     """What was returned where a number was asked for, as evidence."""
-    return ReturnedNumber(type(value).__name__, isinstance(value, float), float_or_none(value))
+    kind = type(value).__name__
+    is_float = isinstance(value, float)
+    return ReturnedNumber(kind, is_float, float_or_none(value))
 
 
 def float_or_none(value: Any) -> float | None:

@@ -65,7 +65,8 @@ def no_grad() -> str:
     """What memory eight layers take with and without a graph, and which mode they are in."""
     with virtual_cuda.virtual_cuda():
         # Wide layers with little to compute: the question is about what is kept for backward.
-        model = nn.Sequential(nn.Linear(4, 256), *(nn.ReLU() for _ in range(7))).to("cuda")
+        others = [nn.ReLU() for _ in range(7)]
+        model = nn.Sequential(nn.Linear(4, 256), *others).to("cuda")
         batch = torch.zeros(512, 4, device="cuda")
         peaks = []
         graphs = []
@@ -74,13 +75,17 @@ def no_grad() -> str:
             before = torch.cuda.memory_allocated()
             with torch.set_grad_enabled(enabled):
                 out = model(batch)
-            peaks.append((torch.cuda.max_memory_allocated() - before) / MIB)
+            peak = torch.cuda.max_memory_allocated() - before
+            peaks.append(peak / MIB)
             graphs.append(out.grad_fn is not None)
             del out
         mode = "evaluation"
         if model.training:
             mode = "training"
-    took = f"eight layers took {peaks[0]:.1f} MiB with a graph and {peaks[1]:.1f} MiB under no_grad"
+    with_graph, without = peaks
+    took = (
+        f"eight layers took {with_graph:.1f} MiB with a graph and {without:.1f} MiB under no_grad"
+    )
     built = "none"
     if graphs[1]:
         built = "one"
@@ -149,11 +154,16 @@ KIND: Final = "\0"  # before the kind of an answer that is no text
 def letters(value: Any) -> Letters:
     """The answer to every question, as it is written."""
     # By dict's own method: a class of the student's may have another.
-    items = dict.items(value) if isinstance(value, dict) else ()
-    found = {key: answer for key, answer in items if type(key) is str}
+    kind = type(value).__name__
+    found: dict[str, Any] = {}
+    if isinstance(value, dict):
+        kind = "dict"
+        for key, answer in dict.items(value):
+            if type(key) is str:
+                found[key] = answer
     others = sorted(name[:40] for name in found if name not in SHOWS)
     return Letters(
-        kind="dict" if isinstance(value, dict) else type(value).__name__,
+        kind=kind,
         answers={name: _text_of(found.get(name)) for name in SHOWS},
         missing=[name for name in SHOWS if name not in found],
         others=others[:10],

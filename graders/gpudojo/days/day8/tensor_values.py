@@ -22,7 +22,8 @@ def values_of(tensor: Any) -> Values:
         numbers = tensor.tolist()
     except (RuntimeError, TypeError):
         numbers = None
-    return Values(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), numbers)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Values(dtype, list(tensor.shape), numbers)
 
 
 class ReturnedTensor(Case, frozen=True):

@@ -133,17 +133,22 @@ class WatchLog:
             return
         if not self.steps_with_gradients:
             self.parameters_with_state = len(optimizer.state)
-        self.steps_with_gradients.append(self.model[-1].bias.grad is not None)
+        gradients = self.model[-1].bias.grad
+        self.steps_with_gradients.append(gradients is not None)
 
     def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
         """Record a forward pass of the model, or of a copy of it."""
         training: list[str] = []
         evaluating: list[str] = []
         for name, module in model.named_modules():
-            (training if module.training else evaluating).append(name)
+            if module.training:
+                training.append(name)
+            else:
+                evaluating.append(name)
         parameters = list(model.parameters())
         input_device = str(inputs.device)
-        devices = {str(p.device) for p in parameters} | {input_device}
+        devices = {str(p.device) for p in parameters}
+        devices.add(input_device)
         # A hook that detaches the outputs has built a graph all the same.
         graph = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         forward = ForwardPass(
@@ -183,12 +188,12 @@ class WatchLog:
 
         Returns the loss that student code gets, here `value` itself.
         """
-        if self.latest_output is None:
-            latest = None
-        else:
+        latest = None
+        if self.latest_output is not None:
             latest = self.latest_output()
         devices = [str(outputs.device), str(targets.device)]
-        self.losses.append(LossCall(value.detach(), len(targets), devices, latest is outputs))
+        loss = LossCall(value.detach(), len(targets), devices, latest is outputs)
+        self.losses.append(loss)
         return value
 
     def record_backward(self, gradient: Any) -> None:

@@ -52,11 +52,28 @@ def draw_telling_numbers(seed: int) -> Drawn:
         sprites, _ = make_sprites(DRAWS * MOST, seed + 1)
         pictures = sprites.unflatten(0, (DRAWS, MOST))
         outputs = _outputs_in_evaluation_mode(models, pictures)
-        telling = _is_telling(outputs[:, :FEW]) & _is_telling(outputs)
+        few_outputs = outputs[:, :FEW]
+        telling = _is_telling(outputs) & _is_telling(few_outputs)
         for draw in telling.nonzero().flatten().tolist():
-            numbers = Numbers(*(part[draw] for part in models))
-            return Drawn(numbers, pictures[draw], outputs[draw : draw + 1])
+            numbers = [part[draw] for part in models]
+            return Drawn(Numbers(*numbers), pictures[draw], outputs[draw : draw + 1])
         seed += 100_003
+
+
+class _Drawing:
+    """Draws numbers for DRAWS models."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def numbers_up_to(self, size: float, *shape: int) -> Any:
+        """Numbers of this shape between -size and size, for each model."""
+        return self.numbers_between(-size, size, *shape)
+
+    def numbers_between(self, low: float, high: float, *shape: int) -> Any:
+        """Numbers of this shape, for each model."""
+        numbers = torch.empty(DRAWS, *shape)
+        return numbers.uniform_(low, high, generator=self.generator)
 
 
 def _draw_models(seed: int) -> Numbers:
@@ -64,18 +81,14 @@ def _draw_models(seed: int) -> Numbers:
 
     They are large enough that wrong answers cost visibly more than right ones.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw_between(low: float, high: float, *shape: int) -> Any:
-        return torch.empty(DRAWS, *shape).uniform_(low, high, generator=generator)
-
+    drawing = _Drawing(seed)
     return Numbers(
-        first=draw_between(-0.15, 0.15, HIDDEN, 3 * SIZE * SIZE),
-        first_bias=draw_between(-0.15, 0.15, HIDDEN),
-        last=draw_between(-2.4, 2.4, CLASSES, HIDDEN),
-        last_bias=draw_between(-0.3, 0.3, CLASSES),
-        mean=draw_between(-0.5, 0.5, 3),
-        variance=draw_between(0.1, 0.3, 3),
+        first=drawing.numbers_up_to(0.15, HIDDEN, 3 * SIZE * SIZE),
+        first_bias=drawing.numbers_up_to(0.15, HIDDEN),
+        last=drawing.numbers_up_to(2.4, CLASSES, HIDDEN),
+        last_bias=drawing.numbers_up_to(0.3, CLASSES),
+        mean=drawing.numbers_up_to(0.5, 3),
+        variance=drawing.numbers_between(0.1, 0.3, 3),
     )
 
 
@@ -100,44 +113,64 @@ def _run_linear_layers(weights: Any, biases: Any, inputs: Any) -> Any:
 
 def _is_telling(outputs: Any) -> Any:
     """For each model, whether wrong formulas give other numbers."""
-    # Half precision does not change which output is the largest.
+    classes = classes_of(outputs)
+    telling = _is_clear_in_half_precision(outputs)
+    telling &= _is_telling_for_loss(outputs, classes)
+    telling &= _is_telling_for_hits(outputs, classes)
+    return telling
+
+
+def _is_clear_in_half_precision(outputs: Any) -> Any:
+    """For each model, whether half precision leaves the largest output the largest."""
     _, second, largest = outputs.sort(2).values.unbind(2)
     closest = (largest - second).amin(1)
     size = outputs.abs().amax((1, 2))
-    telling = closest >= 0.03 * size + 0.02
-    # The loss is not the mean over the batches, and not a rounded number.
-    classes = classes_of(outputs)
+    return closest >= 0.03 * size + 0.02
+
+
+def _is_telling_for_loss(outputs: Any, classes: Any) -> Any:
+    """For each model, whether the loss is not the mean over the batches, and not rounded."""
     loss = _losses_of(outputs, classes).mean(1)
     mean_of_means, _ = batch_means(outputs)
     from_means = (loss - mean_of_means).abs()
-    telling &= from_means > 0.01
     from_rounded = (loss - loss.round(decimals=3)).abs()
-    telling &= from_rounded > 2 * CLOSE * (1 + loss)
-    # Other ways of counting find another number of hits.
+    tolerance = CLOSE * (1 + loss)
+    return (from_means > 0.01) & (from_rounded > 2 * tolerance)
+
+
+def _is_telling_for_hits(outputs: Any, classes: Any) -> Any:
+    """For each model, whether other ways of counting find another number of hits."""
     answers = outputs.argmax(2)
     hits = _count_hits(answers, classes)
+    # Each answer of the first batch compared with each class there
+    targets = classes[:, :BATCH]
+    answers = answers[:, :BATCH]
+    hits_in_batch = _count_hits(answers, targets)
+    hits_with_each = 0
+    for answer in answers.split(1, 1):
+        hits_with_each += _count_hits(answer, targets)
+    telling = hits_with_each != BATCH * hits_in_batch
+    # Wrong formulas
     for wrong_hits in _wrong_counts_of_hits(outputs, classes):
         telling &= wrong_hits != hits
-    # So does to compare each answer of the first batch with each class there.
-    answers = answers[:, :BATCH]
-    targets = classes[:, :BATCH]
-    hits_with_each = (answers[:, :, None] == targets[:, None]).sum((1, 2))
-    hits_in_batch = _count_hits(answers, targets)
-    return telling & (hits_with_each != BATCH * hits_in_batch)
+    return telling
 
 
 def _wrong_counts_of_hits(outputs: Any, classes: Any) -> Iterator[Any]:
     """Yield, for each model, how many hits are found by wrong formulas."""
     # One output compared with a threshold, as for two classes
+    second_outputs = outputs[:, :, 1]
     for threshold in (0.0, 0.5):
-        answers = (outputs[:, :, 1] > threshold).long()
+        answers = (second_outputs > threshold).long()
         yield _count_hits(answers, classes)
     # The largest output of a whole batch, or of each column of it
     of_batches = 0
     of_columns = 0
-    for rows, targets in zip(outputs.split(BATCH, 1), classes.split(BATCH, 1), strict=True):
+    batches = zip(outputs.split(BATCH, 1), classes.split(BATCH, 1), strict=True)
+    for rows, targets in batches:
+        count = targets.shape[1]
         in_batch = rows.flatten(1).argmax(1, keepdim=True)
-        in_columns = rows.argmax(1)[:, : targets.shape[1]]
+        in_columns = rows.argmax(1)[:, :count]
         of_batches += _count_hits(in_batch, targets)
         of_columns += _count_hits(in_columns, targets)
     yield of_batches

@@ -61,7 +61,8 @@ class Moved(Case, frozen=True):
     def has_moved_tensor(self, depth: int = 0) -> bool:
         """True if a tensor that lies as deep as this, or deeper, is on the device."""
         for part in self.parts:
-            if part.device == self.device and _depth_of(part.path) >= depth:
+            is_moved = part.device == self.device
+            if is_moved and _depth_of(part.path) >= depth:
                 return True
         return False
 
@@ -97,9 +98,11 @@ def _call_move_batch(call: Call, move: Move) -> Moved:
 @move_batch.probe
 def moved(call: Call) -> dict[str, Cases[Moved]]:
     """Moves of all kinds of batches, by group: which check an error belongs to depends on it."""
-    groups = {}
+    groups: dict[str, dict[str, Move]] = {}
     for group, batches in _batches_to_move(call).items():
-        groups[group] = {name: Move(batch, call.device) for name, batch in batches.items()}
+        groups[group] = {}
+        for name, batch in batches.items():
+            groups[group][name] = Move(batch, call.device)
     groups |= _moves_with_options(call)
     found = {}
     for group, moves in groups.items():
@@ -309,7 +312,8 @@ def _other_structure(name: str, part: BatchPart, before: BatchPart) -> Failed:
         happened = f"{name}: the keys or the number of items of `{part.path}` changed"
     # The line may be where the other kind is made, or where this kind is handled.
     kind = part.words.split()[-1]
-    at = (f"{kind}(", f"_as{kind}(", *_patterns_of_container(before.words))
+    kind_patterns = _patterns_of_container(before.words)
+    at = (f"{kind}(", f"_as{kind}(", *kind_patterns)
     return Failed(happened, "the same structure", None, "structure-changed", at)
 
 
@@ -342,7 +346,9 @@ def _expect_tensors_moved(
         if part is None:
             raise _tensor_missing(name, case, reference, right)
         if not part.is_kept:
-            at = ("return",) if part.words == "None" else _patterns_of_container(right.holder)
+            at = _patterns_of_container(right.holder)
+            if part.words == "None":
+                at = ("return",)
             happened = f"{name}: `{part.path}` is {part.words}"
             raise Failed(happened, "a tensor, moved", None, instead, at)
         if part.device != right.device:
@@ -431,7 +437,8 @@ def does_not_copy_what_is_there(seen: Seen, wanted: Seen) -> None:
     for name, case in seen[moved]["already_there"].items():
         for part, stayed in case.beside(right[name]):
             is_copy = stayed.same and not part.same
-            if is_copy and part.role == "tensor" and part.device == stayed.device:
+            is_there = part.role == "tensor" and part.device == stayed.device
+            if is_copy and is_there:
                 happened = f"{name}: `{part.path}` was on {part.device} already and was copied"
                 raise Failed(happened, "the tensor itself", case.line, "already-there-copied")
 

@@ -29,10 +29,13 @@ def _make_model(
     It has a running mean, and a palette that is not in `state_dict()`. With `frozen` its last layer
     is not trained.
     """
+    mean = tensor if mean is None else mean
+    palette = tensor if palette is None else palette
+    last = tensor if last is None else last
     middle = linear_layer(tensor)
-    middle.register_buffer("running_mean", tensor if mean is None else mean)
-    middle.register_buffer("palette", tensor if palette is None else palette, persistent=False)
-    last_layer = linear_layer(tensor if last is None else last)
+    middle.register_buffer("running_mean", mean)
+    middle.register_buffer("palette", palette, persistent=False)
+    last_layer = linear_layer(last)
     last_layer.requires_grad_(not frozen)
     return nn.Sequential(linear_layer(tensor), middle, last_layer)
 

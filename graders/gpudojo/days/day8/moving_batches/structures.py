@@ -75,8 +75,10 @@ def _describe_items(before: Any, after: Any, path: str) -> Iterator[BatchPart]:
     if len(items_before) != len(items_after):
         return
     holder = _in_words(before)
-    for (at, item), in_order in zip(items_before.items(), items_after.values(), strict=True):
-        yield from describe_parts(item, items_after.get(at, in_order), at, holder)
+    afterwards = zip(items_before.items(), items_after.values(), strict=True)
+    for (at, item), in_order in afterwards:
+        after_at = items_after.get(at, in_order)
+        yield from describe_parts(item, after_at, at, holder)
 
 
 def _items_of(thing: Any, path: str) -> dict[str, Any]:
@@ -91,14 +93,17 @@ def _items_of(thing: Any, path: str) -> dict[str, Any]:
         keys = [f"[{index}]" for index in range(len(thing))]
     else:
         return {}
-    return {f"{path}{key}": value for key, value in zip(keys, values, strict=False)}
+    items = zip(keys, values, strict=False)
+    return {f"{path}{key}": value for key, value in items}
 
 
 def _have_same_form(before: Any, after: Any) -> bool:
     """True if two containers have one type, and the same keys or as many items."""
     if isinstance(before, dict):
         return isinstance(after, dict) and before.keys() == after.keys()
-    return type(before) is type(after) and len(before) == len(after)
+    if type(before) is not type(after):
+        return False
+    return len(before) == len(after)
 
 
 def _is_named_tuple(thing: Any) -> bool:
@@ -127,7 +132,9 @@ def _share_memory(one: Any, other: Any) -> bool:
         return True
     if one.device != other.device:
         return False
-    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+    one_storage = one.untyped_storage()
+    other_storage = other.untyped_storage()
+    return bool(one_storage.data_ptr() == other_storage.data_ptr())
 
 
 class PartState(NamedTuple):

@@ -70,11 +70,10 @@ def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = N
     parameters_before = set(model.parameters())  # what an optimizer built now would hold
     value, settings = call_and_restore_settings(call, model, device)
     copies = call.ledger.transfers()
+    found = model
     # One mistake is enough: where something else came back, the rest is judged on the model.
     if type(value) is type(model):
         found = value
-    else:
-        found = model
     replaced = [name for name, p in found.named_parameters() if p not in parameters_before]
     return MovedModel(
         same=value is model,
@@ -141,7 +140,8 @@ def moves_every_parameter(seen: Seen, wanted: Seen) -> None:
     left = case.names_elsewhere(buffers=False)
     if not left:
         return
-    happened = f"the parameter `{left[0]}` is on {case.tensors[left[0]].device}"
+    name = left[0]
+    happened = f"the parameter `{name}` is on {case.tensors[name].device}"
     expected = f"every parameter on {case.wanted_device}"
     if any(tensor.device == case.wanted_device for tensor in case.tensors.values()):
         raise Failed(happened, expected)
@@ -173,7 +173,8 @@ def moves_every_buffer(seen: Seen, wanted: Seen) -> None:
     case = seen[moved]["model_starts_on_the_cpu"]
     left = case.names_elsewhere(buffers=True)
     if left:
-        happened = f"the buffer `{left[0]}` is on {case.tensors[left[0]].device}"
+        name = left[0]
+        happened = f"the buffer `{name}` is on {case.tensors[name].device}"
         expected = f"every buffer on {case.wanted_device}"
         raise Failed(happened, expected, misconception=_mistake_of_buffers(left))
 

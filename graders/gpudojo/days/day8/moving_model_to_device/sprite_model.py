@@ -31,10 +31,13 @@ def _model_class() -> tuple[Any, ...]:
 
         def __init__(self, numbers: Any, drawn: random.Random) -> None:
             super().__init__()
-            weight = nn.Parameter(numbers[:4].reshape(2, 2).clone())
+            shared = numbers[:4].reshape(2, 2)
+            weight = nn.Parameter(shared.clone())
+            bias = numbers[4:6].clone()
             first, second, scale = drawn.sample(NAMES, 3)
-            self.add_module(first, nn.Sequential(linear_layer(weight), nn.BatchNorm1d(2)))
-            self.add_module(second, linear_layer(weight, numbers[4:6].clone()))
+            with_norm = nn.Sequential(linear_layer(weight), nn.BatchNorm1d(2))
+            self.add_module(first, with_norm)
+            self.add_module(second, linear_layer(weight, bias))
             frozen = nn.Parameter(numbers[6:9].clone(), requires_grad=False)
             self.register_parameter(scale, frozen)
             palette = numbers[9:].reshape(2, 3) + 1
@@ -50,12 +53,14 @@ __getattr__ = find_classes(_model_class)
 @functools.cache
 def _draw_numbers(seed: int) -> Any:
     """The numbers of which a model's tensors are made, for this seed."""
-    return torch.rand(15, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(15, generator=generator)
 
 
 def make_model(seed: int) -> Any:
     """A new model on the CPU, for this seed."""
-    return _model_class()[0](_draw_numbers(seed), random.Random(seed))
+    (model_class,) = _model_class()
+    return model_class(_draw_numbers(seed), random.Random(seed))
 
 
 class ModelTensor(Case, frozen=True):

@@ -82,7 +82,9 @@ def _gradients_of_ranks(seen: Seen, wanted: Seen) -> list[RankGradients]:
     for name in RANKS:
         found = seen[two_processes][name].some.gradients
         right = wanted[two_processes][name]
-        ranks.append(RankGradients(found, right.alone.gradients, right.some.gradients))
+        before = right.alone.gradients
+        mean = right.some.gradients
+        ranks.append(RankGradients(found, before, mean))
     return ranks
 
 
@@ -104,8 +106,9 @@ def _not_the_mean(ranks: list[RankGradients]) -> Failed:
     first, second = ranks
     # What happened, at the first parameter whose gradient is wrong
     number = _first_wrong_parameter(ranks)
-    gradients = f"{_in_words(first.found[number])} in rank 0"
-    gradients = f"{gradients} and {_in_words(second.found[number])} in rank 1"
+    in_first = _in_words(first.found[number])
+    in_second = _in_words(second.found[number])
+    gradients = f"{in_first} in rank 0 and {in_second} in rank 1"
     happened = f"the gradient of `{PARAMETERS[number]}` is {gradients}"
     expected = f"{_in_words(first.mean[number])} in both"
     # Its cause, where all gradients are what that would make of them
@@ -124,8 +127,9 @@ def _not_the_mean(ranks: list[RankGradients]) -> Failed:
         happened = f"{happened}: half of its own, with nothing added"
         return Failed(happened, expected, at=("async_op=",))
     # After a sum that has arrived, both have the same.
-    at = () if _are_equal(first.found, second.found) else ("async_op=True",)
-    return Failed(happened, expected, at=at)
+    if _are_equal(first.found, second.found):
+        return Failed(happened, expected)
+    return Failed(happened, expected, at=("async_op=True",))
 
 
 def _first_wrong_parameter(ranks: list[RankGradients]) -> int:
@@ -144,7 +148,8 @@ def _in_words(gradient: Gradient) -> str:
     """The first numbers of a gradient, for people."""
     if gradient is None:
         return "None"
-    return str([round(value, 3) for value in gradient[:3]])
+    numbers = [round(value, 3) for value in gradient[:3]]
+    return str(numbers)
 
 
 def _are_equal(found: Gradients, right: Gradients, factor: float = 1.0) -> bool:
@@ -155,7 +160,8 @@ def _are_equal(found: Gradients, right: Gradients, factor: float = 1.0) -> bool:
     """
     if len(found) != len(right):
         return False
-    return all(_is_equal(*pair, factor) for pair in zip(found, right, strict=True))
+    pairs = zip(found, right, strict=True)
+    return all(_is_equal(one, other, factor) for one, other in pairs)
 
 
 def _is_equal(found: Gradient, right: Gradient, factor: float = 1.0) -> bool:

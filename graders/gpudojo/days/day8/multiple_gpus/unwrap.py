@@ -68,7 +68,8 @@ def _make_distributed_wrapper(model: Any) -> Any:
 
     It is made without the process group that its constructor needs.
     """
-    wrapper = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    distributed = nn.parallel.DistributedDataParallel
+    wrapper = distributed.__new__(distributed)
     nn.Module.__init__(wrapper)
     wrapper.module = model
     return wrapper
@@ -111,9 +112,11 @@ def _expect_same_state(found: Inside, right: Inside, which: str) -> None:
     """
     expect_mode_kept(which, True, found.training)
     if found.parameters != right.parameters:
-        happened = f"after the call the parameters of {which} are {', '.join(found.parameters)}"
+        found_parameters = ", ".join(found.parameters)
+        right_parameters = ", ".join(right.parameters)
+        happened = f"after the call the parameters of {which} are {found_parameters}"
         at = ("cpu(", "to(", "cuda(", "half(", "requires_grad_(", "return")
-        expected = f"{', '.join(right.parameters)}, as before"
+        expected = f"{right_parameters}, as before"
         raise Failed(happened, expected, at=at)
 
 

@@ -72,7 +72,8 @@ class TimedCall(Case, frozen=True):
     @property
     def reads_wall_clock(self) -> bool:
         """True if it read a clock that goes on while nothing is computed."""
-        return any(not name.startswith(("process_time", "thread_time")) for name in self.clocks)
+        other_clocks = ("process_time", "thread_time")
+        return any(not name.startswith(other_clocks) for name in self.clocks)
 
 
 class TimedAnswer(NamedTuple):
@@ -127,7 +128,9 @@ def draw_durations(call: Call, name: str, *milliseconds: float) -> list[float]:
     answer, within 10 % either way.
     """
     generator = random.Random(f"{call.seed} {name}")
-    return [value * generator.uniform(0.9, 1.1) * MILLISECOND for value in milliseconds]
+    factors = [generator.uniform(0.9, 1.1) for _ in milliseconds]
+    durations = zip(milliseconds, factors, strict=True)
+    return [value * factor * MILLISECOND for value, factor in durations]
 
 
 def is_near(value: float, right: float) -> bool:
@@ -148,7 +151,8 @@ def note_on_value(time: MeasuredTime, repeats: int) -> str:
         return ": that is the time of all calls together, not of one"
     if value and value == round(value, 3) and abs(value - right) <= 0.05:
         return ": that is rounded"
-    if is_near(value, right * 1e3) or is_near(value, right * 1e3 * repeats):
+    milliseconds = right * 1e3
+    if is_near(value, milliseconds) or is_near(value, milliseconds * repeats):
         return ": that is in milliseconds"
     if is_near(value, right * 1e9):
         return ": that is in nanoseconds"

@@ -38,7 +38,10 @@ def _describe_gpu(gpu: Any) -> dict[str, str]:
     """One item of the list that the student's function returned, in words."""
     if not isinstance(gpu, dict):
         return {"no dict": with_article(type(gpu).__name__)}
-    return {str(key): _value_in_words(value) for key, value in dict.items(gpu)}
+    words = {}
+    for key, value in dict.items(gpu):
+        words[str(key)] = _value_in_words(value)
+    return words
 
 
 def _value_in_words(value: Any) -> str:

@@ -49,7 +49,8 @@ def _call_time_on_device(call: Call, setting: TimingSetting) -> TimedCall:
     def ask(workshop: Workshop) -> TimedAnswer:
         work = workshop.make(durations, device)
         value = call(Sealed(work), device, **options)
-        right = math.fsum(work.took[-repeats:]) / repeats
+        timed = work.took[-repeats:]
+        right = math.fsum(timed) / repeats
         time = measured_time(value, work.took, right, workshop.modelled)
         return TimedAnswer(value, {"": time})
 
@@ -136,8 +137,9 @@ def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     expect_float(found.kind, time.value is not None)
     if time.fits:
         return
-    calls = ", ".join(f"{took * 1e3:.1f}" for took in time.took)
-    happened = f"{len(time.took)} calls of {calls} ms gave {time.value:.6f}"
+    milliseconds = [f"{took * 1e3:.1f}" for took in time.took]
+    calls = f"{len(milliseconds)} calls of {', '.join(milliseconds)} ms"
+    happened = f"{calls} gave {time.value:.6f}"
     note = note_on_value(time, found.repeats)
     if not note and found.clocks and not found.reads_wall_clock:
         clock = found.clocks[0]
@@ -162,7 +164,8 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     key = None
     if value > time.right:
         key = "timed-the-warm-up"
-    raise Failed(happened, expected, misconception=key, at=("return",) if note else ())
+    at = ("return",) if note else ()
+    raise Failed(happened, expected, None, key, at)
 
 
 def _expect_wait(found: TimedCall, device: str) -> None:

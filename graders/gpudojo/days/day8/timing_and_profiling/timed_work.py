@@ -68,8 +68,10 @@ class TimedWork:
         self.took: list[float] = []
 
     def __call__(self) -> None:
-        place = min(len(self.took), len(self.durations) - 1)
-        self.took.append(self.work(self.durations[place]))
+        last = len(self.durations) - 1
+        place = min(len(self.took), last)
+        seconds = self.work(self.durations[place])
+        self.took.append(seconds)
 
 
 class AppleGpu:

@@ -35,7 +35,8 @@ def _draw_operators(seed: str) -> list[OperatorCalls]:
     often. The sizes are chosen so that this is so in real time, too: a solution may read the
     profiler's records in its own way.
     """
-    most, longest, often = random.Random(seed).sample(ALIKE, 3)
+    draw = random.Random(seed)
+    most, longest, often = draw.sample(ALIKE, 3)
     return [
         OperatorCalls(most, 9, 240_000, taking=700),
         OperatorCalls(longest, 1, 340_000, taking=2000),
@@ -82,10 +83,14 @@ def _call_top_operations(call: Call, setting: RankingSetting) -> RankedNames:
     """Call the student's function and describe the names it gave. Raises StudentRaised."""
     operators = _draw_operators(f"{call.seed} {setting.device}")
     work = _make_work(setting.device, operators)
-    durations = {f"aten::{operator.name}": operator.taking for operator in operators}
+    durations = {}
+    for operator in operators:
+        durations[f"aten::{operator.name}"] = operator.taking
     with operators_taking(durations):
         value = call(work, **setting.options)
-        names = value if isinstance(value, (list, tuple)) else ()
+        names = []
+        if isinstance(value, (list, tuple)):
+            names = list(value)
         recorded = bool(names) or _is_run_under_profiler(call, work)
     most, longest, often, *_ = operators
     return RankedNames(

@@ -60,11 +60,12 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """
     if "to numpy" in raised.message:
         return "numpy-on-device-tensor"
-    first = raised.message.partition("\n")[0]
+    first, *_ = raised.message.split("\n")
     about_devices = "same device" in first
     if about_devices and first.endswith("on cuda:0)"):
         return "made-on-the-cpu"  # all inputs are on the GPU
-    about_cuda = "cuda" in first.partition(" (with ")[0].lower()
+    own_words, *_ = first.split(" (with ")
+    about_cuda = "cuda" in own_words.lower()
     if first.endswith("on cpu)") and (about_devices or about_cuda):
         return "hard-coded-cuda"
     return None
@@ -82,15 +83,17 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
     def right_values(seen: Seen, wanted: Seen) -> None:
         """It gives the same values as the loop, for every size."""
         for group in ("usual", "on_the_cpu"):
+            found = seen[pictures].in_group(group)
             right = wanted[pictures].in_group(group)
-            expect_same_pictures(seen[pictures].in_group(group), right, explain)
+            expect_same_pictures(found, right, explain)
 
     @function.check(points=0.25, needs=VALUES)
     def right_on_the_smallest(seen: Seen, wanted: Seen) -> None:
         """It gives them for a single sprite, a single pixel, a single row and a palette of one
         colour, too."""
-        smallest = wanted[pictures].in_group("smallest")
-        expect_same_pictures(seen[pictures].in_group("smallest"), smallest, explain)
+        found = seen[pictures].in_group("smallest")
+        right = wanted[pictures].in_group("smallest")
+        expect_same_pictures(found, right, explain)
 
     @function.check(points=1.25, needs=VALUES)
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
@@ -114,10 +117,9 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
             if found.device != found.input_device:
                 result = found.device or "no device"
                 happened = f"the input is on {found.input_device}, the result on {result}"
+                key = TRIP
                 if found.input_device == "cpu":
                     key = "hard-coded-cuda"
-                else:
-                    key = TRIP
                 raise Failed(happened, found.input_device, misconception=key)
 
     @function.check(points=0.25, needs=VALUES)
@@ -134,18 +136,26 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
     def faster_than_the_loop(seen: Seen, wanted: Seen) -> None:
         """It is several times as fast as the loop, by the modelled clock of a T4."""
         measured = seen[timed]
+        right = wanted[timed]
         speed = seen[pictures].speed
-        raised = measured.raised or speed.raised
-        if raised is not None:
-            # The line shown is one of that call.
-            seen.about(timed.name if measured.raised else pictures.name)
-            happened = f"a timed call raised {raised.short}"
-            raise Failed(happened, "no error", raised.line, None, ("return",))
-        judge_outputs(measured, wanted[timed], have_same_values, partial(seen.about, timed.name))
-        if not have_same_values(speed.output, wanted[pictures].speed.output):
+        right_speed = wanted[pictures].speed
+        if measured.raised is not None:
+            seen.about(timed.name)
+            raise _raised_in_timed_call(measured.raised)
+        if speed.raised is not None:
+            seen.about(pictures.name)
+            raise _raised_in_timed_call(speed.raised)
+        judge_outputs(measured, right, have_same_values, partial(seen.about, timed.name))
+        if not have_same_values(speed.output, right_speed.output):
             happened = "the result of the timed call is wrong"
             raise Failed(happened, "the loop's values", at=("return",))
-        judge_speed(speed, wanted[pictures].speed, measured, wanted[timed])
+        judge_speed(speed, right_speed, measured, right)
+
+
+def _raised_in_timed_call(raised: Raised) -> Failed:
+    """The failure of a timed call that raised. The line shown is one of that call."""
+    happened = f"a timed call raised {raised.short}"
+    return Failed(happened, "no error", raised.line, None, ("return",))
 
 
 def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
@@ -200,13 +210,13 @@ def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: 
         raise Failed(happened, expected, growth.line, LOOP)
     # A loop may be as long as most of these pictures need, and operations for all of them be
     # recorded in the first call. Lines that only prepare something there are no matter.
-    if what == "operations":
-        later = counts
-    else:
+    later = counts
+    if what != "operations":
         later = counts[1:]
-    later = later or [0]
-    if max(later) - min(later) >= SIDE - max(GROWING[-1]):
-        happened = f"one picture took {min(later)} {what}, another {max(later)}"
+    fewest = min(later, default=0)
+    most = max(later, default=0)
+    if most - fewest >= SIDE - max(GROWING[-1]):
+        happened = f"one picture took {fewest} {what}, another {most}"
         expected = "the same number for more and larger sprites"
         raise Failed(happened, expected, growth.line, LOOP, ("for",))
 
@@ -221,9 +231,8 @@ def _expect_no_single_pixels(growth: Growth, operations: int) -> None:
     if growth.largest.single >= largest.pixels:
         took = f"{growth.largest.single} operations on single pixels"
         expected = f"operations on all of them; the reference takes {operations}"
-        raise Failed(
-            f"{_sprites_in_words(largest)} took {took}", expected, growth.largest.single_line, LOOP
-        )
+        happened = f"{_sprites_in_words(largest)} took {took}"
+        raise Failed(happened, expected, growth.largest.single_line, LOOP)
 
 
 def _sprites_in_words(size: Size) -> str:
@@ -236,17 +245,17 @@ def _expect_no_reading(growth: Growth) -> None:
     # Pixels in a Python list are processed one by one, or only made a tensor again.
     listed = all(cost.lists for cost in growing)
     more_bytes = is_growing([cost.bytes for cost in growing])
-    loops = growth.largest.mapped or is_growing([cost.steps for cost in growing])
-    if listed and more_bytes and loops:
+    more_steps = is_growing([cost.steps for cost in growing])
+    key = TRIP
+    if listed and more_bytes and (more_steps or growth.largest.mapped):
         key = LOOP
-    else:
-        key = TRIP
     for cost in growth.costs:
         if cost.transfers or cost.lists or cost.used or cost.reads > GUARD_READS:
             what = "a value was read back"
             if cost.transfers:
                 what = "copied from the device to the host"
-            happened = f"{what} {count_in_words(cost.transfers or cost.reads)} in one call"
+            count = count_in_words(cost.transfers or cost.reads)
+            happened = f"{what} {count} in one call"
             raise Failed(happened, "never: every step on the device", cost.line, key)
 
 
@@ -276,8 +285,9 @@ def _expect_no_upload(growth: Growth) -> None:
 def _expect_work_on_device(seen: Pictures) -> None:
     """Raises Failed if the device computed fewer numbers than a result has."""
     names = [size.name for size in (*GROWING, *LONG)]
+    pictures = seen.groups["usual"]
     for name, cost in zip(names, seen.growth.costs, strict=False):
-        numbers = math.prod(seen.groups["usual"][name].shape)
+        numbers = math.prod(pictures[name].shape)
         if cost.computed is not None and cost.computed < numbers:
             happened = f"the result has {numbers} numbers; the device computed {cost.computed}"
             raise Failed(happened, "a result made on the device", cost.line, TRIP)

@@ -149,7 +149,8 @@ def is_growing(counts: Sequence[int]) -> bool:
 def covers_pixels(uploaded: Sequence[int]) -> bool:
     """True if for each growing and long picture as many bytes were uploaded as it has pixels."""
     sizes = (*GROWING, *LONG)
-    return all(count >= size.pixels for count, size in zip(uploaded, sizes, strict=False))
+    pairs = zip(uploaded, sizes, strict=False)
+    return all(count >= size.pixels for count, size in pairs)
 
 
 class Painter:
@@ -174,7 +175,8 @@ class Painter:
         costs: list[Cost] = []
         uploaded: list[int] = []
         for size in (*GROWING, *LONG):
-            picture = self._paint_picture(make(self.call.seed, size))
+            inputs = make(self.call.seed, size)
+            picture = self._paint_picture(inputs)
             cost = self._describe_cost()
             uploaded.append(cost.uploaded)
             pictures[size.name] = seal(picture)
@@ -196,12 +198,16 @@ class Painter:
         to_device = ledger.transfers_to_device()
         reads = [sync for sync in ledger.syncs() if sync.what in ("item", "tolist")]
         used = self._reads_that_do_more(reads)
+        unrecorded = unrecorded_allocations(ledger, self.allocations)
+        computed = None
+        if self.call.bench.kind == "virtual":
+            computed = ledger.computed_numbers()
         return Cost(
-            operations=max(recorded, unrecorded_allocations(ledger, self.allocations)),
+            operations=max(recorded, unrecorded),
             steps=lines.total(),
             single=on_single_pixels.total(),
             single_line=_most_frequent(on_single_pixels),
-            mapped=any(not MAPS.isdisjoint(code.co_names) for code in lines.codes),
+            mapped=_calls_maps(lines),
             elsewhere=lines.elsewhere,
             has_gap=lines.has_gap,
             transfers=len(to_host),
@@ -212,7 +218,7 @@ class Painter:
             line=self.call.first_line((*to_host, *used, *reads)),
             uploaded=sum(transfer.bytes for transfer in to_device),
             uploading_line=self.call.first_line(to_device),
-            computed=ledger.computed_numbers() if self.call.bench.kind == "virtual" else None,
+            computed=computed,
         )
 
     def _reads_that_do_more(self, reads: list[Any]) -> list[Any]:
@@ -243,7 +249,9 @@ class Painter:
         in_loops: dict[int, int] = {}
         if max(executions.values(), default=0) > 0:
             loops = lines.in_loops()
-            in_loops = _positive_counts(operations, loops) or _positive_counts(executions, loops)
+            in_loops = _positive_counts(operations, loops)
+            if not in_loops:
+                in_loops = _positive_counts(executions, loops)
         chosen = in_loops or operations or executions
         return _most_frequent(chosen) or None  # 0 is another file
 
@@ -284,7 +292,8 @@ class Painter:
             self.allocations = count_allocations(self.call) - before
             values = read_result(result)
         except StudentRaised as error:
-            raise self._explain_error(error, f"with {words} on {input_device}") from None
+            where = f"with {words} on {input_device}"
+            raise self._explain_error(error, where) from None
         self.lines.append(lines)
         self.ledgers.append(self.call.ledger)
         # What it returned, and what became of the inputs
@@ -296,18 +305,25 @@ class Painter:
             dtype = str(result.dtype).removeprefix("torch.")
             result_device = str(result.device)
         changed = self._changed_names(inputs, given)
+        changing_line = None
+        if changed:  # the names of operators that work in place end in `_`
+            changing_line = self._only_line_of_operators("_")
+        first_input = None
+        last_input = None
+        if self.call.reference:
+            first_input = array_of(inputs[0])
+            last_input = array_of(inputs[-1])
         return Picture(
             kind=kind,
             dtype=dtype,
             device=result_device,
             values=values,
-            first_input=array_of(inputs[0]) if self.call.reference else None,
-            last_input=array_of(inputs[-1]) if self.call.reference else None,
+            first_input=first_input,
+            last_input=last_input,
             input_device=input_device,
             given=words,
             changed=changed,
-            # The names of operators that work in place end in `_`.
-            changing_line=self._only_line_of_operators("_") if changed else None,
+            changing_line=changing_line,
         )
 
     def _changed_names(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> list[str]:
@@ -334,10 +350,10 @@ class Painter:
 
         For another size or device it may not be raised.
         """
-        first, newline, rest = error.evidence.message.partition("\n")
+        first, *rest = error.evidence.message.split("\n")
         if "device-side assert" in first:
             inputs = f"most often an index out of range, {inputs}"
-        message = f"{first} ({inputs}){newline}{rest}"
+        message = "\n".join([f"{first} ({inputs})", *rest])
         line = error.evidence.line or self._only_line_of_operators("index")
         return error.with_facts(message=message, line=line)
 
@@ -359,6 +375,11 @@ def _positive_counts(counts: Mapping[int, int], lines: set[int]) -> dict[int, in
         if count > 0 and line in lines:
             positive[line] = count
     return positive
+
+
+def _calls_maps(lines: ExecutedLines) -> bool:
+    """True if the code that was executed calls something of MAPS."""
+    return any(not MAPS.isdisjoint(code.co_names) for code in lines.codes)
 
 
 def _most_frequent(counts: Mapping[Any, int]) -> Any:
