@@ -83,7 +83,7 @@ class ScriptReport:
         """The table, with a heading, and a sentence on each line that waited often."""
         heading = f"What each line did on {self.device}"
         if self.times is not None:
-            heading += f", and how long it would take on {self.times.gpu} (modelled)"
+            heading += f", and how long it would take on {self.times.label}, modelled"
         yield f"{heading}:"
         records = self.ledger.records
         by_short_path = {_short_path(file): rows for file, rows in tables.items()}
@@ -105,7 +105,7 @@ class ScriptReport:
         if times is None or not times.end:
             return
         took = duration(round(times.end * 1e9))
-        yield f"Modelled on {times.gpu}: {took}, GPU idle {times.idle_share:.0%} of the time."
+        yield f"Modelled on {times.label}: {took}, GPU idle {times.idle_share:.0%} of the time."
         yield what_limits(times)
         if with_cpu:
             yield from compare_with_cpu(self.ledger.rows, times, gpu_named(times.gpu))

@@ -141,5 +141,8 @@ def test_the_line_that_says_how_to_run_a_file_runs_it_on_a_gpu(warm_python: Warm
     assert (done.returncode, "ghosts, moved from cpu to cuda:0:" in done.stdout) == (0, True), (
         done.stdout + done.stderr
     )
-    heading = "What each line did on the virtual GPU, and how long it would take on T4 (modelled):"
+    heading = (
+        "What each line did on the virtual GPU, "
+        "and how long it would take on T4 (estimated), modelled:"
+    )
     assert heading in done.stderr

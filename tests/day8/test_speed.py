@@ -65,7 +65,7 @@ def test_a_slow_one_is_shown_three_numbers_and_what_was_measured() -> None:
         "the loop   ████████████████████████    100.00 ms     1.0 ×",
         "yours      ████████████                 50.00 ms     2.0 ×",
         "reference  ▏                             2.00 ms    50.0 ×",
-        "modelled on a T4; measured on this machine's CPU: 31.4 ×",
+        "modelled on a T4 (estimated); measured on this machine's CPU: 31.4 ×",
     ]
     assert caught.value.expected == "at least 3.0 times as fast; the reference is 50 times as fast"
 

@@ -118,7 +118,8 @@ def test_the_table_goes_to_stderr_after_everything_else(
         for line in done.stderr.splitlines()[1:9]
     ]
     assert lines == [
-        "What each line did on the virtual GPU, and how long it would take on T4 (modelled):",
+        "What each line did on the virtual GPU, "
+        "and how long it would take on T4 (estimated), modelled:",
         "script.py host GPU to device waits ops allocated peak",
         '3 x = torch.ones(1024).to("cuda") T T 4 KiB 1 4 KiB 4 KiB',
         '4 atexit.register(lambda: print("last", x.sum().item())) T T 1 2 4 B 4.5 KiB',
@@ -128,15 +129,19 @@ def test_the_table_goes_to_stderr_after_everything_else(
         "script.py:6 made the CPU wait for the GPU 3 times.",
     ]
     assert re.search(
-        r"\nModelled on T4: [\d.]+ µs, GPU idle \d+% of the time\.\nThe GPU waits \d+% of",
+        r"\nModelled on T4 \(estimated\): [\d.]+ µs, GPU idle \d+% of the time\.\n"
+        r"The GPU waits \d+% of",
         done.stderr,
     )
-    assert "modelled on T4, to scale: " in done.stderr
+    assert "modelled on T4 (estimated), to scale: " in done.stderr
     assert "script.py: 6 waits" in done.stderr
     assert "reference" not in done.stderr
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     named = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert list(named.values()) == ["host, modelled on T4", "cuda:0 stream 0, modelled on T4"]
+    assert list(named.values()) == [
+        "host, modelled on T4 (estimated)",
+        "cuda:0 stream 0, modelled on T4 (estimated)",
+    ]
     slices = [e for e in events if e["ph"] == "X"]
     assert {e["args"]["time"] for e in slices} == {"modelled"}
     assert {e["args"].get("site", "")[-2:] for e in slices if e["cat"] == "kernel"} == {
@@ -149,7 +154,7 @@ def test_the_table_goes_to_stderr_after_everything_else(
         assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(ends))
     page = (folder / "page.html").read_text(encoding="utf-8")
     assert page.count("<tr") == 1 + len(USING.splitlines())
-    assert "Modelled on T4" in page
+    assert "Modelled on T4 (estimated)" in page
     assert "range(3)" in page
 
 
@@ -304,7 +309,8 @@ def test_a_gpu_is_compared_with_a_cpu_and_the_limit_is_named(
     done = run(warm_python, folder, "--gpu", "t4", "--compare", "cpu", "copies.py")
     assert "of the time: pin the memory" in done.stderr
     assert re.search(
-        r"T4 [\d.]+ ms, CPU [\d.]+ [mµ]s \(Intel Core i7-1165G7\), both modelled: the copies cost",
+        r"T4 \(estimated\) [\d.]+ ms, CPU [\d.]+ [mµ]s \(Intel Core i7-1165G7, estimated\), "
+        r"both modelled: the copies cost",
         done.stderr,
     )
     assert (

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
-from virtual_cuda import ledger
+from virtual_cuda import gpu_named, ledger
 from virtual_cuda.hooks import USUAL_GPU
 from virtual_cuda.ledger import (
     Record,
@@ -100,7 +100,8 @@ def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
     rows.append(CellLine("", "total", sums))
     device = busiest.device
     if spent is not None:
-        device = f"{device}, and how long it would take on {USUAL_GPU} (modelled)"
+        gpu = gpu_named(USUAL_GPU).label
+        device = f"{device}, and how long it would take on {gpu}, modelled"
     waits = _sentences_about_waits(records, function.file)
     return LineTable(columns_of(spent), tuple(rows), tuple(waits), device)
 

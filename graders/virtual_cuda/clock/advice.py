@@ -170,8 +170,8 @@ def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
     """
     cpu = cpu_to_compare_with()
     other = on_cpu(rows, cpu)
-    on_gpu = f"{times.gpu} {format_seconds(times.end)}"
-    on_host = f"CPU {format_seconds(other.seconds)} ({cpu.title})"
+    on_gpu = f"{times.label} {format_seconds(times.end)}"
+    on_host = f"CPU {format_seconds(other.seconds)} ({cpu.title}, {cpu.figures})"
     took = f"{on_gpu}, {on_host}, both modelled"
     if not times.end or not other.seconds:
         return [f"{took}."]

@@ -8,7 +8,7 @@ import math
 import re
 from bisect import bisect
 from importlib import resources
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -48,6 +48,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str  # what torch.cuda.get_device_name() says
+    # Measured: fitted to times that were recorded on it. Estimated: from what is published.
+    figures: Literal["measured", "estimated"]
     source: str  # where the figures come from
     memory: int
     capability: tuple[int, int]
@@ -64,6 +66,13 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, float]  # what the host needs, by the name of the cost
     kernels: dict[str, KernelFigures]  # by kind
     copies: dict[str, list[CopyPoint]]  # by direction and pinning, see `way_of_copy`
+
+    @property
+    def label(self) -> str:
+        """The name to tell with a time: "H200", or "T4 (estimated)" if nothing was measured."""
+        if self.figures == "measured":
+            return self.name
+        return f"{self.name} ({self.figures})"
 
     def chip(self, tf32: bool = False) -> Chip:
         """The figures for the rules of kernels; `tf32` is torch's setting for matrix products."""

@@ -66,6 +66,7 @@ class Times(NamedTuple):
     end: float  # when the devices were done, too
     # How long each step of an optimizer took on the device, from kernel to kernel.
     steps: Sequence[float] = ()
+    label: str = ""  # the GPU, as it is named beside a time: `Gpu.label`
 
     @property
     def on_device(self) -> list[Interval]:
@@ -137,6 +138,7 @@ def times_of_rows(rows: Sequence[Row], gpu: Gpu, first: int = 0, until: int | No
         issued=clock.now,
         end=clock.idle_at(),
         steps=clock.steps,
+        label=gpu.label,
     )
 
 

@@ -28,7 +28,7 @@ def lanes_to_scale(times: Times) -> Scaled:
     for name, parts in lanes.items():
         drawn.append(Lane(name, parts.finish()))
     return Scaled(
-        gpu=times.gpu,
+        gpu=times.label,
         end=round(times.end * 1e9),
         idle=round(times.idle_share * 100),
         limit=what_limits(times),
@@ -92,14 +92,14 @@ def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
     """
     records = ledger.records_by_row()
     tracks = {HOST: 1}
-    names = {1: f"{HOST}, modelled on {times.gpu}"}
+    names = {1: f"{HOST}, modelled on {times.label}"}
     slices: list[TraceEvent] = []
     for interval in times.intervals:
         lane = interval.lane
         if lane not in tracks:
             number = len(tracks) + 1
             tracks[lane] = number
-            names[number] = f"{lane}, modelled on {times.gpu}"
+            names[number] = f"{lane}, modelled on {times.label}"
         record = records.get(interval.row)
         slices.append(_trace_event(interval, record, tracks[lane]))
     return {"traceEvents": [*named_tracks(names), *slices]}

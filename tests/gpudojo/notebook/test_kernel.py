@@ -127,7 +127,9 @@ def test_the_right_answer(seen: dict[str, list[Any]]) -> None:
     drawn = shown(seen["right-check"], "text/html")
     assert "14 of 14 points" in said
     assert "FAILED" not in said
-    assert re.search(r"What each line did .* T4 \(modelled\):\n +host +GPU +to device", said)
+    assert re.search(
+        r"What each line did .* T4 \(estimated\), modelled:\n +host +GPU +to device", said
+    )
     assert re.search(r"total +[\d.]+ [mµ]s +[\d.]+ [mµ]s", said)
     assert 'class="m"' in drawn
     assert "hint" not in said

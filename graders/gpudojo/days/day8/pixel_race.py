@@ -244,10 +244,11 @@ def _times_to_compare(
     found: Modelled, wanted: Modelled, measured: Race, reference: Race
 ) -> RaceTimes:
     """The modelled times or, where the reference ran on a real GPU, those of this machine."""
+    from virtual_cuda import gpu_named
     from virtual_cuda.hooks import USUAL_GPU
 
     if wanted.loop:
-        clock = f"modelled on a {USUAL_GPU}"
+        clock = f"modelled on a {gpu_named(USUAL_GPU).label}"
         if math.isfinite(measured.speedup):
             clock = f"{clock}; measured on this machine's CPU: {measured.speedup:.1f} ×"
         return RaceTimes(found.student, wanted.loop, wanted.student, clock)
