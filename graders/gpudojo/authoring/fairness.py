@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpudojo.authoring.findings import Finding
-from gpudojo.authoring.kept_solutions import kept_solutions
+from gpudojo.authoring.kept_solutions import kept_solutions, reference_path, stub_path
 from gpudojo.authoring.mutants import make_mutants
 from gpudojo.authoring.rewrites import make_rewrites
 from gpudojo.authoring.variants import Variant, choose_variants
@@ -66,7 +66,8 @@ def read_equivalents(path: Path) -> list[Equivalent]:
         return []
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        return msgspec.convert(table.get("equivalent", []), list[Equivalent])
+        entries = table.get("equivalent", [])
+        return msgspec.convert(entries, list[Equivalent])
     except (ValueError, msgspec.ValidationError) as error:
         raise BadClass(f"{path}: {error}") from None
 
@@ -84,13 +85,13 @@ def doubtful_entries(
     mutants that are not made any more: `mutants` are all that are made.
     """
     diffs = {mutant.name: mutant.diff for mutant in mutants}
-    reference = (root / "reference" / day / f"{exercise.stem}.py").read_text(encoding="utf-8")
-    words_of_reference = " ".join(reference.split())
+    reference = reference_path(root, day, exercise.stem)
+    words_of_reference = _words_of(reference.read_text(encoding="utf-8"))
     for entry in entries:
         where = f"{EQUIVALENT}: {entry.why[:40]!r}"
         if len(entry.why.split()) < 3:
             yield Finding(exercise.stem, f"{where}: give a reason in a sentence")
-        if entry.quote and " ".join(entry.quote.split()) not in words_of_reference:
+        if _words_of(entry.quote) not in words_of_reference:
             text = f"{where}: the reference's file does not say {entry.quote!r}"
             yield Finding(exercise.stem, text)
         for known in entry.mutants:
@@ -98,6 +99,11 @@ def doubtful_entries(
             if not _is_same_diff(diff, known.diff):
                 text = f"{where}: there is no such mutant any more: {known.name}\n{known.diff}"
                 yield Finding(exercise.stem, text)
+
+
+def _words_of(text: str) -> str:
+    """A text with one space between any two words, so that its lines do not matter."""
+    return " ".join(text.split())
 
 
 def _is_same_diff(diff: str, other: str) -> bool:
@@ -134,7 +140,7 @@ class RightSolution(NamedTuple):
 
 def right_solutions(day: str, exercise: Exercise, root: Path) -> list[RightSolution]:
     """The reference and the right solutions that are kept."""
-    reference = root / "reference" / day / f"{exercise.stem}.py"
+    reference = reference_path(root, day, exercise.stem)
     found = [RightSolution("reference", reference.read_text(encoding="utf-8"))]
     for solution in kept_solutions(root / "tests" / day, exercise.stem):
         if not solution.wrong:
@@ -146,7 +152,7 @@ def all_mutants(
     day: str, exercise: Exercise, root: Path, only: Container[str] | None = None
 ) -> list[list[Variant]]:
     """The mutants of every right solution, or of those named in `only`; a list for each."""
-    stub = root / "exercises" / day / f"{exercise.stem}.py"
+    stub = stub_path(root, day, exercise.stem)
     text_of_stub = ""
     if stub.is_file():
         text_of_stub = stub.read_text(encoding="utf-8")
@@ -185,9 +191,8 @@ def examine_exercise(
     # Choose the mutants and the rewrites.
     mutants_by_solution = all_mutants(day, exercise, root)
     mutants = choose_variants(mutants_by_solution, limit)
-    if limit is None:
-        limit_of_rewrites = None
-    else:
+    limit_of_rewrites = None
+    if limit is not None:
         limit_of_rewrites = math.ceil(limit / 3)
     rewrites = choose_variants(all_rewrites(day, exercise, root), limit_of_rewrites)
     row = FairnessRow(exercise.stem, len(mutants), len(rewrites))
@@ -201,7 +206,8 @@ def examine_exercise(
     every_mutant = list(itertools.chain.from_iterable(mutants_by_solution))
     row.findings += doubtful_entries(exercise, entries, every_mutant, root, day)
     variants = [*mutants, *rewrites]
-    checks = _grade_variants(day, exercise, variants, root, out / exercise.stem, progress, jobs)
+    folder = out / exercise.stem
+    checks = _grade_variants(day, exercise, variants, root, folder, progress, jobs)
     # Mutants should lose points, unless they are known; rewrites should lose none.
     for mutant in mutants:
         is_known = mutant.name in equivalent_names

@@ -57,6 +57,16 @@ class Solution:
         return Claim(function, check, key)
 
 
+def reference_path(root: Path, day: str, stem: str) -> Path:
+    """Where a repository has the solution that an exercise of this stem is compared with."""
+    return root / "reference" / day / f"{stem}.py"
+
+
+def stub_path(root: Path, day: str, stem: str) -> Path:
+    """Where a repository has the file that students of an exercise get."""
+    return root / "exercises" / day / f"{stem}.py"
+
+
 def kept_solutions(folder: Path, exercise: str = "*") -> list[Solution]:
     """The solutions in a day's folder of tests, of one exercise or all: first the right ones.
 

@@ -61,7 +61,9 @@ def fill_lesson(source: str) -> str:
     for snippet in reversed(snippets_in(source)):
         if snippet.name != SETUP:
             block = f"```text\n{describe_run(snippet, setup)}\n```\n"
-            source = source[: snippet.end] + block + source[snippet.after :]
+            before = source[: snippet.end]
+            after = source[snippet.after :]
+            source = f"{before}{block}{after}"
     return source
 
 
@@ -104,7 +106,8 @@ def describe_run(snippet: Snippet, setup: str = "") -> str:
         first_line = run.error.splitlines()[0]
         short = textwrap.shorten(first_line, LONGEST_ERROR, placeholder=" …")
         indent = " " * len(ERROR)
-        parts.append(textwrap.fill(short, WIDTH, initial_indent=ERROR, subsequent_indent=indent))
+        text = textwrap.fill(short, WIDTH, initial_indent=ERROR, subsequent_indent=indent)
+        parts.append(text)
     return "\n".join(parts)
 
 
@@ -189,7 +192,8 @@ def _draw_table(ledger: Ledger, file: str, code: list[str], setup: list[str]) ->
     heads = []
     used_columns = []
     for column, name in enumerate(COLUMNS):
-        if name != UNUSED_COLUMN and any(row.cells[column] for _, row in numbered_rows):
+        is_filled = any(row.cells[column] for _, row in numbered_rows)
+        if is_filled and name != UNUSED_COLUMN:
             heads.append(name)
             used_columns.append(column)
     lines = [_TableRow("recorded, by line", heads)]
@@ -230,7 +234,8 @@ def _draw_timeline(ledger: Ledger, file: str, code: list[str]) -> str:
         return ""
     timeline = timeline_of(ledger.records, file, file, file, source=code)
     # Without its heading, and the line that compares with a reference.
-    drawn = plain_lines(draw_timeline(timeline, WIDTH))[1:-1]
+    lines = plain_lines(draw_timeline(timeline, WIDTH))
+    drawn = lines[1:-1]
     lanes = [line[LABEL_WIDTH:] for line in drawn[:3]]
     # Between the lanes of host and device are copies, with their sizes: letters there are units.
     lanes[1] = re.sub(r"[\w.]", "", lanes[1])
@@ -238,7 +243,8 @@ def _draw_timeline(ledger: Ledger, file: str, code: list[str]) -> str:
     signs = []
     for sign, meaning in MARKS.values():
         if sign in drawn_signs:
-            signs.append(f"{sign} {meaning}".replace(" ", NBSP))
+            words = f"{sign} {meaning}"
+            signs.append(words.replace(" ", NBSP))
     legend = textwrap.wrap("   ".join(signs), WIDTH)
     lines = ["recorded, in order:"]
     lines += [line for line in drawn if line]
@@ -271,7 +277,8 @@ def lesson_problems(day: str, stem: str, root: Path) -> Iterator[str]:
     # What its code does.
     new_source = fill_lesson(source)
     for snippet in snippets_in(new_source):
-        if snippet.name == "right" and f"\n{ERROR}" in (snippet.recorded or ""):
+        recorded = snippet.recorded or ""
+        if snippet.name == "right" and f"\n{ERROR}" in recorded:
             yield f"{name}: the snippet called right ends with an error"
             break
     if new_source != source:
@@ -286,14 +293,16 @@ def _solution_lines_in(name: str, source: str, reference: Path) -> list[str]:
     None where a reference has no good markers yet: lint says that elsewhere.
     """
     try:
-        found = [str(leak) for leak in find_leaks({name: source.encode()}, reference)]
+        leaks = find_leaks({name: source.encode()}, reference)
+        found = [str(leak) for leak in leaks]
         stubs = stubs_of_day(reference)
     except BadMarkers:
         return []
     if found:
         return found
     # Short lines are no leaks elsewhere; in a lesson they count, unless a stub has them too.
-    lines = {line.strip() for line in source.splitlines()} - {""}
+    lines = {line.strip() for line in source.splitlines()}
+    lines.discard("")
     for stub in stubs.values():
         lines.difference_update(line.strip() for line in stub.splitlines())
     for path in sorted(reference.glob("*.py")):

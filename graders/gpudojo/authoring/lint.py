@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.authoring.findings import Finding
-from gpudojo.authoring.kept_solutions import SHARED_PREFIX, Solution, kept_solutions
+from gpudojo.authoring.kept_solutions import (
+    SHARED_PREFIX,
+    Solution,
+    kept_solutions,
+    reference_path,
+)
 from gpudojo.authoring.lesson_records import lesson_problems
 from gpudojo.authoring.lint_declarations import (
     completeness_findings,
@@ -140,7 +145,8 @@ def lint_exercise(
     for problem in lesson_problems(day, exercise.stem, root):
         row.findings.append(Finding(exercise.stem, problem))
     # Whether there are enough solutions. Where one kind is kept elsewhere, nothing is said of it.
-    kinds_kept = {path.name.partition("_")[0] for path in (root / "tests" / day).glob("*")}
+    names_kept = [path.name for path in (root / "tests" / day).glob("*")]
+    kinds_kept = {name.partition("_")[0] for name in names_kept}
     if kinds_kept & {"right", "solutions"}:
         row.findings += too_few_spellings(exercise, right)
     if kinds_kept & {"wrong", "solutions"}:
@@ -152,7 +158,8 @@ def lint_exercise(
     # Unfinished: first what to do next.
     if notes:
         step = next_step(exercise, notes, row.findings, root)
-        row.findings = [step, *(replace(finding, warning=True) for finding in row.findings)]
+        warnings = [replace(finding, warning=True) for finding in row.findings]
+        row.findings = [step, *warnings]
     return row
 
 
@@ -172,7 +179,7 @@ def unfinished_notes(day: str, exercise: Exercise, root: Path) -> list[Note]:
     """
     tests = root / "tests" / day
     paths = [
-        root / "reference" / day / f"{exercise.stem}.py",
+        reference_path(root, day, exercise.stem),
         *source_files(day, exercise),
         tests / f"{SHARED_PREFIX}{exercise.stem}.py",
         *sorted((tests / "right" / exercise.stem).glob("*.py")),

@@ -126,7 +126,8 @@ def misconception_findings(
         yield Finding("misconceptions", text, warning=unfinished)
     # What the declared ones say.
     for key, mistake in known.items():
-        if not mistake.name.strip() or not mistake.why.strip():
+        is_explained = mistake.name.strip() and mistake.why.strip()
+        if not is_explained:
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
 
 
@@ -152,7 +153,8 @@ def hint_findings(day: str, root: Path) -> Iterator[Finding]:
     known = {**general_mistakes(), **misconceptions_of(day)}
     for key, mistake in known.items():
         count = len(mistake.hints)
-        different = {hint.strip() for hint in mistake.hints} - {""}
+        different = {hint.strip() for hint in mistake.hints}
+        different.discard("")
         if len(different) != COUNT_OF_HINTS or count != COUNT_OF_HINTS:
             text = f"{key!r} needs {COUNT_OF_HINTS} different hints and has {count}"
             yield Finding("misconceptions", text)

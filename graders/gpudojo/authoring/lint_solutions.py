@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpudojo.authoring.findings import Finding
-from gpudojo.authoring.kept_solutions import Claim, Solution
+from gpudojo.authoring.kept_solutions import Claim, Solution, reference_path, stub_path
 from gpudojo.authoring.variants import parse_solution
 from gpudojo.grading.bindings import find_bindings
 from gpudojo.grading.call import restore_shared_modules
@@ -65,8 +65,8 @@ def reference_and_stub_findings(exercise: Exercise, day: str, root: Path) -> Ite
 
     Also where the stub gives something away. Both are run.
     """
-    reference = root / "reference" / day / f"{exercise.stem}.py"
-    stub = root / "exercises" / day / f"{exercise.stem}.py"
+    reference = reference_path(root, day, exercise.stem)
+    stub = stub_path(root, day, exercise.stem)
     for path, wanted in ((reference, "passed"), (stub, "to do")):
         if not path.is_file():
             yield Finding(exercise.stem, f"{path.relative_to(root)} is missing")
@@ -86,17 +86,18 @@ def _unwanted_outcomes(
     """Run every function of a file. Yields findings about checks without the wanted outcome."""
     for function in exercise.functions:
         try:
-            if compared_with is None:
-                reference = None
-            else:
+            reference = None
+            if compared_with is not None:
                 reference = ReferenceSolution(compared_with)
             results = grade_on_virtual_device(exercise, function, path, reference)
         except DojoError as error:
-            yield Finding(exercise.stem, f"`{function.name}` cannot be graded: {error}")
+            text = f"`{function.name}` cannot be graded: {error}"
+            yield Finding(exercise.stem, text)
             continue
         for result in results:
             if result.outcome != wanted:
-                check = f"{path.parts[-3]}: {function.name}::{result.check}"
+                folder = path.parts[-3]
+                check = f"{folder}: {function.name}::{result.check}"
                 text = f"{check} is {result.outcome}, not {wanted}"
                 if result.happened:
                     text += f": {result.happened}"
@@ -154,7 +155,8 @@ def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[
             claimed.add(f"{claim.function}::{claim.check}")
     existing: set[str] = set()
     for function in exercise.functions:
-        existing.update(f"{function.name}::{check.name}" for check in function.checks)
+        for check in function.checks:
+            existing.add(f"{function.name}::{check.name}")
     for name in sorted(existing - claimed):
         yield Finding(exercise.stem, f"{name} is tested by no wrong solution")
     for name in sorted(claimed - existing):
@@ -169,7 +171,7 @@ def trial_findings(
 
     Right ones should pass, wrong ones fail as they say, and answers that do nothing earn nothing.
     """
-    path = root / "reference" / day / f"{exercise.stem}.py"
+    path = reference_path(root, day, exercise.stem)
     reference = ReferenceSolution(path, keep=True)
     # The reference runs before a file that may spoil this process.
     for function in exercise.functions:
@@ -215,7 +217,8 @@ def _trial_problem(results: Sequence[CheckResult], claim: Claim | None) -> str:
             break
     got = "passed everything"
     if first is not None:
-        got = f"{first.outcome} {first.check} as {first.misconception or '-'}"
+        mistake = first.misconception or "-"
+        got = f"{first.outcome} {first.check} as {mistake}"
     if claim is not None:
         claimed = f"{claim.check} as {claim.misconception or '-'}"
         if got == f"failed {claimed}":
@@ -249,7 +252,8 @@ def idle_answers(reference: str, function: str) -> Iterator[IdleAnswer]:
             body = f"{function} = {value}"
             yield IdleAnswer(body, f"{head}{body}\n")
         return
-    signature = f"def {function}({ast.unparse(definition.args)}):"
+    parameters = ast.unparse(definition.args)
+    signature = f"def {function}({parameters}):"
     for body in _idle_bodies(definition.args):
         yield IdleAnswer(body, f"{head}{signature}\n    {body}\n")
 
@@ -290,7 +294,8 @@ def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> I
                         paid_checks[result.check] = None
             if paid_checks:
                 text = _describe_idle_answers(function.name, points_by_answer)
-                yield Finding(exercise.stem, f"{text}; paid for: {', '.join(paid_checks)}")
+                paid_for = ", ".join(paid_checks)
+                yield Finding(exercise.stem, f"{text}; paid for: {paid_for}")
 
 
 def _describe_idle_answers(function: str, points_by_answer: Mapping[str, float]) -> str:

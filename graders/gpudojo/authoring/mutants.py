@@ -124,7 +124,8 @@ def make_mutants(
     the source that students get, are left as they are.
     """
     statements = parse_solution(source).body
-    given = {ast.unparse(statement) for statement in parse_solution(stub).body}
+    statements_of_stub = parse_solution(stub).body
+    given = {ast.unparse(statement) for statement in statements_of_stub}
     variants = []
     for index, statement in enumerate(statements):
         original = _write_statement(statement)
@@ -308,7 +309,8 @@ def _replace_node(place: _Place, other: Any) -> Callable[[], None]:
     siblings = getattr(place.parent, place.field)
     before = siblings[: place.position]
     after = siblings[place.position + 1 :]
-    return _set_field(place.parent, place.field, [*before, *others, *after])
+    changed = [*before, *others, *after]
+    return _set_field(place.parent, place.field, changed)
 
 
 def _set_field(node: ast.AST, field: str, value: Any) -> Callable[[], None]:
@@ -349,14 +351,14 @@ def _is_call_for_people(node: ast.AST) -> bool:
 def _other_orders(body: list[Any]) -> Iterator[Replacement]:
     """Yield a list of statements with one of them dropped, or two neighbours exchanged."""
     for index, statement in enumerate(body):
-        if not isinstance(statement, ast.stmt) or isinstance(statement, NEVER_MOVED):
+        if not isinstance(statement, ast.stmt):
             continue
-        if is_text(statement):
+        if isinstance(statement, NEVER_MOVED) or is_text(statement):
             continue
         shorter = _without_item(body, index) or [ast.Pass()]
         yield Replacement("statement dropped", shorter)
-        following = index + 1
-        if following < len(body) and _order_may_matter(statement, body[following]):
+        neighbours = body[index : index + 2]
+        if len(neighbours) == 2 and _order_may_matter(*neighbours):
             yield Replacement("statements exchanged", _exchange_neighbours(body, index))
 
 
@@ -398,10 +400,12 @@ def _replacements_by_place(place: _Place) -> Iterator[Replacement]:
             attribute.attr = CONFUSED[name]
             yield Replacement("other name", attribute)
         case ast.Name(id=name, ctx=ast.Load()) if name in CONFUSED and may_be_confused:
-            yield Replacement("other name", ast.Name(CONFUSED[name], ast.Load()))
+            other = ast.Name(CONFUSED[name], ast.Load())
+            yield Replacement("other name", other)
         case ast.Constant(value=str() as text):
             if text and isinstance(parent, ast.expr | ast.keyword | ast.comprehension):
-                yield Replacement("constant", ast.Constant(_other_text(text)))
+                constant = ast.Constant(_other_text(text))
+                yield Replacement("constant", constant)
 
 
 def _other_text(text: str) -> str:
@@ -439,7 +443,8 @@ def _replacements_of(node: ast.AST) -> Iterator[Replacement]:
             yield Replacement("operator", opposite_sum)
             yield Replacement("operand dropped", left)
             if isinstance(operator, ast.Sub | ast.Div | ast.FloorDiv):
-                yield Replacement("operands exchanged", ast.BinOp(right, operator, left))
+                exchanged = ast.BinOp(right, operator, left)
+                yield Replacement("operands exchanged", exchanged)
         case ast.IfExp(body=body, orelse=orelse):
             yield Replacement("branch dropped", body)
             yield Replacement("branch dropped", orelse)
@@ -462,7 +467,8 @@ def _other_statements(statement: ast.stmt) -> Iterator[Replacement]:
         case ast.With(body=body):
             yield Replacement("with unwrapped", body)
         case ast.If(test=test, body=body, orelse=orelse):
-            negated = ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
+            negation = ast.UnaryOp(ast.Not(), test)
+            negated = ast.If(negation, body, orelse)
             yield Replacement("condition negated", negated)
             yield Replacement("condition dropped", body)
             if orelse:
@@ -489,8 +495,9 @@ def _other_constants(value: Any) -> Iterator[Replacement]:
     if isinstance(value, bool):
         yield Replacement("constant", ast.Constant(not value))
     elif isinstance(value, int):
-        yield Replacement("off by one", ast.Constant(value + 1))
+        more = ast.Constant(value + 1)
         less = ast.parse(str(value - 1), mode="eval").body
+        yield Replacement("off by one", more)
         yield Replacement("off by one", less)
     elif isinstance(value, float):
         yield Replacement("constant", ast.Constant(value * 1.5 + 0.5))
@@ -502,7 +509,8 @@ def _other_calls(call: ast.Call) -> Iterator[Replacement]:
     if name in ("isinstance", "hasattr", "getattr"):
         yield from _fewer_types(call)
         return
-    if isinstance(call.func, ast.Attribute) and name.partition(".")[0] not in MODULES:
+    owner, *_ = name.split(".")
+    if isinstance(call.func, ast.Attribute) and owner not in MODULES:
         yield Replacement("call dropped", call.func.value)
     elif len(call.args) == 1 and not call.keywords:
         yield Replacement("call dropped", call.args[0])
@@ -511,14 +519,16 @@ def _other_calls(call: ast.Call) -> Iterator[Replacement]:
         return
     arguments = call.args
     for index in range(len(arguments)):
-        fewer = ast.Call(call.func, _without_item(arguments, index), call.keywords)
+        rest = _without_item(arguments, index)
+        fewer = ast.Call(call.func, rest, call.keywords)
         yield Replacement("argument dropped", fewer)
     for index in range(len(arguments) - 1):
         exchanged = _exchange_neighbours(arguments, index)
         other = ast.Call(call.func, exchanged, call.keywords)
         yield Replacement("arguments exchanged", other)
     for index in range(len(call.keywords)):
-        fewer = ast.Call(call.func, arguments, _without_item(call.keywords, index))
+        other_keywords = _without_item(call.keywords, index)
+        fewer = ast.Call(call.func, arguments, other_keywords)
         yield Replacement("keyword dropped", fewer)
 
 
@@ -527,7 +537,8 @@ def _fewer_types(call: ast.Call) -> Iterator[Replacement]:
     match call.args:
         case [value, ast.Tuple(elts=types)]:
             for index in range(len(types)):
-                fewer = ast.Tuple(_without_item(types, index), ast.Load())
+                rest = _without_item(types, index)
+                fewer = ast.Tuple(rest, ast.Load())
                 other = ast.Call(call.func, [value, fewer], [])
                 yield Replacement("type dropped", other)
 

@@ -47,10 +47,11 @@ def make_rewrites(source: str, solution: str, functions: Sequence[str]) -> list[
     defined = set()
     for statement in ast.parse(source).body:
         defined.update(names_bound_by(statement))
-    concerned = tuple(name for name in functions if name in defined)
+    concerned = [name for name in functions if name in defined]
     tree = ast.parse(plain)
     digest = digest_of(text_of_tree(tree))
-    variants = [Variant(solution, "comments and layout", concerned, "", plain, digest)]
+    plain_variant = Variant(solution, "comments and layout", tuple(concerned), "", plain, digest)
+    variants = [plain_variant]
     for kind in KINDS:
         tree = _Rewriter(kind).visit(ast.parse(plain))
         tree = ast.fix_missing_locations(tree)
@@ -59,7 +60,8 @@ def make_rewrites(source: str, solution: str, functions: Sequence[str]) -> list[
             continue
         diff = changed_lines(plain, changed)
         digest = digest_of(text_of_tree(tree))
-        variants.append(Variant(solution, kind, concerned, diff, changed, digest))
+        variant = Variant(solution, kind, tuple(concerned), diff, changed, digest)
+        variants.append(variant)
     return variants
 
 
@@ -195,7 +197,8 @@ def _with_enumerate(loop: ast.For) -> OtherWords:
     counted = copy.copy(loop)
     number = ast.Name("number_", ast.Store())
     counted.target = ast.Tuple([number, loop.target], ast.Store())
-    counted.iter = _parse_expression(f"enumerate({ast.unparse(loop.iter)})")
+    iterated = ast.unparse(loop.iter)
+    counted.iter = _parse_expression(f"enumerate({iterated})")
     return OtherWords("loop with enumerate", counted)
 
 
@@ -340,7 +343,8 @@ def _loop_of_comprehension(name: str, value: ast.expr) -> list[ast.stmt]:
         _rename_names(part, own_names, "each_")
     iterated = ast.unparse(generator.iter)
     element, target, *conditions = [ast.unparse(part) for part in copied]
-    lines = [f"{name} = []", f"for {target} in {iterated}:"]
+    lines = [f"{name} = []"]
+    lines.append(f"for {target} in {iterated}:")
     indent = "    "
     for condition in conditions:
         lines.append(f"{indent}if {condition}:")
@@ -429,7 +433,8 @@ def _extract_helpers(file: ast.Module) -> None:
         place = file.body.index(function)
         file.body.insert(place, helper)
         arguments = ", ".join(_own_arguments(function.args))
-        function.body = ast.parse(f"return {helper.name}({arguments})").body
+        call = f"return {helper.name}({arguments})"
+        function.body = ast.parse(call).body
 
 
 def _own_arguments(parameters: ast.arguments) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpudojo.authoring.kept_solutions import Solution, kept_solutions
+from gpudojo.authoring.kept_solutions import Solution, kept_solutions, reference_path
 from gpudojo.model.errors import BadClass
 
 # Shares as in a class in its first week.
@@ -65,7 +65,7 @@ def read_corpus(root: Path, day: str) -> Corpus:
     right = {}
     wrong: dict[str, list[str]] = {}
     for stem in stubs:
-        reference = root / "reference" / day / f"{stem}.py"
+        reference = reference_path(root, day, stem)
         right[stem] = [reference.read_text(encoding="utf-8")]
         wrong[stem] = []
     for solution in solutions:
@@ -124,8 +124,9 @@ def sample_submissions(
             files[victim] = harmful.encode()
         elif chance < hostile + broken:
             victim = generator.choice(sorted(files))
-            half = len(files[victim]) // 2
-            files[victim] = files[victim][:half] + b"\n)\n"
+            text = files[victim]
+            half = len(text) // 2
+            files[victim] = text[:half] + b"\n)\n"
         # A name in each submission: no two are the same, as in a real class.
         first = next(iter(files))
         files[first] = f"# {name}\n".encode() + files[first]
@@ -140,8 +141,9 @@ def _choose_answer(corpus: Corpus, stem: str, generator: random.Random) -> str:
     chance = generator.random()
     if chance < SHARE_SOLVED:
         return generator.choice(corpus.right[stem])
-    if chance < SHARE_SOLVED + SHARE_WRONG and corpus.wrong[stem]:
-        return generator.choice(corpus.wrong[stem])
+    wrong = corpus.wrong[stem]
+    if wrong and chance < SHARE_SOLVED + SHARE_WRONG:
+        return generator.choice(wrong)
     return corpus.stubs[stem]
 
 

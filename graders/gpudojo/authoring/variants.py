@@ -52,7 +52,11 @@ def choose_variants(
 def parse_solution(source: str) -> ast.Module:
     """Return the tree of a file, without its docstring and its demo."""
     tree = ast.parse(source)
-    tree.body = [each for each in tree.body if not is_demo(each) and not is_text(each)]
+    own_statements = []
+    for statement in tree.body:
+        if not is_demo(statement) and not is_text(statement):
+            own_statements.append(statement)
+    tree.body = own_statements
     return tree
 
 
@@ -83,7 +87,8 @@ def text_of_tree(node: Any) -> str:
     for name, value in ast.iter_fields(node):
         if name not in ("ctx", "kind", "type_params"):
             fields.append(f"{name}={text_of_tree(value)}")
-    return f"({type(node).__name__} {' '.join(fields)})"
+    joined = " ".join(fields)
+    return f"({type(node).__name__} {joined})"
 
 
 def digest_of(*texts: str) -> str:
