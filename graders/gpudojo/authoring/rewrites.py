@@ -319,7 +319,9 @@ def _is_number(node: ast.AST) -> bool:
             return True
         case ast.Call(func=ast.Attribute(attr="item" | "size" | "numel")):
             return True
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+    if not isinstance(node, ast.Constant):
+        return False
+    return isinstance(node.value, int | float)
 
 
 def _loop_of_comprehension(name: str, value: ast.expr) -> list[ast.stmt]:

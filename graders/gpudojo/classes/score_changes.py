@@ -175,12 +175,13 @@ def _merge_submissions(
 
 def _same_grading(before: StoredSubmission, after: StoredSubmission) -> bool:
     """True if both were made from the same record in the same way."""
-    return (
-        before.record == after.record
-        and before.reference == after.reference
-        and before.judging_key == after.judging_key
-        and before.problem == after.problem
-    )
+    if before.record != after.record:
+        return False
+    if before.reference != after.reference:
+        return False
+    if before.judging_key != after.judging_key:
+        return False
+    return before.problem == after.problem
 
 
 def _changed_checks(before: SubmissionRow | None, after: SubmissionRow) -> list[str]:

@@ -33,7 +33,9 @@ class _BeingJudged(NamedTuple):
     @property
     def is_done(self) -> bool:
         """True if there is nothing to wait for."""
-        return self.future is None or self.future.done()
+        if self.future is None:
+            return True
+        return self.future.done()
 
 
 class VerdictReporter:

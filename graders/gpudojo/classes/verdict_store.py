@@ -133,7 +133,9 @@ class VerdictStore:
         if not self.store.has_record(key):
             return False
         kept_summary = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
-        return kept_summary is not None or self.store.load_record(key) is not None
+        if kept_summary is not None:
+            return True
+        return self.store.load_record(key) is not None
 
     def _path_of_row(self, key: str) -> Path:
         """Where the verdict on a record is kept."""

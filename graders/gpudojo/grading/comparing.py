@@ -25,7 +25,9 @@ def arrays_close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5)
     Their dtypes and shapes have to be the same.
     """
     if isinstance(right, Array):
-        return isinstance(found, Array) and arrays_close([found], [right], rtol, atol)
+        if not isinstance(found, Array):
+            return False
+        return arrays_close([found], [right], rtol, atol)
     forms_found = [_form_of(array) for array in found]
     right_forms = [_form_of(array) for array in right]
     if forms_found != right_forms:

@@ -112,12 +112,16 @@ def check_to_mend_first(
 
 def _same_mistake(one: CheckResult, other: CheckResult) -> bool:
     """True if both results name a mistake, and the same."""
-    return one.misconception is not None and one.misconception == other.misconception
+    if one.misconception is None:
+        return False
+    return one.misconception == other.misconception
 
 
 def _same_line(one: CheckResult, other: CheckResult) -> bool:
     """True if both results have a line, and the same."""
-    return one.line is not None and one.line == other.line
+    if one.line is None:
+        return False
+    return one.line == other.line
 
 
 def _fails_alike(earlier: CheckResult, result: CheckResult, exercise: Exercise) -> bool:

@@ -241,7 +241,9 @@ class Interrupts:
 
     def is_users_wish(self, error: BaseException) -> bool:
         """True if an exception is the user's wish to stop."""
-        return isinstance(error, KeyboardInterrupt) and (self.real or not self.known)
+        if not isinstance(error, KeyboardInterrupt):
+            return False
+        return self.real or not self.known
 
 
 @contextlib.contextmanager

@@ -319,7 +319,9 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def timed_out(self) -> bool:
         """True if student code ran out of time, in the probe or when its file was loaded."""
-        return self.raised is not None and self.raised.type == "TimedOut"
+        if self.raised is None:
+            return False
+        return self.raised.type == "TimedOut"
 
 
 class Evidence(msgspec.Struct, frozen=True):

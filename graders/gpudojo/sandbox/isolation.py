@@ -405,7 +405,9 @@ class Isolation:
 
     def may_mount_proc(self) -> bool:
         """True in namespaces of its own: otherwise /proc would be mounted for the whole machine."""
-        return self.own_processes is not None and bool(self.namespaces & kernel.NEWNS)
+        if self.own_processes is None:
+            return False
+        return bool(self.namespaces & kernel.NEWNS)
 
     def _landlock_rules(self, writable: list[str], on_gpu: bool) -> int | None:
         """Make a set of Landlock rules for this process, and return its descriptor.

@@ -571,4 +571,6 @@ def is_unfilled(value: ast.expr | None) -> bool:
         if not value.values:
             return False
         return all(is_unfilled(one) for one in value.values)
-    return isinstance(value, ast.Constant) and value.value in (None, ...)
+    if not isinstance(value, ast.Constant):
+        return False
+    return value.value in (None, ...)

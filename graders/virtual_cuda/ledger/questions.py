@@ -214,7 +214,9 @@ def waits(records: Records) -> Syncs:
 
 def _is_copy_to_device(record: Record | None) -> bool:
     """True for a copy from the host to a device."""
-    return isinstance(record, Transfer) and record.direction == "to_device"
+    if not isinstance(record, Transfer):
+        return False
+    return record.direction == "to_device"
 
 
 def explicit_syncs(records: Records) -> Syncs:
@@ -590,7 +592,9 @@ def backwards_without_scale(records: Records) -> Backwards:
 
 def _is_scaler_call(record: Record, *calls: str) -> bool:
     """True for a call of one of these methods of a gradient scaler."""
-    return isinstance(record, ScalerCall) and record.call in calls
+    if not isinstance(record, ScalerCall):
+        return False
+    return record.call in calls
 
 
 def steps_outside_scaler(records: Records) -> Steps:

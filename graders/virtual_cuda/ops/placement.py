@@ -151,7 +151,9 @@ def on_device(value: Any) -> bool:
 
 def on_host(value: Any) -> bool:
     """True for a tensor that is not on a virtual device."""
-    return isinstance(value, torch.Tensor) and type(value) not in VIRTUAL
+    if not isinstance(value, torch.Tensor):
+        return False
+    return type(value) not in VIRTUAL
 
 
 def unless_empty(argument: str, count: int) -> Callable[[dict[str, Any]], int]:
@@ -302,7 +304,9 @@ def find_host_number(func: Any, given: dict[str, Any], strict: Any = ()) -> Host
 
 def _is_written(argument: Any) -> bool:
     """True for an argument of a schema that the operator writes to."""
-    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+    if argument.alias_info is None:
+        return False
+    return bool(argument.alias_info.is_write)
 
 
 def _tensors_of_arguments(arguments: Any, given: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -33,7 +33,9 @@ def _address_of(generator: Any) -> int:
 
 def is_device_generator(generator: Any) -> bool:
     """True for a generator of the device, also as another Python object of C++."""
-    return isinstance(generator, Generator) or _address_of(generator) in _known
+    if isinstance(generator, Generator):
+        return True
+    return _address_of(generator) in _known
 
 
 def generator_of(generator: Any) -> Generator:

@@ -24,7 +24,9 @@ def _names_mps(value: Any) -> bool:
     """True for "mps", "mps:0" or the device."""
     if isinstance(value, torch.device):
         return value.type == "mps"
-    return isinstance(value, str) and value.partition(":")[0] == "mps"
+    if not isinstance(value, str):
+        return False
+    return value.partition(":")[0] == "mps"
 
 
 def _ask_for_mps(args: Any, kwargs: Any) -> bool:

@@ -41,7 +41,9 @@ def is_random(func: Any) -> bool:
 
     Dropout does so without a generator among its arguments.
     """
-    return _position_of_generator(func) is not None or facts_of(func).plan in _BORROWING
+    if _position_of_generator(func) is not None:
+        return True
+    return facts_of(func).plan in _BORROWING
 
 
 def _generator_to_use(given: Any, device: VirtualDevice | None) -> Generator:

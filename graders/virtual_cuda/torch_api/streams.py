@@ -119,7 +119,9 @@ class AnyEvent(_Handle):
             clock = now.gpu.clock()
         if clock is not None:
             return clock.has_passed_event(self._row)
-        return self._recorded_at is None or self._recorded_at <= perf_counter()
+        if self._recorded_at is None:
+            return True
+        return self._recorded_at <= perf_counter()
 
     def synchronize(self) -> None:
         """Let the host wait for the event; notes an explicit wait in the ledger."""
@@ -369,11 +371,11 @@ class Stream(_Handle):
         return event
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Stream)
-            and self.stream_id == other.stream_id
-            and self.device == other.device
-        )
+        if not isinstance(other, Stream):
+            return False
+        if self.stream_id != other.stream_id:
+            return False
+        return self.device == other.device
 
     def __hash__(self) -> int:
         return hash((self.stream_id, self.device_index))

@@ -100,7 +100,9 @@ def _items_of(thing: Any, path: str) -> dict[str, Any]:
 def _have_same_form(before: Any, after: Any) -> bool:
     """True if two containers have one type, and the same keys or as many items."""
     if isinstance(before, dict):
-        return isinstance(after, dict) and before.keys() == after.keys()
+        if not isinstance(after, dict):
+            return False
+        return before.keys() == after.keys()
     if type(before) is not type(after):
         return False
     return len(before) == len(after)
