@@ -89,25 +89,19 @@ class ReplacedName(NamedTuple):
             delattr(self.owner.owner, self.name)
 
 
-class ChosenNames(NamedTuple):
-    """Some of the guarded names, with the values that they may have."""
+class GuardedName(NamedTuple):
+    """One name, with the values that it may have."""
 
-    names: list[tuple[Owner, str]]
-    values: list[list[Any]]  # of all names, in each snapshot
+    owner: Owner
+    name: str
+    values: list[Any]  # `_MISSING` where the name need not be there
 
-    def find_replaced(self) -> list[ReplacedName]:
-        """Those with a value which they had in none of the snapshots.
-
-        The value before is that of the first snapshot.
-        """
-        now = [owner.names.get(name, _MISSING) for owner, name in self.names]
-        if any(all(map(is_, now, before)) for before in self.values):
-            return []
-        found = []
-        for (owner, name), value, *before in zip(self.names, now, *self.values, strict=True):
-            if not any(value is each for each in before) and not _is_torchs_own(value, name):
-                found.append(ReplacedName(owner, name, before[0], value))
-        return found
+    def find_replaced(self) -> Iterator[ReplacedName]:
+        """Yield the name if it has another value now. The value before is the first one."""
+        now = self.owner.names.get(self.name, _MISSING)
+        is_known = any(now is value for value in self.values)
+        if not is_known and not _is_torchs_own(now, self.name):
+            yield ReplacedName(self.owner, self.name, self.values[0], now)
 
 
 class GuardedNames:
@@ -123,24 +117,20 @@ class GuardedNames:
         names = [dict(each.names) for each in self._owners]
         return Snapshot(names, list(chain.from_iterable(self._values)))
 
-    def choose_names(self, chosen: set[str], *snapshots: Snapshot) -> ChosenNames:
+    def choose_names(self, chosen: set[str], *snapshots: Snapshot) -> list[GuardedName]:
         """The guarded ones among these names, with the values that they have in the snapshots.
 
         Of a class, also names that it inherits: a name of its own would hide them.
         """
-        names: list[tuple[Owner, str]] = []
-        values: list[list[Any]] = [[] for _ in snapshots]
+        found = []
         of_snapshots = [each.names for each in snapshots]
         each_owner = zip(self._owners, self._reachable, *of_snapshots, strict=True)
         for owner, reachable, *before in each_owner:
             for name in reachable & chosen:
-                its_values = [each.get(name, _MISSING) for each in before]
-                if not any(each is _MISSING or _is_code(each) for each in its_values):
-                    continue  # data, which anybody may change
-                names.append((owner, name))
-                for of_snapshot, value in zip(values, its_values, strict=True):
-                    of_snapshot.append(value)
-        return ChosenNames(names, values)
+                values = [each.get(name, _MISSING) for each in before]
+                if any(each is _MISSING or _is_code(each) for each in values):
+                    found.append(GuardedName(owner, name, values))
+        return found
 
     def find_replaced(self, *snapshots: Snapshot) -> list[ReplacedName]:
         """Names with a value which they had in none of the snapshots.
@@ -214,25 +204,17 @@ def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> Iterator[R
         # All names at once: hardly ever has one of them changed.
         if len(owner.names) == len(each) and all(map(is_, owner.names.values(), each.values())):
             return
-    known = {name for snapshot in snapshots for name in snapshot}
+    known = {name for snapshot in snapshots for name in snapshot} - FREE
     for name in known:
-        now = owner.names.get(name, _MISSING)
         values = [snapshot.get(name, _MISSING) for snapshot in snapshots]
-        if any(now is value for value in values):
-            continue
-        is_guarded = any(_is_guarded(name, value) for value in values)
-        if is_guarded and not _is_torchs_own(now, name):
-            yield ReplacedName(owner, name, values[0], now)
+        if any(map(_is_code, values)):
+            yield from GuardedName(owner, name, values).find_replaced()
     for name in _names_that_hide(owner, known):
         yield ReplacedName(owner, name, _MISSING, owner.names[name])
 
 
-def _is_guarded(name: str, value: Any) -> bool:
-    """True if nobody may give this name another value than this one: code, and no data."""
-    return _is_code(value) and name not in FREE
-
-
 def _is_code(value: Any) -> bool:
+    """True for what nobody may replace: code, and no data."""
     return callable(value) or hasattr(type(value), "__get__")
 
 

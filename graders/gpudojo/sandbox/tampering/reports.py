@@ -7,10 +7,8 @@ reported.
 
 from __future__ import annotations
 
-import dis
 import importlib
 import os
-import re
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterator
@@ -22,6 +20,7 @@ from virtual_cuda.hooks import HIDDEN_IN_TENSORS, from_library
 
 from gpudojo.grading import thread_tracing, watching
 from gpudojo.sandbox.tampering import debugging
+from gpudojo.sandbox.tampering.code_names import find_names, names_mentioned_in
 from gpudojo.sandbox.tampering.findings import (
     OWN_PACKAGES,
     FindingKind,
@@ -31,7 +30,6 @@ from gpudojo.sandbox.tampering.findings import (
 
 Tell = Callable[[WatchFinding], None]
 
-WORD: Final = re.compile(r"\w+")
 MOST_REPORTS: Final = 8  # of a kind that costs no points, from one child
 COST_NOTHING: Final = (FindingKind.PUT_BACK, FindingKind.REPORTED)
 # By Python's audit event: what student code did.
@@ -70,8 +68,6 @@ PUBLIC_MODULES: Final = frozenset(
 )
 # Attributes that lead from a function to the variables of its module.
 TO_VARIABLES: Final = frozenset({"__globals__", "__closure__"})
-# Steps of bytecode between an import and the names that it is stored under.
-OF_IMPORTS: Final = frozenset("IMPORT_NAME IMPORT_FROM SWAP POP_TOP".split())
 BY_PROBES: Final = frozenset({watching.KEPT, watching.HOOK})  # events that our own code raises
 PARTS_OF_FUNCTIONS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 
@@ -295,69 +291,18 @@ def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -
 
 
 def _findings_in(code: CodeType) -> Iterator[WatchFinding]:
-    """What a code object, and those inside of it, name that leads to the grader."""
-    if not any(map(_where_leads, names_mentioned_in(code))):
-        return
-    codes = list(_codes_in(code))
-    imported = {name for each in codes for name in _imported_names(each)}
-    for each in codes:
-        for name, line in _names_in(each, imported):
-            what = f"names `{name}`, which leads to {_where_leads(name)}"
-            yield make_finding(FindingKind.REPORTED, what, code.co_filename, line)
+    """What a code object, and those inside of it, name that leads to the grader.
 
-
-def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes_in(constant)
-
-
-def names_mentioned_in(code: CodeType) -> set[str]:
-    """All names and texts in code and in code inside of it, and all words of the texts."""
-    mentioned: set[str] = set()
-    for each in _codes_in(code):
-        mentioned.update(each.co_names)
-        for constant in each.co_consts:
-            texts = constant if isinstance(constant, (tuple, frozenset)) else (constant,)
-            for text in texts:
-                if type(text) is str:
-                    mentioned.update((text, *WORD.findall(text)))
-    return mentioned
-
-
-def _imported_names(code: CodeType) -> Iterator[str]:
-    """The names under which code stores what it imports."""
-    is_importing = False
-    for step in dis.get_instructions(code):
-        if is_importing and step.opname.startswith("STORE_"):
-            yield step.argval
-        else:
-            is_importing = step.opname in OF_IMPORTS
-
-
-def _names_in(code: CodeType, imported: set[str]) -> Iterator[tuple[str, int]]:
-    """The names and texts in code that lead to the grader, each with its line.
-
-    A name that leads to the variables of a function counts after something `imported`, as in
+    A name that leads to the variables of a function counts after something imported, as in
     `torch.manual_seed.__globals__`: those of a student's own functions are the student's.
     """
-    follows_import = False
-    line = code.co_firstlineno
-    for step in dis.get_instructions(code):
-        if step.positions is not None:
-            line = step.positions.lineno or line
-        texts = step.argval if isinstance(step.argval, (tuple, frozenset)) else (step.argval,)
-        for text in texts:
-            # A text of a class of its own says what it likes when it is asked.
-            if type(text) is not str or not _where_leads(text):
-                continue
-            if text not in TO_VARIABLES or follows_import:
-                yield text, line
-        if type(step.argval) is str and step.argval in imported:
-            follows_import = True
-        elif step.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-            follows_import = False
+    if not any(map(_where_leads, names_mentioned_in(code))):
+        return
+    for name in find_names(code):
+        where = _where_leads(name.text)
+        if where and (name.text not in TO_VARIABLES or name.follows_import):
+            what = f"names `{name.text}`, which leads to {where}"
+            yield make_finding(FindingKind.REPORTED, what, code.co_filename, name.line)
 
 
 def _where_leads(name: str) -> str:

@@ -10,13 +10,14 @@ from virtual_cuda import open_device
 from virtual_cuda.hooks import patches_in_force
 
 from gpudojo.model.catalogue import registered_days
+from gpudojo.sandbox.tampering.code_names import names_stored_by
 from gpudojo.sandbox.tampering.debugging import show_students_code_alone
 from gpudojo.sandbox.tampering.findings import OWN_PACKAGES, FindingKind, WatchFinding
 from gpudojo.sandbox.tampering.leftovers import Leftovers
 from gpudojo.sandbox.tampering.names import (
     FREE,
     MOST_TOLD,
-    ChosenNames,
+    GuardedName,
     GuardedNames,
     Owner,
     ReplacedName,
@@ -24,7 +25,7 @@ from gpudojo.sandbox.tampering.names import (
     owners_in_torch_and_python,
 )
 from gpudojo.sandbox.tampering.operators import LibraryWatch
-from gpudojo.sandbox.tampering.reports import Reports, Tell, folders_of, names_mentioned_in
+from gpudojo.sandbox.tampering.reports import Reports, Tell, folders_of
 from gpudojo.sandbox.tampering.stacks import call_without_callers
 
 
@@ -53,7 +54,8 @@ class Watch:
         self._torchs_without_device = self._torchs.take_snapshot()
         self._own_without_device = self._own.take_snapshot()
         self._reports = Reports(own_folders)
-        self._mentioned: dict[str, ChosenNames] = {}  # by the name of a student's file
+        # By the name of a student's file: what its functions are most likely to replace.
+        self._replaceable: dict[str, list[GuardedName]] = {}
 
     def tell_to(self, tell: Tell) -> None:
         """Tell at once, from now on, what student code does that somebody should read."""
@@ -69,20 +71,22 @@ class Watch:
         what it raises.
 
         To compare all names takes longer than most calls: after a call of a function only those are
-        looked at that its file mentions. `end_function` finds the others.
+        looked at that its file stores something in. `end_function` finds the others.
         """
         code = getattr(function, "__code__", None)
-        mentioned = self._mentioned.get(code.co_filename) if code is not None else None
+        replaceable = self._replaceable.get(code.co_filename) if code is not None else None
         remove_leftovers = self._leftovers.remember()
         try:
             return call_without_callers(function, args, kwargs)
         finally:
             replaced = self._builtins.put_back()  # first: all code uses them
             remove_leftovers()
-            if mentioned is None:
+            if replaceable is None:
                 replaced += self._find_replaced_in_torch()
             else:
-                replaced += _without_patches(mentioned.find_replaced())
+                replaced += _without_patches(
+                    [found for each in replaceable for found in each.find_replaced()]
+                )
             self._put_back_and_note(replaced)
 
     def run_file(self, function: Callable[[], Any]) -> None:
@@ -92,13 +96,13 @@ class Watch:
         """
         code = function.__code__
         self._reports.report_names(code)
-        self._mentioned.pop(code.co_filename, None)  # all names are compared
+        self._replaceable.pop(code.co_filename, None)  # all names are compared
         try:
             self.call(function, (), {})
         finally:
             self._reports.put_back_functions()
-            self._mentioned[code.co_filename] = self._torchs.choose_names(
-                names_mentioned_in(code), self._torchs_without_device, self._torchs_with_device
+            self._replaceable[code.co_filename] = self._torchs.choose_names(
+                names_stored_by(code), self._torchs_without_device, self._torchs_with_device
             )
 
     def _put_back_and_note(self, replaced: list[ReplacedName]) -> None:
