@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pkgutil
 import re
 import time
 from collections import Counter
@@ -55,6 +56,8 @@ RIGHT_OF_EACH_FUNCTION = 2
 WRONG_OF_EACH_CHECK = 1
 # The environment variable with the folder of verdicts of this run; `tests/conftest.py` sets it.
 VERDICTS = "DOJO_TEST_VERDICTS"
+# The first line of a solution with a name that older releases of torch lack.
+NEEDS = re.compile(r"# needs (torch\.[\w.]+)$", re.MULTILINE)
 LOSES = "# After it a process cannot use a real GPU any more."
 SHARED = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
 
@@ -119,6 +122,17 @@ def skip_if_unfinished(day_name: str, stem: str) -> None:
         pytest.skip(f"{stem} is unfinished; dojo lint --day {day_name} says what is missing")
 
 
+def skip_if_torch_lacks_names(path: Path) -> None:
+    """Skip the test of a solution that uses a name which this release of torch does not have."""
+    needed = NEEDS.match(path.read_text(encoding="utf-8"))
+    if needed is None:
+        return
+    try:
+        pkgutil.resolve_name(needed[1])
+    except AttributeError:
+        pytest.skip(f"torch {torch.__version__} has no {needed[1]}")
+
+
 def day_and_exercise_of(path: Path) -> tuple[str, str]:
     """The names of the day and the exercise that a solution is for."""
     return path.parents[2].name, path.parent.name
@@ -153,6 +167,7 @@ def grade_once(path: Path) -> list[CheckResult]:
     """The results of a solution, which is graded once in a run: several tests look at them."""
     day_name, stem = day_and_exercise_of(path)
     skip_if_unfinished(day_name, stem)
+    skip_if_torch_lacks_names(path)
     if VERDICTS not in os.environ:
         return _grade(path)
     kept = Path(os.environ[VERDICTS], f"{day_name}-{stem}-{path.parents[1].name}-{path.stem}")

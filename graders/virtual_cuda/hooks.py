@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from virtual_cuda.sizes import ITEM_SIZES as ITEM_SIZES
     from virtual_cuda.sizes import format_size as format_size
     from virtual_cuda.sizes import parse_size as parse_size
+    from virtual_cuda.torch_api.compatibility import default_device as default_device
+    from virtual_cuda.torch_api.compatibility import forget_default_device as forget_default_device
     from virtual_cuda.torch_api.other_machines import no_accelerator as no_accelerator
     from virtual_cuda.torch_api.other_machines import virtual_mps as virtual_mps
 
@@ -59,8 +61,10 @@ _HOMES: Final = {
     "Tensor": "device.tensor",
     "USUAL_GPU": "clock.gpu_models",
     "choose_device": "devices",
+    "default_device": "torch_api.compatibility",
     "device_count": "real",
     "device_failure": "real",
+    "forget_default_device": "torch_api.compatibility",
     "format_size": "sizes",
     "from_library": "libraries",
     "installed_folders": "libraries",

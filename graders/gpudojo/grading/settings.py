@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from virtual_cuda import hooks
+
 from gpudojo.grading.lazy_torch import torch
 
 
@@ -44,6 +46,14 @@ def _default_device() -> Any:
     return mode.device
 
 
+def _set_default_device(device: Any) -> None:
+    """Set the default device; None for none."""
+    if device is None:
+        hooks.forget_default_device()
+    else:
+        torch.set_default_device(device)
+
+
 def _current_gpu() -> int:
     """The index of the current GPU. It is 0 where CUDA has not been used."""
     if not torch.cuda.is_initialized():
@@ -61,7 +71,7 @@ SETTINGS: Final = (
         "the default device",
         ("set_default_device(",),
         _default_device,
-        lambda device: torch.set_default_device(device),
+        _set_default_device,
     ),
     Setting(
         "the default dtype",

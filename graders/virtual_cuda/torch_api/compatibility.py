@@ -122,6 +122,8 @@ def check_torch() -> None:
 CUDA_IN_DLPACK: Final = torch.utils.dlpack.DLDeviceType(2)
 # From torch 2.14 on there are other names of the class that uses NCCL.
 OTHER_NAMES_OF_NCCL: Final = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+# The function of `torch.cuda._utils` that finds CUDA's compiler; torch 2.8 has the second name.
+NAMES_OF_COMPILER_SEARCH: Final = ("_get_gpu_rtc_library", "_get_nvrtc_library")
 
 
 def allows_tf32() -> bool:
@@ -141,6 +143,40 @@ def class_of_work_with_callback() -> Any:
     None before torch 2.10, which brought it.
     """
     return find_internal("torch._C._distributed_c10d.PythonCallbackWork", otherwise=None)
+
+
+def default_device() -> torch.device:
+    """The device on which torch makes tensors by default.
+
+    Before torch 2.10, `torch.get_default_device` raises after `set_default_device(None)`.
+    """
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.device("cpu")
+
+
+def forget_default_device() -> None:
+    """Make the CPU the default device, as if none had ever been set.
+
+    Before torch 2.10, `torch.get_default_device` raises as long as torch remembers that there was
+    one.
+    """
+    torch.set_default_device(None)
+    memory = find_internal("torch._GLOBAL_DEVICE_CONTEXT", otherwise=None)
+    if hasattr(memory, "device_context"):
+        del memory.device_context
+
+
+def store_of_group(group: Any) -> Any:
+    """The key-value store through which the ranks of a process group find each other.
+
+    torch 2.8 has no method for it, but a table of the stores by group.
+    """
+    if hasattr(group, "get_group_store"):
+        return group.get_group_store()
+    stores = find_internal("torch.distributed.distributed_c10d._pg_map", "torch.distributed")
+    return stores[group][1]
 
 
 def name_of_capture_check() -> str:

@@ -22,6 +22,7 @@ from virtual_cuda.internals import find_internal
 from virtual_cuda.libraries import from_library
 from virtual_cuda.patching import Opening, Patch, around, if_present, torch_patches
 from virtual_cuda.recorder import tensors_in
+from virtual_cuda.torch_api.compatibility import NAMES_OF_COMPILER_SEARCH
 from virtual_cuda.torch_api.imports import patches_on_import
 
 EAGER: Final = "torch.compile does not compile for the virtual GPU: the function runs eagerly"
@@ -141,6 +142,8 @@ def _fake_tensor_patches(module: Any) -> Iterator[Patch]:
     if device_question in handlers:
         yield module, "_DISPATCH_META_HANDLERS", {**handlers, device_question: device_for_cpp}
     yield module.FakeTensor, "__new__", staticmethod(new_fake)
+    # In older releases, torch 2.11 the last, it makes a tensor of the device where dispatch is off.
+    yield if_present(module, "init_gpu_context", lambda device: None)
     yield around(module.FakeTensorMode, "may_turn_const", _may_turn_constant)
 
 
@@ -206,6 +209,7 @@ def _compile_patches(opening: Opening) -> Iterator[Patch]:
     yield torch._C, "_cuda_jiterator_compile_and_launch_kernel", refuse_launch
     refuse_load = functools.partial(_refuse_call, _NO_KERNELS.format("CUDA C++"))
     yield around(find_internal("torch.cuda._utils"), "_cuda_load_module", refuse_load)
-    yield around(find_internal("torch.cuda._utils"), "_get_gpu_rtc_library", _find_cuda_compiler)
+    for name in NAMES_OF_COMPILER_SEARCH:
+        yield around(find_internal("torch.cuda._utils"), name, _find_cuda_compiler)
     # Operators that take functions.
     yield around(find_internal("torch._ops.HigherOrderOperator"), "dispatch", _run_higher_order)

@@ -16,6 +16,7 @@ from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import StreamRow
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.torch_api.compatibility import default_device
 from virtual_cuda.torch_api.generators import is_device_generator
 
 # ---- torch.device --------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def _refuse_device_generator(args: Any, kwargs: Any) -> None:
         return
     if any(type(value) in VIRTUAL for value in (*args, *kwargs.values())):
         return
-    if torch.get_default_device().type != "cuda":
+    if default_device().type != "cuda":
         raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
 
 

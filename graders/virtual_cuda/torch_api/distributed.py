@@ -29,7 +29,11 @@ from virtual_cuda.ops.dispatch import Unwrapped, closed_device_error
 from virtual_cuda.ops.library_operators import NAMESPACES
 from virtual_cuda.patching import Opening, Patch, around, if_present, torch_patches
 from virtual_cuda.recorder import site, tensors_in
-from virtual_cuda.torch_api.compatibility import OTHER_NAMES_OF_NCCL, class_of_work_with_callback
+from virtual_cuda.torch_api.compatibility import (
+    OTHER_NAMES_OF_NCCL,
+    class_of_work_with_callback,
+    store_of_group,
+)
 from virtual_cuda.trees import map_only
 
 dist: Final[Any] = torch.distributed
@@ -117,7 +121,7 @@ def _host_group_of(group: Any) -> Any:
     known = _host_groups.get(group.group_name)
     if known is not None and known.backend is backend:
         return known.group
-    host_group = dist.ProcessGroup(group.get_group_store(), group.rank(), group.size())
+    host_group = dist.ProcessGroup(store_of_group(group), group.rank(), group.size())
     _set_default_backend(host_group, dist.ProcessGroup.BackendType.GLOO)
     _register_backend(host_group, _CPU, dist.ProcessGroup.BackendType.GLOO, backend)
     # The backend knows its group's name, so the host group has no other: only the registry of
@@ -354,10 +358,15 @@ def _record_end_of_message(work: Any, collective: _Collective) -> Any:
     """
     work_class = class_of_work_with_callback()
     if work_class is None:
-        if collective.change_result is not None:
-            work.wait()
+        if collective.change_result is None:
+            collective.end()
+            return work
+        # Not to be waited for again: Gloo's work may copy the sums to the result each time.
+        work.wait()
         collective.end()
-        return work
+        completed: Any = torch.futures.Future()
+        completed.set_result([])
+        return _work_from_future(completed)
 
     def wait_and_record_end(timeout: Any) -> bool:
         """Wait for the message, record its end, and return whether it is complete."""

@@ -357,7 +357,7 @@ class DefaultGenerators:
         # a call's time.
         for module in (torch.xpu, torch.mtia):
             if not module.is_available():
-                yield module, "manual_seed_all", lambda seed: None
+                yield if_present(module, "manual_seed_all", lambda seed: None)
         yield torch, "Generator", _AnyGenerator("Generator", (), {})
 
 

@@ -13,6 +13,7 @@ from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops.elementwise import IN_CPP
 from virtual_cuda.patching import Opening, Patch, around, if_present, torch_patches
+from virtual_cuda.torch_api.compatibility import forget_default_device
 
 _DTYPES: Final = {
     "FloatTensor": torch.float32,
@@ -191,7 +192,7 @@ def _construct_default(cls: Any, *args: Any, device: Any = None, **kwargs: Any) 
 def _forget_default_type() -> None:
     """Undo a default tensor type on the device, when the device closes."""
     if _default_type.is_on_device:
-        torch.set_default_device(None)
+        forget_default_device()
         _default_type.is_on_device = False
         del torch.Tensor.__new__
 

@@ -18,7 +18,7 @@ from virtual_cuda.ops import placement
 from virtual_cuda.ops.nested import NestedTensor, call_with_nested_tensors, nested_to_device
 from virtual_cuda.ops.sparse import SparseTensor, sparse_to_device, wrap_sparse
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
-from virtual_cuda.torch_api.compatibility import sparse_tensors_to_validate
+from virtual_cuda.torch_api.compatibility import default_device, sparse_tensors_to_validate
 from virtual_cuda.trees import leaves_of
 
 aten: Final = torch.ops.aten
@@ -116,7 +116,7 @@ def _device_asked_for(kwargs: dict[str, Any], tensors: Iterable[Any]) -> Virtual
     is given.
     """
     if kwargs.get("device") is None and _count_of_function_modes():
-        default = torch.get_default_device()
+        default = default_device()
         if default.type == "cuda":
             kwargs["device"] = default
     if kwargs.get("device") is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import warnings
@@ -149,9 +150,10 @@ def test_fake_modules_of_the_device(gpu: VirtualGpu) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        with pytest.raises(
-            RuntimeError, match=r"Couldn't swap Linear\.weight"
-        ):  # as on every device
+        refusal: Any = pytest.raises(RuntimeError, match=r"Couldn't swap Linear\.weight")
+        if torch.__version__.startswith(("2.8.", "2.9.")):  # which move them
+            refusal = contextlib.nullcontext()
+        with refusal:  # as on every device
             nn.Linear(2, 2).cuda()
         module = nn.Sequential(nn.Conv2d(3, 4, 3, device="cuda"), nn.BatchNorm2d(4, device="cuda"))
         out = module(torch.randn(2, 3, 8, 8).cuda())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import os
@@ -113,6 +114,10 @@ def test_the_context_says_whose_frames_are_kept(
     assert ("made_here" in text, "given_back" in text) == (allocated, freed)
 
 
+@pytest.mark.skipif(
+    "skip_actions" not in inspect.signature(memory._record_memory_history_impl).parameters,
+    reason="this torch leaves nothing out",
+)
 def test_history_is_as_long_as_asked_for_and_leaves_out_what_is_not_wanted() -> None:
     memory._record_memory_history(max_entries=4, skip_actions=["free_requested"])
     for _ in range(5):

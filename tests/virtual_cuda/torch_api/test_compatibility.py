@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,6 +208,36 @@ def test_without_a_work_that_calls_python_there_is_no_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     internals_of_c10d = internals.find_internal("torch._C._distributed_c10d")
-    assert compatibility.class_of_work_with_callback() is internals_of_c10d.PythonCallbackWork
+    monkeypatch.setattr(internals_of_c10d, "PythonCallbackWork", str, raising=False)
+    assert compatibility.class_of_work_with_callback() is str
     monkeypatch.delattr(internals_of_c10d, "PythonCallbackWork")
     assert compatibility.class_of_work_with_callback() is None
+
+
+def test_a_default_device_that_was_reset_is_the_cpu() -> None:
+    with virtual_cuda():
+        torch.set_default_device("cuda")
+        assert compatibility.default_device().type == "cuda"
+        torch.set_default_device(None)
+        assert compatibility.default_device() == torch.device("cpu")
+        generator = torch.Generator("cuda")
+        out = torch.empty(2, device="cuda")
+        assert torch.rand(2, generator=generator, out=out) is out
+
+
+def test_a_default_tensor_type_leaves_no_default_device_behind() -> None:
+    with virtual_cuda(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        torch.set_default_tensor_type("torch.cuda.FloatTensor")  # type: ignore[no-untyped-call]
+        assert torch.get_default_device().type == "cuda"
+    assert torch.get_default_device() == torch.device("cpu")
+
+
+def test_without_a_method_for_it_the_store_of_a_group_is_in_torchs_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = internals.find_internal("torch.distributed.distributed_c10d")
+    monkeypatch.setattr(module, "_pg_map", {"group": ("nccl", "store")})
+    assert compatibility.store_of_group("group") == "store"
+    group = SimpleNamespace(get_group_store=lambda: "its own store")
+    assert compatibility.store_of_group(group) == "its own store"

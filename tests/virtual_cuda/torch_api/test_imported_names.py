@@ -13,7 +13,7 @@ from virtual_cuda.patching import patches_in_force
 
 FILE = """
 from torch import Generator, as_tensor, tensor
-from torch.accelerator import empty_cache as give_back
+from torch.accelerator import synchronize as wait
 from torch.cuda import current_device, is_available, max_memory_allocated
 from torch.cuda import reset_peak_memory_stats, synchronize
 from torch.cuda.memory import empty_cache, memory_stats
@@ -43,7 +43,7 @@ def test_names_imported_before_speak_of_the_open_device(names: dict[str, Any]) -
         assert names["memory_stats"]()["allocated_bytes.all.peak"] >= 512
         names["synchronize"]()
         names["empty_cache"]()
-        names["give_back"]()
+        names["wait"]()
 
 
 def test_afterwards_they_are_what_they_were(names: dict[str, Any]) -> None:

@@ -1,3 +1,4 @@
+# needs torch.accelerator.max_memory_allocated
 import functools
 
 import torch

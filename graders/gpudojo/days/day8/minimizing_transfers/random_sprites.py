@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from virtual_cuda import hooks
+
 from gpudojo.days.day8.minimizing_transfers.declaration import random_sprites
 from gpudojo.days.day8.sprites import restored_generators
 from gpudojo.days.day8.tensor_values import ReturnedTensor, describe_returned
@@ -41,16 +43,16 @@ class Draws(Case, frozen=True):
 def _call_random_sprites(call: Call, device: Any, **options: Any) -> Draw:
     """Call the student's function and describe the result. Raises StudentRaised."""
     value = call(COUNT, SIZE, device, **options)
-    default_device = torch.get_default_device().type
+    type_of_default = hooks.default_device().type
     # Reset even if it is the CPU: a default that was set is passed to every factory, even together
     # with `out`.
-    torch.set_default_device(None)
+    hooks.forget_default_device()
     copies = call.ledger.transfers()
     return Draw(
         sprites=describe_returned(value),
         moved=sum(copy.bytes for copy in copies),
         line=call.first_line(copies),
-        default_device=default_device,
+        default_device=type_of_default,
     )
 
 
