@@ -22,7 +22,13 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 def map_only(kind: type, function: Callable[[Any], Any], tree: Any) -> Any:
     """A copy of a tree, with `function` applied to the leaves of one class."""
-    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, kind) else leaf, tree)
+
+    def map_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, kind):
+            return function(leaf)
+        return leaf
+
+    return map_leaves(map_leaf, tree)
 
 
 def leaves_of(tree: Any) -> Iterator[Any]:

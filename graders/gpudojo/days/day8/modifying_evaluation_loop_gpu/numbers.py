@@ -55,8 +55,9 @@ def draw_telling_numbers(seed: int) -> Drawn:
         few_outputs = outputs[:, :FEW]
         telling = _is_telling(outputs) & _is_telling(few_outputs)
         for draw in telling.nonzero().flatten().tolist():
-            numbers = [part[draw] for part in models]
-            return Drawn(Numbers(*numbers), pictures[draw], outputs[draw : draw + 1])
+            numbers = Numbers._make(part[draw] for part in models)
+            own_outputs = outputs[draw : draw + 1]
+            return Drawn(numbers, pictures[draw], own_outputs)
         seed += 100_003
 
 
@@ -105,7 +106,8 @@ def _outputs_in_evaluation_mode(models: Numbers, pictures: Any) -> Any:
 
 def _run_linear_layers(weights: Any, biases: Any, inputs: Any) -> Any:
     """The outputs of one linear layer of each of several models."""
-    return torch.baddbmm(biases[:, None], inputs.flatten(2), weights.mT)
+    rows = inputs.flatten(2)
+    return torch.baddbmm(biases[:, None], rows, weights.mT)
 
 
 # ---- whether wrong formulas show ---------------------------------------------------------------
@@ -133,7 +135,8 @@ def _is_telling_for_loss(outputs: Any, classes: Any) -> Any:
     loss = _losses_of(outputs, classes).mean(1)
     mean_of_means, _ = batch_means(outputs)
     from_means = (loss - mean_of_means).abs()
-    from_rounded = (loss - loss.round(decimals=3)).abs()
+    rounded = loss.round(decimals=3)
+    from_rounded = (loss - rounded).abs()
     tolerance = CLOSE * (1 + loss)
     return (from_means > 0.01) & (from_rounded > 2 * tolerance)
 
@@ -205,7 +208,9 @@ def batch_means(outputs: Any) -> tuple[Any, Any]:
     classes = classes_of(outputs)
     losses = _losses_of(outputs, classes)
     hits = outputs.argmax(2) == classes
-    return _mean_of_means(losses), _mean_of_means(hits.float())
+    loss = _mean_of_means(losses)
+    accuracy = _mean_of_means(hits.float())
+    return loss, accuracy
 
 
 def _mean_of_means(numbers: Any) -> Any:

@@ -29,9 +29,10 @@ def _call_read_nvidia_smi(call: Call, text: str) -> Read:
     except StudentRaised as error:
         message = f"{error.evidence.message} (for the text {text!r})"
         raise error.with_facts(message=message) from None
-    gpus = answer if isinstance(answer, list) else ()
-    rows = [_describe_gpu(gpu) for gpu in gpus]
-    return Read(text, type(answer).__name__, rows)
+    gpus = []
+    if isinstance(answer, list):
+        gpus = [_describe_gpu(gpu) for gpu in answer]
+    return Read(text, type(answer).__name__, gpus)
 
 
 def _describe_gpu(gpu: Any) -> dict[str, str]:
@@ -48,7 +49,8 @@ def _value_in_words(value: Any) -> str:
     """A value and its type, because 3 and "3" print alike."""
     if value is None:
         return "None"
-    return f"{value!r:.80} ({type(value).__name__})"
+    kind = type(value).__name__
+    return f"{value!r:.80} ({kind})"
 
 
 MODELS: Final = (

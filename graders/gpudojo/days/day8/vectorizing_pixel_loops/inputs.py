@@ -105,9 +105,11 @@ def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
     if tied:
         palette[-1] = palette[0]  # a colour twice, beside the ties between different colours
     # The colours with one nearest colour of the palette, or with several.
-    distances = (every_color[:, None] - palette).square().sum(2)
+    differences = every_color[:, None] - palette
+    distances = differences.square().sum(2)
     nearest = distances.amin(1, keepdim=True)
-    has_ties = (distances == nearest).sum(1) > 1
+    count = (distances == nearest).sum(1)
+    has_ties = count > 1
     candidates = every_color[has_ties == tied]
     # One of them for each pixel
     chosen = torch.randint(0, len(candidates), size.shape, generator=generator)

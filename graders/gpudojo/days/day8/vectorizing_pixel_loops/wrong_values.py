@@ -5,7 +5,7 @@ Found are other weights, mixed channels, another distance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.vectorizing_pixel_loops.pictures import Picture
@@ -29,7 +29,7 @@ class Explanation(NamedTuple):
 
 
 class ComparedPicture(NamedTuple):
-    """The values of a picture and of the reference's, and the inputs of both, for NumPy."""
+    """The values of a picture and of the reference's, and the inputs of both, as float64."""
 
     found: Any
     right: Any
@@ -42,16 +42,20 @@ Explain = Callable[[ComparedPicture], Explanation]
 
 def have_same_values(found: Array | None, right: Array | None) -> bool:
     """True for equal integers, and for floats as close as another order of addition leaves them."""
-    if found is None or right is None or found.shape != right.shape:
+    if found is None or right is None:
         return False
-    allowed: Collection[str] = FLOATS
-    tolerance = NEAR
+    if found.shape != right.shape:
+        return False
     if right.dtype in INDICES:
-        allowed = INDICES
-        tolerance = 0.0
-    if found.dtype not in allowed:
-        return False
-    return values_close(numpy_values(found), numpy_values(right), 0, tolerance)
+        return found.dtype in INDICES and _are_within(0.0, found, right)
+    return found.dtype in FLOATS and _are_within(NEAR, found, right)
+
+
+def _are_within(tolerance: float, found: Array, right: Array) -> bool:
+    """True if no value is farther from the right one than the tolerance."""
+    values = numpy_values(found)
+    right_values = numpy_values(right)
+    return values_close(values, right_values, 0, tolerance)
 
 
 def expect_same_pictures(
@@ -90,20 +94,23 @@ def _other_shape(found: Picture, right: Picture) -> Failed:
 
 def _expect_same_dtype(found: Picture, right: Picture) -> None:
     """Raises Failed for a dtype that is neither the reference's nor as good."""
-    allowed = INDICES if right.dtype in INDICES else (right.dtype, "float64")
+    allowed = (right.dtype, "float64")
+    expected = right.dtype
+    if right.dtype in INDICES:
+        allowed = INDICES
+        expected = "int64 or int32"
     if found.dtype not in allowed:
-        if right.dtype in INDICES:
-            expected = "int64 or int32"
-        else:
-            expected = right.dtype
         happened = f"the result's dtype is {found.dtype}"
         raise Failed(happened, expected, at=("half(", "return"))
 
 
 def _other_values(found: Picture, right: Picture, explain: Explain) -> Failed:
     """The failure of a picture with wrong values."""
-    arrays = [found.values, right.values, right.first_input, right.last_input]
-    values = [numpy_values(array) for array in arrays if array is not None]
+    values = []
+    for array in (found.values, right.values, right.first_input, right.last_input):
+        assert array is not None
+        floats = numpy_values(array).astype("float64")
+        values.append(floats)
     explanation = explain(ComparedPicture(*values))
     happened = f"{right.given}: {explanation.happened}"
     line = None
@@ -130,7 +137,8 @@ def _are_close(found: Any, right: Any) -> bool:
 
 def _rows_of_pixels(pictures: Any) -> Any:
     """Pictures with three channels as one row of red, green and blue for each pixel."""
-    return pictures.transpose(0, 2, 3, 1).reshape(-1, 3)
+    channels_last = pictures.transpose(0, 2, 3, 1)
+    return channels_last.reshape(-1, 3)
 
 
 def explain_difference(values: ComparedPicture) -> Explanation:
@@ -139,16 +147,17 @@ def explain_difference(values: ComparedPicture) -> Explanation:
 
     found = values.found
     right = values.right
-    floats = found.astype("float64")
     turned = right.swapaxes(-1, -2)
-    if turned.shape == right.shape and values_close(floats, turned, 0, NEAR):
+    is_square = turned.shape == right.shape
+    if is_square and values_close(found, turned, 0, NEAR):
         return Explanation("height and width are swapped")
-    is_near = abs(floats - right) <= NEAR  # a NaN is not near anything
+    is_near = abs(found - right) <= NEAR  # a NaN is not near anything
     places = np.argwhere(~is_near).tolist()
     first = places[0]
-    found_value = found[tuple(first)]
-    right_value = right[tuple(first)]
-    count = f"{len(places)} of {floats.size} values differ"
+    place = tuple(first)
+    found_value = found[place]
+    right_value = right[place]
+    count = f"{len(places)} of {found.size} values differ"
     gave = f"at {first} it gave {found_value:.6g}, not {right_value:.6g}"
     return Explanation(f"{count}; {gave}")
 
@@ -157,8 +166,8 @@ def explain_grayscale(values: ComparedPicture) -> Explanation:
     """What is wrong with a gray picture, such as other weights, which can be computed."""
     import numpy as np
 
-    gray = values.found.astype("float64").reshape(-1)
-    sprites = values.first_input.astype("float64")
+    gray = values.found.reshape(-1)
+    sprites = values.first_input
     mixed = sprites.reshape(-1, 3) @ WEIGHTS
     if _are_close(mixed, gray):
         return MIXED
@@ -185,21 +194,23 @@ def _explain_weights(weights: Any) -> Explanation:
     red, green, blue = weights
     at = [f"numbers {red:.3g}, {green:.3g}, {blue:.3g}"]
     for weight in weights:
-        if not np.isclose(weight, WEIGHTS, rtol=0, atol=1e-3).any():
+        is_of_loop = np.isclose(weight, WEIGHTS, rtol=0, atol=1e-3)
+        if not is_of_loop.any():
             at.append(f"number {weight:.3g}")
     at.append("mean(")
     weighted = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue"
-    happened = f"the result is {weighted.replace('+ -', '- ')}"
-    return Explanation(happened, "wrong-weights", tuple(at))
+    weighted = weighted.replace("+ -", "- ")
+    return Explanation(f"the result is {weighted}", "wrong-weights", tuple(at))
 
 
 def explain_nearest(values: ComparedPicture) -> Explanation:
     """What is wrong with indices, such as another measure of distance."""
-    sprites = values.first_input.astype("float64")
-    palette = values.last_input.astype("float64")
+    sprites = values.first_input
+    palette = values.last_input
     indices = values.found.reshape(-1)
     mixed = sprites.reshape(-1, 1, 3) - palette
-    if _are_nearest(indices, (mixed**2).sum(2)):
+    mixed_distances = (mixed**2).sum(2)
+    if _are_nearest(indices, mixed_distances):
         return MIXED
     pixels = _rows_of_pixels(sprites)
     apart = pixels[:, None] - palette
@@ -216,13 +227,15 @@ def explain_nearest(values: ComparedPicture) -> Explanation:
 
 def _are_nearest(indices: Any, distances: Any) -> bool:
     """True if each index is that of the smallest distance in its row."""
-    return bool((distances.argmin(1) == indices).all())
+    nearest = distances.argmin(1)
+    return bool((nearest == indices).all())
 
 
 def explain_recolor(values: ComparedPicture) -> Explanation:
     """What is wrong with a recoloured picture, such as channels mixed up with pixels."""
     right = values.right
-    mixed_up = _rows_of_pixels(right).reshape(right.shape)
+    pixels = _rows_of_pixels(right)
+    mixed_up = pixels.reshape(right.shape)
     if _are_close(mixed_up, values.found):
         happened = "all numbers are there, but red, green and blue are mixed up with the pixels"
         return Explanation(happened, "reshape-for-permute")
