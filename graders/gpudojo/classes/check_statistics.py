@@ -75,13 +75,15 @@ class CheckStatistics:
         failed = count - passed
         if passed == 0 or failed == 0:
             return None
-        variance = self._sum_of_squares / count - (self._sum / count) ** 2
+        mean = self._sum / count
+        variance = self._sum_of_squares / count - mean**2
         if variance <= 1e-9:
             return None
         mean_of_passed = self._sum_of_passed / passed
         mean_of_failed = (self._sum - self._sum_of_passed) / failed
         difference = mean_of_passed - mean_of_failed
-        correlation = difference * math.sqrt(passed * failed) / count / math.sqrt(variance)
+        covariance = difference * math.sqrt(passed * failed) / count
+        correlation = covariance / math.sqrt(variance)
         return max(-1.0, min(correlation, 1.0))
 
 

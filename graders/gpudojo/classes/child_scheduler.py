@@ -108,7 +108,8 @@ class ChildScheduler:
         """
         while True:
             try:
-                pipes = self.client.spawn(task.run.make_job(secrets.token_bytes(TOKEN)))
+                job = task.run.make_job(secrets.token_bytes(TOKEN))
+                pipes = self.client.spawn(job)
                 break
             except OSError:
                 task.run.discount_child()
@@ -204,7 +205,8 @@ class ChildScheduler:
         if task.run.note_child_exit(child.code, child.over_memory, child.on_gpu):
             self._start_child(task)
         else:
-            task.done(task.run.finish_record(task.peak_bytes, task.cpu_seconds, task.device_bytes))
+            record = task.run.finish_record(task.peak_bytes, task.cpu_seconds, task.device_bytes)
+            task.done(record)
 
     def _close_pipes(self, task: GradingTask) -> None:
         """Stop reading from the child of a task, and close its pipes."""

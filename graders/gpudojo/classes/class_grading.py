@@ -212,7 +212,8 @@ class ClassGrading:
         )
         self.secret = ""
         if self.recorded is None:
-            self.secret = self.store.find_or_make_secret(options.secret, keep=not options.alone)
+            keep = not options.alone
+            self.secret = self.store.find_or_make_secret(options.secret, keep=keep)
         self.reference_files = self._read_reference_files()
         self._settings = ClassSettings(
             options,

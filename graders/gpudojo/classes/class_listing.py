@@ -50,8 +50,9 @@ class ClassListing:
 
     def _refuse_results(self) -> None:
         """Raises BadClass for a folder with results of another class."""
+        own_folder = self.options.out.resolve()
         for path in self.options.submissions:
-            if _holds_results(path) and path.resolve() != self.options.out.resolve():
+            if _holds_results(path) and path.resolve() != own_folder:
                 raise BadClass(
                     f"{path} holds results of `dojo grade`; give the folder of submissions"
                 )
@@ -107,7 +108,8 @@ def refuse_mixing(
 
     Their rows cannot stand in one table.
     """
-    others = set(state.students) - {key_of_student(entry) for entry in entries}
+    others = set(state.students)
+    others.difference_update(key_of_student(entry) for entry in entries)
     if not others:
         return
     if state.day == options.day and state.only == sorted(options.only):

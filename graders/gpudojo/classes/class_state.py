@@ -125,7 +125,8 @@ def save_state(out: Path, state: ClassState) -> None:
         file.write(settings + b'"students":{')
         separator = b""
         for key, student in state.students.items():
-            file.write(separator + encode_json(key) + b":" + encode_json(student))
+            file.write(separator)
+            file.write(encode_json(key) + b":" + encode_json(student))
             separator = b",\n"
         file.write(b"}}")
 

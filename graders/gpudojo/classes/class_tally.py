@@ -76,7 +76,8 @@ class ClassTally:
     def _count_review(self, row: SubmissionRow) -> None:
         """Count a row to review. Those with the most serious reasons are kept, these first."""
         self.review_count += 1
-        self.first_reviews.append(Review(row.review_rank, row.called, row.review[0]))
+        review = Review(row.review_rank, row.called, row.review[0])
+        self.first_reviews.append(review)
         self.first_reviews.sort(key=lambda review: review.rank)
         del self.first_reviews[MOST_REVIEWS:]
 

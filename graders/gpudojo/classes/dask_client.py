@@ -413,9 +413,11 @@ class DaskSession:
             raise reply
         sent = self._release_task(waiting)
         if isinstance(reply, KilledWorker):
-            self.queue.note_loss(sent.task, sent.alone, reply.allowed_failures + 1)
+            losses = reply.allowed_failures + 1
+            self.queue.note_loss(sent.task, sent.alone, losses)
         elif isinstance(reply, Exception):
-            self.queue.note_refusal(sent.task, f"{type(reply).__name__}: {reply}")
+            why = f"{type(reply).__name__}: {reply}"
+            self.queue.note_refusal(sent.task, why)
         else:
             address, answer = reply
             self._handle_answer(sent, address, answer)

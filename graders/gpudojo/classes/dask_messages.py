@@ -102,7 +102,8 @@ def unpack_message(message: object, kind: type[T]) -> T:
     if not isinstance(message, bytes) or len(message) < HASH:
         raise BadMessage("it is not a message of gpudojo")
     body = message[HASH:]
-    if not hmac.compare_digest(message[:HASH], hashlib.sha256(body).digest()):
+    digest = hashlib.sha256(body).digest()
+    if not hmac.compare_digest(message[:HASH], digest):
         raise BadMessage("its hash does not match")
     try:
         return decode_untrusted_bytes(msgspec.msgpack.Decoder(kind).decode, body)

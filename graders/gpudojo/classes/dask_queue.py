@@ -89,5 +89,6 @@ class TaskQueue:
 
     def give_up(self, task: GradingTask, why: str) -> None:
         """Finish a task with a record that says why it could not be run. It needs review."""
-        task.run.record.incidents.append(Incident(IncidentKind.CRASHED, BEFORE_FIRST_STEP, why))
+        incident = Incident(IncidentKind.CRASHED, BEFORE_FIRST_STEP, why)
+        task.run.record.incidents.append(incident)
         self.finish_task(task, task.run.finish_record(0, 0.0))

@@ -237,7 +237,8 @@ def run_order(message: bytes, is_wanted: Callable[[], bool]) -> bytes:
     except DojoError as error:
         return pack_message(Reply(order_hash, refused=str(error)))
     except Exception as error:  # whatever it is, the grader is told and tries another worker
-        return pack_message(Reply(order_hash, refused=f"{type(error).__name__}: {error}"))
+        why = f"{type(error).__name__}: {error}"
+        return pack_message(Reply(order_hash, refused=why))
     if not is_wanted():
         # Ended early, it would look like a submission that took too long.
         return pack_message(Reply(order_hash, refused=NOT_WANTED))

@@ -167,7 +167,8 @@ class Display:
         # The first line.
         seconds = seconds_in_words(time.monotonic() - self._start)
         count = Text(f"{self.done}/{self.count}", style="bold")
-        bar = ProgressBar(total=max(self.count, 1), completed=self.done, width=BAR_WIDTH)
+        total = max(self.count, 1)
+        bar = ProgressBar(total=total, completed=self.done, width=BAR_WIDTH)
         times = Text(f"{seconds}{self._speed_and_rest()}")
         first_line = Table.grid(padding=(0, 1))
         first_line.add_row(count, bar, times)

@@ -68,7 +68,8 @@ def source_without_checks(source: bytes) -> bytes:
         if _is_about_checks(node):
             first = _first_line(node)
             last = node.end_lineno or first
-            lines[first - 1 : last] = [b""] * (last - first + 1)
+            count = last - first + 1
+            lines[first - 1 : last] = [b""] * count
     return b"".join(lines)
 
 

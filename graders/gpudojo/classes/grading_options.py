@@ -39,7 +39,8 @@ def _probe_keys(exercises: Iterable[Exercise]) -> list[str]:
     keys = []
     for exercise in exercises:
         for function in exercise.functions:
-            keys += [f"{exercise.stem}::{function.name}::{each.name}" for each in function.probes]
+            for probe in function.probes:
+                keys.append(f"{exercise.stem}::{function.name}::{probe.name}")
     return keys
 
 

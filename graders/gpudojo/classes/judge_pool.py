@@ -81,8 +81,10 @@ def _unopened_copy(verdicts: VerdictStore) -> VerdictStore:
 
 def _start_method() -> multiprocessing.context.BaseContext:
     """How processes start: by a fork, which has imported everything, if this one has no threads."""
-    can_fork = sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
-    return multiprocessing.get_context("fork" if can_fork else "spawn")
+    method = "spawn"
+    if sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1:
+        method = "fork"
+    return multiprocessing.get_context(method)
 
 
 def _is_broken(pool: ProcessPoolExecutor) -> bool:

@@ -385,7 +385,8 @@ def _with_line_in_cell(check: CheckRow, record: Record) -> CheckRow:
     cell = bisect.bisect_right(loaded.cells, check.line)
     if cell == 0:
         return check
-    return replace(check, cell=cell, line=check.line - loaded.cells[cell - 1] + 1)
+    first = loaded.cells[cell - 1]
+    return replace(check, cell=cell, line=check.line - first + 1)
 
 
 def _definitions_in(record: Record) -> list[Definition]:

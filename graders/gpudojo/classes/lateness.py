@@ -84,7 +84,8 @@ def timing_of(
     extended = extension is not None and due == extension
     timing = Timing(submitted, told_by, due.isoformat() if due else "", extended)
     if submitted and due:
-        seconds = math.ceil((datetime.datetime.fromisoformat(submitted) - due).total_seconds())
+        late_by = datetime.datetime.fromisoformat(submitted) - due
+        seconds = math.ceil(late_by.total_seconds())
         if seconds > rule.grace * 60:
             return replace(timing, late=True, late_seconds=seconds)
         return timing
@@ -123,4 +124,6 @@ def with_published_points(
 
 def _round_half_up(points: float) -> float:
     """Points rounded as people round them: 4.825 is 4.83, also where it came from 7.125 - 2.3."""
-    return math.floor(sum_points([points * 10**PLACES]) + 0.5) / 10**PLACES
+    factor = 10**PLACES
+    exact = sum_points([points * factor])
+    return math.floor(exact + 0.5) / factor

@@ -88,7 +88,8 @@ class Record(msgspec.Struct, dict=True):
 
     def add_function(self, key: str, function: FunctionRecord) -> None:
         """Add what was observed of a function, or replace it."""
-        self.seen[key] = msgspec.Raw(msgspec.msgpack.encode(function))
+        data = msgspec.msgpack.encode(function)
+        self.seen[key] = msgspec.Raw(data)
         self.__dict__.pop("functions", None)
 
     def decode_function(self, key: str) -> FunctionRecord:

@@ -126,7 +126,9 @@ class RowMaker:
             return False
         written: set[str] = set()
         for exercise in exercises_of(self.state.day):
-            written.update(each.name for each in exercise.functions if not each.is_value)
+            for function in exercise.functions:
+                if not function.is_value:
+                    written.add(function.name)
         for row in verdict.exercises:
             for check in row.checks:
                 judged = check.outcome in (Outcome.PASSED, Outcome.FAILED)

@@ -49,7 +49,8 @@ class Store:
             raise NotImplementedError
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            flags = os.O_RDWR | os.O_CREAT
+            self._lock = os.open(self.folder / "lock", flags, 0o600)
         except OSError as error:
             raise BadClass(f"cannot write to {self.out}: {error.strerror}") from None
         import fcntl

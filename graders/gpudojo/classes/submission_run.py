@@ -426,7 +426,8 @@ class SubmissionRun:
         has_children = self._children < MOST_CHILDREN
         if self.step is not None and has_time and has_children:
             return True
-        functions_left = sorted(self.options.known - set(self.record.seen) - self.skip)
+        unseen = self.options.known - set(self.record.seen)
+        functions_left = sorted(unseen - self.skip)
         if functions_left:
             detail = f"{len(functions_left)} functions were not run"
             self._add_incident(IncidentKind.NOT_RUN, functions_left[0], detail)

@@ -134,7 +134,8 @@ class _SettingError:
             return "the file"
         last = self.setting[-1]
         if self.within and last.isdigit():
-            return f"entry {int(last) + 1} of `{self.setting[-2]}`"
+            number = int(last) + 1
+            return f"entry {number} of `{self.setting[-2]}`"
         return f"`{last}`"
 
     @property

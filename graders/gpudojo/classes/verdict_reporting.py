@@ -126,7 +126,8 @@ class VerdictReporter:
         future = None
         if self._judges is not None:
             verdicts = self._settings_for(first).verdicts
-            future = self._judges.submit(verdicts, self._stored[first.name].record)
+            record = self._stored[first.name].record
+            future = self._judges.submit(verdicts, record)
         self._being_judged.append(_BeingJudged(future, equal))
 
     def _report_in_order(self, wait: bool) -> None:

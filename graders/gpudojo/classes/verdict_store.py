@@ -96,7 +96,8 @@ class VerdictStore:
         reference = self.reference.functions
         try:
             record = decode_record(_read_or_empty(record_path))
-            row = judging.judge_record(record, reference, exercises_of(self.day), self.only)
+            exercises = exercises_of(self.day)
+            row = judging.judge_record(record, reference, exercises, self.only)
         except BadEvidence:
             return self.judge_unreadable(
                 f"the record {record_path} is damaged; run again without --rejudge"

@@ -96,8 +96,8 @@ def _doubts_about_name(name: str, roster: Roster) -> list[str]:
     if len(matching) == 1:
         return []
     if matching:
-        ids = ", ".join(sorted(roster.rows[row].id for row in matching))
-        return [f"{len(matching)} on the roster are called {shown!r}: write {ids}"]
+        ids = sorted(roster.rows[row].id for row in matching)
+        return [f"{len(matching)} on the roster are called {shown!r}: write {', '.join(ids)}"]
     known_names = []
     for row in roster.rows:
         known_names += [row.name, row.id, row.email, row.github]

@@ -149,7 +149,8 @@ def exercises_of_class(
     by_name = {}
     for row in rows:
         for each in row.exercises:
-            by_name[each.exercise] = ExerciseRow(each.exercise, each.title, 0.0, each.max_score)
+            without_points = ExerciseRow(each.exercise, each.title, 0.0, each.max_score)
+            by_name[each.exercise] = without_points
     exercises = tuple(exercise for _, exercise in sorted(by_name.items()))
     is_whole = sum_points(each.max_score for each in exercises) == head.max_score
     if is_whole or head.day not in catalogue.day_names():

@@ -220,7 +220,8 @@ def _grade_class(options: GradingOptions, display: Display, runner: Runner) -> G
         )
         sys.exit(130)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        no_place = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+        if error.errno not in no_place:
             raise
         raise click.ClickException(
             f"cannot write to {options.out}: {error.strerror}; {_how_far(display)}. "

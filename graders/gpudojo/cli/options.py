@@ -37,7 +37,8 @@ class _Existing(click.Path):
                 raise
             names = [each.name for each in path.parent.iterdir()]
             hint = suggest_name(path.name, names, "") or "."
-            raise click.BadParameter(error.message.rstrip(".") + hint, ctx, param) from None
+            message = error.message.rstrip(".")
+            raise click.BadParameter(f"{message}{hint}", ctx, param) from None
 
 
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -107,7 +108,8 @@ def find_repository() -> Path:
     Raises ClickException where there is none.
     """
     here = Path.cwd()
-    for folder in (here, *here.parents, Path(__file__).resolve().parents[3]):
+    of_package = Path(__file__).resolve().parents[3]
+    for folder in (here, *here.parents, of_package):
         if (folder / "reference").is_dir():
             return folder
     raise click.ClickException(f"no folder `reference` in {here} or above it; use --root")

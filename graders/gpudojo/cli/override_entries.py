@@ -102,7 +102,8 @@ class EntryMaker:
         taken_back = []
         given_again = []
         for entry in last:
-            taken_back.append(entry._replace(at=self.at, by=self.by, action=UNDO))
+            undo = entry._replace(at=self.at, by=self.by, action=UNDO)
+            taken_back.append(undo)
             former = before.get(entry.key_and_item)
             if former is not None:
                 given_again.append(former._replace(at=self.at, by=self.by))

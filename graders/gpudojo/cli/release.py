@@ -83,7 +83,8 @@ def student(target: Path, day: str, root: Path | None) -> None:
     files = student_files.write_release(root or find_repository(), day, target, find_seals())
     [wheel] = [path for path in files if path.startswith("vendor/")]
     size = sum(len(data) for data in files.values())
-    click.echo(f"written: {target}, {len(files)} files, {size / 1e6:.1f} MB, with {wheel}")
+    megabytes = size / 1e6
+    click.echo(f"written: {target}, {len(files)} files, {megabytes:.1f} MB, with {wheel}")
     click.echo(
         "It contains no line of a solution. Students start with the two commands in its README.md."
     )
@@ -143,7 +144,8 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
     seed = "your secret"
     if secret is None:
         seed = "the public seed; set DOJO_SEED for secret scenarios"
-    click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios from {seed}")
+    megabytes = len(data) / 1e6
+    click.echo(f"written: {out}, {megabytes:.1f} MB, with scenarios from {seed}")
 
 
 IMAGE: Final = re.compile(r"(?:[\w.-]+(?::\d+)?/)?[a-z0-9][a-z0-9._/-]*(?::[\w.-]+)?", re.ASCII)
@@ -248,7 +250,8 @@ def classroom(**arguments: Any) -> None:
     except DojoError as error:
         _stop_with_error(str(error), environment)
     except OSError as error:
-        _stop_with_error(f"cannot use {error.filename or asked.out}: {error.strerror}", environment)
+        path = error.filename or asked.out
+        _stop_with_error(f"cannot use {path}: {error.strerror}", environment)
     except Exception as error:  # of ours: it must not become a student's grade
         for line in reporting.log_of_output(traceback.format_exc()):
             click.echo(line, err=True)

@@ -83,7 +83,8 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
 
     course = Course(path)
     _refuse_missing_device(bench)
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    is_dumb = os.environ.get("TERM") == "dumb"
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
     note = ""
     if is_terminal and not plain:
         if has_full_screen():
@@ -211,7 +212,8 @@ def _exercises_with_lesson(day: str, name: str | None) -> list[Exercise]:
     names = []
     for exercise in exercises:
         functions = [function.name for function in exercise.functions]
-        if stem in (exercise.number, exercise.number.lstrip("0"), exercise.stem, *functions):
+        number = exercise.number
+        if stem in (number, number.lstrip("0"), exercise.stem, *functions):
             return [exercise]
         names += [exercise.stem, *functions]
     hint = suggest_name(stem, names, "")
@@ -285,12 +287,14 @@ def doctor() -> None:
             mark = click.style("--", fg="yellow")
         else:
             mark = click.style("ok", fg="green")
-        click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")
+        purpose = PURPOSE.get(name, "")
+        click.echo(f"  {mark}  {name}: {purpose}")
         if why:
             click.echo(f"      missing: {why}")
             if name in ADVICE:
                 click.echo(f"      {ADVICE[name]}")
-    lacking = ", ".join(name for name, why in layers.items() if why)
+    missing = [name for name, why in layers.items() if why]
+    lacking = ", ".join(missing)
     if lacking:
         click.echo(f"  --require-isolation would refuse to grade here: {lacking}")
     else:

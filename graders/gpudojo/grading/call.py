@@ -348,7 +348,8 @@ def array_of(tensor: Any) -> Array:
         if values.dtype is torch.bfloat16:  # which NumPy does not have
             values = base.float(values)
         dtype = str(values.dtype).removeprefix("torch.")
-        return Array(dtype, tuple(values.shape), base.numpy(values).tobytes())
+        data = base.numpy(values).tobytes()
+        return Array(dtype, tuple(values.shape), data)
 
 
 def call_and_restore_settings(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:

@@ -64,7 +64,8 @@ def describe_call(call: Call, *args: Any, **kwargs: Any) -> Ran:
     before = [_array_if_tensor(argument) for argument in args]
     value, settings = call_and_restore_settings(call, *args, **kwargs)
     changed = []
-    for number, (argument, array) in enumerate(zip(args, before, strict=True), 1):
+    pairs = zip(args, before, strict=True)
+    for number, (argument, array) in enumerate(pairs, 1):
         if array is not None and array_of(argument) != array:
             changed.append(number)
     copies = call.ledger.transfers()
@@ -354,7 +355,8 @@ def check_scenarios(
             for scenario, found, right in compare_cases(seen, wanted, *probes, names=chosen):
                 judge(scenario, found, right)
 
-        declare_check(function, judge.__name__, judge.__doc__ or "", judge_scenarios, points, needs)
+        claim = judge.__doc__ or ""
+        declare_check(function, judge.__name__, claim, judge_scenarios, points, needs)
         return judge
 
     return declare

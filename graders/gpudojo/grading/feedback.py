@@ -238,7 +238,8 @@ def progress_bar(points: float, most: float, width: int = BAR_WIDTH) -> str:
         filled = width
     else:
         share = points / most
-        filled = min(max(round(width * share), 1), width - 1)
+        filled = round(width * share)
+        filled = min(max(filled, 1), width - 1)
     return "█" * filled + "░" * (width - filled)
 
 

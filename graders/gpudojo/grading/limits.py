@@ -164,7 +164,8 @@ class _Alarm:
     def _remaining_seconds(self) -> float:
         """How long the limit still lasts, without the time in which it waited for others."""
         elapsed = time.monotonic() - self.began
-        return self.seconds - charged_seconds(elapsed, self.waited() - self.waited_before)
+        waited = self.waited() - self.waited_before
+        return self.seconds - charged_seconds(elapsed, waited)
 
     def _go_off_in(self, seconds: float, interval: float) -> None:
         """Set the timer: once in so many seconds, and then at every interval. 0 seconds stop it."""
@@ -319,7 +320,9 @@ def bounded_output(characters: int, named: bool = False) -> Iterator[None]:
     scenario stands above what is printed in it. Replaces `write` of both streams in the block.
     """
     with contextlib.ExitStack() as undo:
-        streams = [sys.stdout] if sys.stderr is sys.stdout else [sys.stdout, sys.stderr]
+        streams = [sys.stdout]
+        if sys.stderr is not sys.stdout:
+            streams.append(sys.stderr)
         for stream in streams:
             _bound_stream(stream, _BoundedWriter(stream.write, characters, named), undo)
         yield

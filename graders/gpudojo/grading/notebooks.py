@@ -86,8 +86,9 @@ def _sources_of_cells(data: bytes) -> list[str]:
             if cell.cell_type == "code":
                 sources.append(str(cell.source))
     except UnicodeDecodeError as error:
-        byte = f"byte {error.object[error.start]:#04x} at {error.start}"
-        raise NotANotebook(f"it is not UTF-8 text: {byte}") from None
+        byte = error.object[error.start]
+        where = f"byte {byte:#04x} at {error.start}"
+        raise NotANotebook(f"it is not UTF-8 text: {where}") from None
     except Exception as error:
         # nbformat lets through what json, its validators and its converters raise.
         kind = type(error).__name__

@@ -116,7 +116,8 @@ def observe_probes(
             # Where all probes share the time, this one has what the others have left.
             left = limits.seconds
             if limits.shared and left is not None:
-                left -= charged_seconds(_now() - began, limits.waited() - waited_before)
+                waited = limits.waited() - waited_before
+                left -= charged_seconds(_now() - began, waited)
             seen = observe_probe(
                 exercise, function, probe, submission, kind, seed_of(probe), limits, left
             )
@@ -170,7 +171,8 @@ def _out_of_time(limits: Limits, line: int | None) -> Observation:
     It tells of the whole limit, which a student knows of: earlier probes may have used some.
     """
     error = TimedOut(limits.seconds or 0)
-    return Observation(CallStatus.RAISED, raised=Raised(TimedOut.__name__, str(error), line))
+    raised = Raised(TimedOut.__name__, str(error), line)
+    return Observation(CallStatus.RAISED, raised=raised)
 
 
 def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation:

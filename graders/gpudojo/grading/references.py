@@ -115,7 +115,8 @@ def reference_of(path: Path) -> Path:
     where there is none.
     """
     day = day_of_file(path) or path.parent.name
-    for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
+    above_package = Path(__file__).resolve().parents
+    for folder in (*path.resolve().parents, *above_package):
         candidate = folder / "reference" / day / path.name
         if candidate.is_file():
             return candidate

@@ -160,7 +160,8 @@ def thin_out(numbers: Sequence[int], most: int) -> list[int]:
     if len(numbers) <= most:
         return list(numbers)
     edges = [place * len(numbers) // max(most, 1) for place in range(most + 1)]
-    return [max(numbers[start:end]) for start, end in itertools.pairwise(edges)]
+    parts = [numbers[start:end] for start, end in itertools.pairwise(edges)]
+    return [max(part) for part in parts]
 
 
 FEWEST: Final = 5  # records of a call that is worth a picture

@@ -60,7 +60,8 @@ class Day:
             stems = _STEM.findall(path.read_text(encoding="utf-8", errors="replace"))
             inside = path.relative_to(self.folder).with_suffix("").parts[0]
             if inside != "__init__":
-                found.update(dict.fromkeys(stems, f"{self.package}.{inside}"))
+                module = f"{self.package}.{inside}"
+                found.update(dict.fromkeys(stems, module))
         return found
 
 
@@ -79,12 +80,13 @@ def registered_days() -> dict[str, Day]:
     entries = importlib.metadata.entry_points(group=GROUP)
     for entry in sorted(entries, key=lambda entry: (entry.name, entry.value)):
         folder = _folder_of_package(entry.value)
-        if entry.name in found or folder is None or not DAY.fullmatch(entry.name):
+        is_known = entry.name in found
+        if is_known or folder is None or not DAY.fullmatch(entry.name):
             continue
-        requires = None
+        requires: tuple[str, ...] = ()
         if entry.dist:
-            requires = entry.dist.requires
-        found[entry.name] = Day(entry.name, entry.value, folder, tuple(requires or ()))
+            requires = tuple(entry.dist.requires or ())
+        found[entry.name] = Day(entry.name, entry.value, folder, requires)
     in_order = sorted(found, key=_number_of_day)
     return {name: found[name] for name in in_order}
 
@@ -138,7 +140,8 @@ def _import_of_author(name: str) -> ModuleType:
         frames = traceback.extract_tb(error.__traceback__)
         outside = [frame for frame in frames if "importlib" not in frame.filename]
         last = (outside or frames)[-1]
-        raise BadDay(last.filename, last.lineno, f"{type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise BadDay(last.filename, last.lineno, reason) from error
 
 
 def _modules_and_exercises(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
@@ -194,7 +197,9 @@ def _load_day(name: str) -> tuple[Exercise, ...] | BadDay:
 def size_of_complete_day(name: str) -> tuple[int, float]:
     """How many exercises a complete day has, and how many points, as its package says."""
     package = _import_of_author(registered_days()[name].package)
-    return int(getattr(package, "EXERCISES", 0)), float(getattr(package, "POINTS", 100))
+    count = getattr(package, "EXERCISES", 0)
+    points = getattr(package, "POINTS", 100)
+    return int(count), float(points)
 
 
 def wrong_points(name: str) -> str | None:
@@ -288,7 +293,8 @@ def day_of_file(path: Path) -> str | None:
 
     Where several have such an exercise, it is the one that the file's folder names, or the first.
     """
-    names = [each.name for each in registered_days().values() if path.stem in each.modules]
+    days = registered_days().values()
+    names = [each.name for each in days if path.stem in each.modules]
     for name in names:
         if name in path.parts:
             return name
@@ -314,7 +320,8 @@ def day_of_exercise(exercise: Exercise) -> str | None:
 
     Otherwise the first day that has an exercise of its stem, or None.
     """
-    having = [each for each in registered_days().values() if exercise.stem in each.modules]
+    days = registered_days().values()
+    having = [each for each in days if exercise.stem in each.modules]
     for each in having:
         module = sys.modules.get(each.modules[exercise.stem])
         if getattr(module, "exercise", None) is exercise:

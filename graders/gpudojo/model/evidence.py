@@ -262,7 +262,9 @@ def _plain_mapping(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A dict of the items, with plain data for values."""
     facts = {}
     for name, value in items:
-        facts[name] = value if type(value) in LEAVES else plain_facts(value)
+        if type(value) not in LEAVES:
+            value = plain_facts(value)
+        facts[name] = value
     return facts
 
 
@@ -364,7 +366,8 @@ def decode_untrusted_bytes(decode: Callable[[bytes], T], data: bytes) -> T:
     # Not only msgspec's own errors: UnicodeDecodeError, RecursionError, OverflowError, and
     # MemoryError for a size that the data names.
     except Exception as error:
-        raise BadEvidence(printable_text(str(error)[:200]) or type(error).__name__) from None
+        message = printable_text(str(error)[:200])
+        raise BadEvidence(message or type(error).__name__) from None
     finally:
         if collects_garbage:
             gc.enable()
@@ -426,7 +429,8 @@ def _make_array(fact: dict[str, Any]) -> Array:
     if len(array.shape) > DIMENSIONS:
         raise BadEvidence(f"an array of {len(array.shape)} dimensions is no fact")
     is_negative = any(length < 0 for length in array.shape)
-    if is_negative or math.prod(array.shape) * ITEM_SIZES[array.dtype] != len(array.data):
+    size = math.prod(array.shape) * ITEM_SIZES[array.dtype]
+    if is_negative or size != len(array.data):
         raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
     return array
 

@@ -44,8 +44,9 @@ def with_article(kind: str) -> str:
         return "None"
     if kind in _VALUES_AND_INDICES:
         return f"the values and the indices of `torch.{kind}`"
-    vowel = kind[:1].lower() in tuple("aeiou") or kind == "ndarray"  # spoken "en-dee-array"
-    return f"{'an' if vowel else 'a'} {kind}"
+    if kind == "ndarray" or kind[:1].lower() in tuple("aeiou"):  # spoken "en-dee-array"
+        return f"an {kind}"
+    return f"a {kind}"
 
 
 NO_HINTS: Final = FunctionHints()
@@ -92,7 +93,8 @@ def returned_other_type(
 
     Its line is the `return` that was executed.
     """
-    return Failed(f"{before}it returned {with_article(kind)}", expected, None, key, ("return",))
+    happened = f"{before}it returned {with_article(kind)}"
+    return Failed(happened, expected, None, key, ("return",))
 
 
 class Todo(Exception):
@@ -434,7 +436,8 @@ class Function:
             if not claim:
                 check = f"the check {judge.__name__} of {self.name}"
                 raise ValueError(f"{check} has no docstring for the student to read")
-            self.checks.append(Check(judge.__name__, claim, points, judge, needs))
+            declared = Check(judge.__name__, claim, points, judge, needs)
+            self.checks.append(declared)
             return judge
 
         return declare_check

@@ -43,7 +43,8 @@ class Snippet:
 
 def lesson_path(day: str, stem: str) -> Path | None:
     """The file of an exercise's lesson. Returns None where it has none."""
-    path = registered_days()[day].folder / LESSONS_FOLDER / f"{stem}.md"
+    folder = registered_days()[day].folder
+    path = folder / LESSONS_FOLDER / f"{stem}.md"
     if path.is_file():
         return path
     return None
@@ -76,7 +77,8 @@ def lesson_text(source: str, folded: bool) -> str:
     if not answers:
         return text
     without_answers = _ANSWER.sub("", text).rstrip()
-    numbered = "\n".join(f"{number}. {answer}" for number, answer in enumerate(answers, 1))
+    lines = [f"{number}. {answer}" for number, answer in enumerate(answers, 1)]
+    numbered = "\n".join(lines)
     return f"{without_answers}\n\n---\n\n## Answers\n\n{numbered}\n"
 
 

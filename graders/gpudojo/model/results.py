@@ -559,7 +559,8 @@ def hints_for_result(
             return DEVICE_HINTS
         if not function.has_advice_on("runs") or ARGUMENTS.search(result.happened):
             return ERROR_HINTS
-    return function.hints_for(result.misconception, result.about or result.check, mistake=mistake)
+    about = result.about or result.check
+    return function.hints_for(result.misconception, about, mistake=mistake)
 
 
 def round_points(points: Sequence[float]) -> list[float]:
@@ -571,7 +572,8 @@ def round_points(points: Sequence[float]) -> list[float]:
 def _round_points(points: tuple[float, ...]) -> tuple[float, ...]:
     """Each as the difference between two rounded sums."""
     sums = [sum_points(points[:count]) for count in range(len(points) + 1)]
-    return tuple(round(after - before, POINT_PLACES) for before, after in itertools.pairwise(sums))
+    pairs = itertools.pairwise(sums)
+    return tuple(round(after - before, POINT_PLACES) for before, after in pairs)
 
 
 def not_handed_in(function: str) -> str:

@@ -98,7 +98,8 @@ def _attempt_count(row: SubmissionRow) -> str:
 
 def _override_texts(row: SubmissionRow) -> str:
     """What people gave, such as "04_x::f::runs: 2"."""
-    return "; ".join(f"{name}: {format_points(one.points)}" for name, one in row.overrides)
+    given = [f"{name}: {format_points(one.points)}" for name, one in row.overrides]
+    return "; ".join(given)
 
 
 # Before the exercises, whose columns have their points.
