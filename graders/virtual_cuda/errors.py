@@ -189,7 +189,9 @@ def torch_lacks(error: AttributeError | ImportError) -> TorchUnsupported | None:
     """TorchUnsupported, if what is missing is missing in torch and not in this package."""
     home: Any = error.name
     if isinstance(error, AttributeError):
-        home = getattr(error.obj, "__module__", None) or getattr(error.obj, "__name__", "")
+        home = getattr(error.obj, "__module__", None)
+        if not home:
+            home = getattr(error.obj, "__name__", "")
     if str(home).partition(".")[0] != "torch":
         return None
     return TorchUnsupported(

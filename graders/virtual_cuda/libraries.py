@@ -44,7 +44,8 @@ def _library_folders() -> tuple[str, ...]:
     torch = importlib.util.find_spec("torch")
     if torch is not None and torch.origin is not None:
         folders.add(os.path.dirname(torch.origin))
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
+    real_folders = [os.path.realpath(folder) for folder in folders]
+    return tuple(os.path.join(folder, "") for folder in real_folders)
 
 
 def installed_folders() -> list[str]:

@@ -79,7 +79,8 @@ class ModelledTime:
         self.clocks_read.add(f"{name}_ns")
         seconds = self._reading_of(name)
         whole = math.floor(seconds)
-        return whole * 10**9 + round((seconds - whole) * 1e9)
+        rest = seconds - whole
+        return whole * 10**9 + round(rest * 1e9)
 
     def _reading_of(self, name: str) -> float:
         """What a clock says after the little time that reading it takes.

@@ -163,7 +163,8 @@ class AllTests:
         self._device.close()
 
     def pytest_report_header(self) -> str:
-        return f"virtual CUDA: {len(self.gpu.devices)} x {self.gpu.name}, no GPU is used"
+        devices = len(self.gpu.devices)
+        return f"virtual CUDA: {devices} x {self.gpu.name}, no GPU is used"
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
@@ -224,6 +225,7 @@ class AllTests:
 
 def _is_limit_of_device(error: pytest.ExceptionInfo[BaseException]) -> bool:
     """True if this package has raised an error for what the device cannot do."""
-    if not str(error.traceback[-1].path).startswith(PACKAGE):
+    last_file = str(error.traceback[-1].path)
+    if not last_file.startswith(PACKAGE):
         return False
     return any(kind.__name__ in UNSUPPORTED for kind in error.type.__mro__)

@@ -61,7 +61,9 @@ class RealDevice:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         # With an index, so that it equals the device a tensor there says it is on.
-        self.device = torch.device(kind) if kind == "cpu" else torch.device(kind, 0)
+        self.device = torch.device(kind)
+        if kind != "cpu":
+            self.device = torch.device(kind, 0)
         self.ledger = Ledger()
 
     def __repr__(self) -> str:
@@ -220,7 +222,8 @@ class KnownWaits:
 
         Returns its result, and how often the host waited for it.
         """
-        return func(*args, **kwargs), _expected_waits(func, args, kwargs)
+        out = func(*args, **kwargs)
+        return out, _expected_waits(func, args, kwargs)
 
     def patches(self) -> Iterator[Patch]:
         """The patches that the counting needs: none."""
@@ -442,7 +445,8 @@ class CudaUsage(MemoryUsage):
             torch.cuda.reset_peak_memory_stats(index)
 
     def live_bytes(self, index: int) -> int:
-        return max(0, _allocated_bytes(index)["current"] - self.before[index])
+        current = _allocated_bytes(index)["current"]
+        return max(0, current - self.before[index])
 
     def note_peak(self) -> None:
         """Note the highest use of each device so far."""
@@ -593,7 +597,8 @@ class Observer:
         if not inputs and _is_made_of_others(func, self.kind):
             # The virtual device sees the operators a factory is made of, not the factory.
             with mode:
-                return func.redispatch(_KeySet(_KEYS[self.kind]), *args, **kwargs)
+                keys = _KeySet(_KEYS[self.kind])
+                return func.redispatch(keys, *args, **kwargs)
         if _is_shorthand(func):
             with mode:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)

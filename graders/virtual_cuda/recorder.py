@@ -429,7 +429,8 @@ def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
         if isinstance(value, torch.Tensor):
             found[value.device] = None
         else:
-            found.update(dict.fromkeys(tensor.device for tensor in tensors_in(value)))
+            devices = [tensor.device for tensor in tensors_in(value)]
+            found.update(dict.fromkeys(devices))
     parameter = _first_parameter(module)
     if parameter is not None:
         found[parameter.device] = None

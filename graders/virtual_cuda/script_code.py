@@ -22,7 +22,8 @@ def load_file(path: str, arguments: list[str]) -> types.CodeType:
     file = os.path.abspath(path)
     sys.argv = [path, *arguments]
     if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
+        real_path = os.path.realpath(path)
+        sys.path[0] = os.path.dirname(real_path)
     loader = importlib.machinery.SourceFileLoader("__main__", file)
     with io.open_code(file) as source:
         code = compile(source.read(), file, "exec", dont_inherit=True)

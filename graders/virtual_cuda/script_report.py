@@ -199,7 +199,8 @@ def _html_table(file: str, rows: list[LineRow], columns: tuple[str, ...]) -> lis
     path = html.escape(_short_path(file))
     headings = "".join(f"<th>{heading}</th>" for heading in columns)
     lines = [f"<h2>{path}</h2><table><tr><th></th><th></th>{headings}</tr>"]
-    lines += [_html_row(row) for row in _every_line(file, rows, len(columns))]
+    every_line = _every_line(file, rows, len(columns))
+    lines += [_html_row(row) for row in every_line]
     lines.append("</table>")
     return lines
 

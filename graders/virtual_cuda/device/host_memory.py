@@ -44,7 +44,8 @@ class HostMemory:
     def empty_cache(self) -> None:
         """Give all cached blocks back."""
         self._calls["free"] += len(self.cached)
-        self._add(allocations=-len(self.cached), allocated_bytes=-sum(self.cached))
+        freed = sum(self.cached)
+        self._add(allocations=-len(self.cached), allocated_bytes=-freed)
         self.cached.clear()
 
     def _add(self, **changes: int) -> None:

@@ -118,7 +118,8 @@ class Segment:
 
     def split(self, spot: Spot, size: int) -> None:
         """Cut a stretch to this size; what is over becomes a stretch of its own, which is free."""
-        rest = Spot(self, spot.address + size, spot.size - size)
+        end = spot.address + size
+        rest = Spot(self, end, spot.size - size)
         place = self.spots.index(spot)
         self.spots.insert(place + 1, rest)
         spot.size = size
@@ -126,7 +127,8 @@ class Segment:
     def join_with_neighbours(self, spot: Spot) -> None:
         """Join a free stretch with the free ones before and after it."""
         place = self.spots.index(spot)
-        neighbours = self.spots[max(place - 1, 0) : place + 2]
+        before = max(place - 1, 0)
+        neighbours = self.spots[before : place + 2]
         joined = [each for each in neighbours if each is spot or not each.used]
         first, *others = joined
         for other in others:

@@ -170,7 +170,8 @@ class VirtualGpu:
         """Model the times of another GPU for the length of a `with` block; gives its clock."""
         outer_model = self.model
         outer_clock = self._clock
-        clock = Clock(self.ledger.rows, model, first=len(self.ledger.rows))
+        rows = self.ledger.rows
+        clock = Clock(rows, model, first=len(rows))
         self.model = model
         self._clock = clock
         try:

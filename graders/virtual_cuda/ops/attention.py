@@ -98,7 +98,9 @@ def _compute_attention(settings: _Settings, operands: list[Any], bias: Any) -> A
     dtype = query.dtype
     is_causal = settings.is_causal
     if is_causal and bias is not None:  # the CPU takes one or the other
-        bias = _hide_future(bias, query.shape[2], key.shape[2])
+        count_of_queries = query.shape[2]
+        count_of_keys = key.shape[2]
+        bias = _hide_future(bias, count_of_queries, count_of_keys)
         is_causal = False
     if is_slow_on_host(dtype):
         query = query.float()
@@ -142,9 +144,12 @@ def _copy_laid_out_as(tensor: Any, pattern: Any) -> Any:
 
     The kernels other than the memory-efficient one write results so.
     """
+    old_size = pattern.shape[3]
+    size = tensor.shape[3]
     *outer, last = torch.empty_like(pattern).stride()
-    strides = [stride // pattern.shape[3] * tensor.shape[3] for stride in outer]
-    return tensor.new_empty_strided(tensor.shape, [*strides, last]).copy_(tensor)
+    strides = [stride // old_size * size for stride in outer]
+    copy = tensor.new_empty_strided(tensor.shape, [*strides, last])
+    return copy.copy_(tensor)
 
 
 def _head_size_in_memory(kernel: str, size: int) -> int:
@@ -162,7 +167,8 @@ def _copy_result(kernel: str, result: Any, query: Any) -> Any:
     padded = _head_size_in_memory(kernel, size)
     if padded == size:
         return _copy_laid_out_as(result, query)
-    buffer = result.new_empty((*result.shape[:3], padded))
+    *outer, _ = result.shape
+    buffer = result.new_empty((*outer, padded))
     return buffer[..., :size].copy_(result)
 
 
@@ -224,7 +230,8 @@ class FusedAttention(WholeKernel):
         with torch.enable_grad() if needs_graph else torch.no_grad():
             host_result = _compute_attention(settings, operands, bias)
         # Put the result on the device, laid out in memory as the kernel does it.
-        inner = _copy_result(kernel, host_result.detach(), operands[0].detach())
+        first = operands[0].detach()
+        inner = _copy_result(kernel, host_result.detach(), first)
         size = query.shape[3]
         padded = _head_size_in_memory(kernel, size)
         block = allocate(device, inner.nbytes // size * padded)
@@ -236,7 +243,8 @@ class FusedAttention(WholeKernel):
         # Keep for backward what CUDA keeps.
         if bias is not None and bias.requires_grad:
             operands.append(bias)
-        ctx.held = conceal(_KeptForBackward(operands, host_result, device, kernel))
+        kept_values = _KeptForBackward(operands, host_result, device, kernel)
+        ctx.held = conceal(kept_values)
         kept = [result]
         if mask is not None and mask.dtype is not torch.bool:
             kept.append(mask)
@@ -259,7 +267,8 @@ class FusedAttention(WholeKernel):
         device = kept.device
         if device.closed:
             raise closed_device_error(device)
-        computed = gradients_by_host([kept.result], [gradient._virtual_inner], kept.inner)
+        inner_gradient = gradient._virtual_inner
+        computed = gradients_by_host([kept.result], [inner_gradient], kept.inner)
         for position in range(3):  # those of query, key and value
             found = computed[position]
             if found is not None:
@@ -349,7 +358,9 @@ def _has_fused_form(operands: _Operands) -> bool:
         tensors.append(operands.mask)
     device = query._virtual_block.device
     for tensor in tensors:
-        if type(tensor) not in VIRTUAL or tensor._virtual_block.device is not device:
+        if type(tensor) not in VIRTUAL:
+            return False
+        if tensor._virtual_block.device is not device:
             return False
     return _shapes_fit(operands)
 
@@ -363,7 +374,9 @@ def _shapes_fit(operands: _Operands) -> bool:
         return False
     if query_batch != key_batch or query_size != key_size:
         return False
-    return bool(operands.key.shape[:3] == operands.value.shape[:3])
+    of_keys = operands.key.shape[:3]
+    of_values = operands.value.shape[:3]
+    return bool(of_keys == of_values)
 
 
 def _kernel_suits(kernel: str, operands: _Operands) -> bool:
@@ -413,7 +426,8 @@ def _chosen_kernel(operands: _Operands) -> str | None:
     if order == _USUAL_ORDER:
         model = operands.query._virtual_block.device.gpu.model
         if model is None or model.capability[0] in (9, 10):
-            order = [3, *(number for number in order if number != 3)]
+            others = [number for number in order if number != 3]
+            order = [3, *others]
     for number in order:
         kernel = _CHOICES.get(number)
         if kernel is not None and _kernel_takes(kernel, operands):
@@ -457,18 +471,21 @@ def attend(
     # A fused kernel, if one takes the operands.
     if not is_recording_operators():
         enable_gqa = bool(named.get("enable_gqa"))
-        kernel = _chosen_kernel(_Operands(query, key, value, attn_mask, enable_gqa))
+        operands = _Operands(query, key, value, attn_mask, enable_gqa)
+        kernel = _chosen_kernel(operands)
         if kernel in KERNELS:
             is_padded = kernel == "flash" and query.shape[3] % 8
             function = PaddedAttention if is_padded else KERNELS[kernel]
-            settings = _Settings(kernel, dropout_p, is_causal, named.get("scale"), enable_gqa)
+            scale = named.get("scale")
+            settings = _Settings(kernel, dropout_p, is_causal, scale, enable_gqa)
             return function.apply(query, key, value, attn_mask, settings)
         if kernel is None and is_together:
             raise _no_kernel_error()
     # Plain operators.
     if is_together and query.dim() == 4 and are_on_several_devices(query, attn_mask):
         method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
-        raise argument_elsewhere_error("attn_bias", label_of(attn_mask), label_of(query), method)
+        mask_device = label_of(attn_mask)
+        raise argument_elsewhere_error("attn_bias", mask_device, label_of(query), method)
     return call_in_cuda_words(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
 
 
@@ -507,8 +524,10 @@ def number_of_chosen_kernel(
     """torch's number of the kernel that CUDA chooses; -1 if none takes the operands."""
     if type(query) not in VIRTUAL:
         named = {"scale": scale, "enable_gqa": enable_gqa}
-        return int(original(query, key, value, attn_mask, dropout_p, is_causal, **named))
-    chosen = _chosen_kernel(_Operands(query, key, value, attn_mask, enable_gqa))
+        choice = original(query, key, value, attn_mask, dropout_p, is_causal, **named)
+        return int(choice)
+    operands = _Operands(query, key, value, attn_mask, enable_gqa)
+    chosen = _chosen_kernel(operands)
     for number, kernel in _CHOICES.items():
         if kernel == chosen:
             return number

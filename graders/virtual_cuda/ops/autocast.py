@@ -152,7 +152,8 @@ def _run_in_widest(op: Any, args: Any, kwargs: Any) -> Any:
 
     That is float32 if one of them has it, else autocast's dtype.
     """
-    dtypes = [tensor.dtype for tensor in tensors_in((args, kwargs)) if _is_castable(tensor)]
+    tensors = tensors_in((args, kwargs))
+    dtypes = [tensor.dtype for tensor in tensors if _is_castable(tensor)]
     if not dtypes:
         return op(*args, **kwargs)
     if torch.float32 in dtypes:
@@ -193,8 +194,10 @@ def register_policies(library: Any) -> None:
         packet = getattr(aten, base, None)
         if packet is None or overload not in packet.overloads():
             continue  # a newer torch's operator
-        kernel = functools.partial(_run_by_policy, getattr(packet, overload), POLICIES[policy])
-        library.impl(name.removesuffix(".default"), kernel, "AutocastCUDA", allow_override=True)
+        func = getattr(packet, overload)
+        kernel = functools.partial(_run_by_policy, func, POLICIES[policy])
+        short_name = name.removesuffix(".default")
+        library.impl(short_name, kernel, "AutocastCUDA", allow_override=True)
 
 
 def forget_cast_weights() -> None:

@@ -40,7 +40,8 @@ def handle_cpu_error(
     """
     text = str(error)
     if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
-        numbers = [int(word) for word in text.replace(",", " ").split() if word.isdigit()]
+        words = text.replace(",", " ").split()
+        numbers = [int(word) for word in words if word.isdigit()]
         wanted = 0
         if numbers:
             wanted = numbers[0]

@@ -193,7 +193,8 @@ def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: VirtualDevic
     except Exception:
         return  # whatever is wrong, the kernel itself will say it
     memory = device.memory
-    if isinstance(result, torch.Tensor) and result.nbytes > memory.allowed - memory.live:
+    room = memory.allowed - memory.live
+    if isinstance(result, torch.Tensor) and result.nbytes > room:
         allocate(device, result.nbytes)
 
 

@@ -161,7 +161,8 @@ def _judge_index_put_call(call: OperatorCall) -> Any:
         if on_host(base):
             _record_copies_to_host(values, given["indices"])
         return result_beside(call, base)
-    masks = [index for index in tensors_in(given["indices"]) if _is_device_mask(index)]
+    tensors = tensors_in(given["indices"])
+    masks = [index for index in tensors if _is_device_mask(index)]
     placement.record_waits("boolean index", len(masks))  # they have been counted by then
     base_label = label_of(base)
     values_label = label_of(values)
@@ -201,9 +202,10 @@ def _judge_where(call: OperatorCall) -> Any:
     """
     given = [call.given.get(name) for name in ("condition", "self", "other")]
     operands = list(tensors_in(given))
-    first = next((tensor for tensor in operands if not on_host(tensor)), None)
-    if first is None:
+    on_devices = [tensor for tensor in operands if not on_host(tensor)]
+    if not on_devices:
         return None
+    first = on_devices[0]
     for tensor in operands:
         if tensor.device != first.device and tensor.dim() > 0:
             raise two_devices_error(label_of(first), label_of(tensor))
@@ -215,7 +217,8 @@ def _judge_where(call: OperatorCall) -> Any:
 def _judge_index_fill(call: OperatorCall) -> Any:
     """The result of `index_fill` on the host, or ALLOWED. Raises CUDA's error."""
     base = call.given["self"]
-    find_host_number(call.func, {"self": base, "index": call.given["index"]}, ("self",))
+    operands = {"self": base, "index": call.given["index"]}
+    find_host_number(call.func, operands, ("self",))
     return result_beside(call, base)
 
 
@@ -317,7 +320,8 @@ def _bags_as_cuda(inner: Any, kwargs: Any, out: Any) -> Any:
     Every index has its bag. The largest of a bag are kept only for the mode "max".
     """
     result, _, sizes, largest = out
-    names = [argument.name for argument in aten._embedding_bag.default._schema.arguments]
+    schema = aten._embedding_bag.default._schema
+    names = [argument.name for argument in schema.arguments]
     given = dict(zip(names, inner, strict=False)) | kwargs
     indices = given["indices"]
     offsets = given["offsets"]
@@ -403,7 +407,8 @@ def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
     start, found, dtype = text.partition("only supports boolean masks, but got mask with dtype ")
     if not found:
         return None
-    return RuntimeError(f"{start}{found}{IN_CPP.get(dtype, dtype.lower())}")
+    expected = IN_CPP.get(dtype, dtype.lower())
+    return RuntimeError(f"{start}{found}{expected}")
 
 
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
@@ -411,7 +416,8 @@ def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
     rows = max(len(out), 1)
     if out.stride() == (1, rows):
         return out
-    columns = torch.empty(out.shape[::-1], dtype=out.dtype)
+    turned = out.shape[::-1]
+    columns = torch.empty(turned, dtype=out.dtype)
     columns.copy_(out.t())
     return columns.t()
 

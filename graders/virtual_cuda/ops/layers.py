@@ -93,7 +93,8 @@ def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) 
     failed = info > 0
     if failed.any():
         steps = torch.arange(1, diagonal.shape[-1] + 1)
-        is_after_failure = failed.unsqueeze(-1) & (steps >= info.unsqueeze(-1))
+        failed_at = info.unsqueeze(-1)
+        is_after_failure = failed.unsqueeze(-1) & (steps >= failed_at)
         diagonal.masked_fill_(is_after_failure & (diagonal <= 0), float("nan"))
     return factor, info
 
@@ -409,7 +410,8 @@ def _convolution_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for an input and a weight of different dtypes; None for other texts."""
     given = inner[0]
     weight = inner[1]
-    if given.dtype is weight.dtype or ("scalar type" not in text and "Input type" not in text):
+    is_about_types = "scalar type" in text or "Input type" in text
+    if given.dtype is weight.dtype or not is_about_types:
         return None
     return RuntimeError(
         f"Input type ({legacy_type_name(given)}) and weight type ({legacy_type_name(weight)}) "
@@ -437,10 +439,12 @@ def _batch_norm_in_single(func: Any, /, data: Any, weight: Any, bias: Any, *args
     given = (weight, bias, *args)
     wide = [to_single(value) for value in given]
     outs = func(data.float(), *wide)
-    for running, updated in zip(given[2:], wide[2:], strict=True):
+    statistics = zip(given[2:], wide[2:], strict=True)
+    for running, updated in statistics:
         if running is not updated:
             running.copy_(updated)
-    return (outs[0].to(data.dtype), *outs[1:])
+    result, *rest = outs
+    return (result.to(data.dtype), *rest)
 
 
 _LINES: Final = (
@@ -696,7 +700,8 @@ def _run_traced_convolution(keys: Any, image: Any, *rest: Any) -> Any:
     given the convolution itself.
     """
     if type(image) not in VIRTUAL:
-        return aten.convolution.default.redispatch(keys.remove(_parse_key("Tracer")), image, *rest)
+        other_keys = keys.remove(_parse_key("Tracer"))
+        return aten.convolution.default.redispatch(other_keys, image, *rest)
     cudnn = torch.backends.cudnn
     products = _tf32_in_cudnn()
     return aten._convolution.default(
@@ -771,7 +776,8 @@ def _by_cudnn_relu(
     image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """The result of `cudnn_convolution_relu`."""
-    return _convolve(image, weight, bias, stride, padding, dilation, False, [0], groups).relu()
+    out = _convolve(image, weight, bias, stride, padding, dilation, False, [0], groups)
+    return out.relu()
 
 
 def _by_cudnn_add_relu(
@@ -806,7 +812,8 @@ def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
     if not torch.isfinite(grid).all():
         grid = torch.where(torch.isfinite(grid), grid, -1e4)
     if dtype in HALF and grid.dtype is dtype:
-        return func(image.float(), grid.float(), *settings).to(dtype)
+        out = func(image.float(), grid.float(), *settings)
+        return out.to(dtype)
     return func(image, grid, *settings)
 
 
@@ -989,8 +996,9 @@ def _nll_loss_words(inner: Any, text: str) -> Exception | None:
     if not (target or kernel):
         return None
     name = "nll_loss_forward_no_reduce_cuda_kernel"
-    if inner[3] != 0 or inner[0].dim() == 1:
-        name = f"nll_loss_forward_reduce_cuda_kernel_{inner[0].dim()}d"
+    dims = inner[0].dim()
+    if inner[3] != 0 or dims == 1:
+        name = f"nll_loss_forward_reduce_cuda_kernel_{dims}d"
     if target:
         return kernel_lacks_dtype_error(f"{name}_index", target[1])
     if kernel:

@@ -148,7 +148,8 @@ def call_with_nested_tensors(
     """
     name = getattr(func, "__name__", "")
     call = _NestedCall(device, keeps_on_host=name in _HOST_ONLY)
-    inner_args, inner_kwargs = map_leaves(call.open, (tuple(args), kwargs))
+    arguments = (tuple(args), kwargs)
+    inner_args, inner_kwargs = map_leaves(call.open, arguments)
     block_count = len(call.blocks)
     results = map_leaves(call.close, func(*inner_args, **inner_kwargs))
     gives_tensors = any(isinstance(leaf, torch.Tensor) for leaf in leaves_of(results))

@@ -26,7 +26,8 @@ def _step_in_single(func: Any, /, *lists: Any, **named: Any) -> None:
     for tensors in lists:
         wide_lists.append([to_single(tensor) for tensor in tensors])
     func(*wide_lists, **named)
-    for tensor, changed in zip(chain(*lists), chain(*wide_lists), strict=True):
+    pairs = zip(chain(*lists), chain(*wide_lists), strict=True)
+    for tensor, changed in pairs:
         if tensor is not changed:
             tensor.copy_(changed)
 

@@ -222,7 +222,8 @@ def _run_without_values(func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*inner_of(args), **_inner_of_values(kwargs))
     except RuntimeError as error:
         tensors = tensors_in((args, tuple(kwargs.values())))
-        device = next(label_of(tensor) for tensor in tensors if on_device(tensor))
+        on_devices = [tensor for tensor in tensors if on_device(tensor)]
+        device = label_of(on_devices[0])
         text = re.sub(r"\bcpu\b", device, str(error))
         raise type(error)(text) from None
     if all(tensor.is_meta for tensor in tensors_in(result)):
@@ -355,7 +356,8 @@ def takes_no_number(call: OperatorCall) -> Any:
 
     Raises the error of CUDA's kernel, which cannot take it; else gives ALLOWED.
     """
-    number = find_host_number(call.func, call.given, facts_of(call.func).strict)
+    strict = facts_of(call.func).strict
+    number = find_host_number(call.func, call.given, strict)
     if number is not None and number.argument not in ("weight", "tensor2"):
         raise RuntimeError(
             "iter.device(arg).is_cuda() INTERNAL ASSERT FAILED at "
@@ -399,7 +401,9 @@ def result_beside(call: OperatorCall, base: Any) -> Any:
     if not on_host(base):
         return ALLOWED
     func = call.func
-    result = call_of(func)(*inner_of(call.args), **_inner_of_values(call.kwargs))
+    args = inner_of(call.args)
+    kwargs = _inner_of_values(call.kwargs)
+    result = call_of(func)(*args, **kwargs)
     count_waits = waits_of(func)
     if count_waits is not None:
         count_waits(call.args, call.kwargs)

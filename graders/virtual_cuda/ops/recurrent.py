@@ -315,7 +315,9 @@ def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevi
     device: VirtualDevice = first._virtual_block.device
     dtypes = set()
     for tensor in tensors:
-        if type(tensor) not in VIRTUAL or tensor._virtual_block.device is not device:
+        if type(tensor) not in VIRTUAL:
+            return None
+        if tensor._virtual_block.device is not device:
             return None
         is_cast = casting and tensor.dtype in _CAST
         dtypes.add(torch.float16 if is_cast else tensor.dtype)
@@ -326,7 +328,8 @@ def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevi
 
 def _share_block(tensors: Sequence[Any]) -> bool:
     """True if these device tensors lie in one block of memory."""
-    return all(tensor._virtual_block is tensors[0]._virtual_block for tensor in tensors)
+    blocks = [tensor._virtual_block for tensor in tensors]
+    return all(block is blocks[0] for block in blocks)
 
 
 def _steps_first(tensor: Any, batch_first: bool) -> Any:
@@ -381,7 +384,8 @@ def _size_of_reserve(settings: _LayerSettings, data: Any, hidden: int) -> int:
     if settings.bidirectional:
         per_layer *= 2
     layers = settings.layers
-    sizes = [count * layers * per_layer for count in RESERVED_PARTS[settings.kind]]
+    counts = RESERVED_PARTS[settings.kind]
+    sizes = [count * layers * per_layer for count in counts]
     between_layers = (layers - 1) * per_layer
     sizes.append(between_layers)
     return 256 + sum(_round_up_to_32(size) for size in sizes)
@@ -475,7 +479,8 @@ def _wrap_in_one_block(gradients: list[Any], device: VirtualDevice) -> list[Any]
     tensors = [gradient for gradient in gradients if gradient is not None]
     if not tensors:
         return gradients
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    rows = [tensor.reshape(-1) for tensor in tensors]
+    flat = torch.cat(rows)
     block = allocate(device, flat.nbytes)
     sizes = [tensor.numel() for tensor in tensors]
     pieces = iter(flat.split(sizes))

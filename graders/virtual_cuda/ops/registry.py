@@ -168,7 +168,8 @@ def measured_table(name: str) -> dict[str, Any]:
 
     "operators" is torch's own; "placement" and "refusals" were measured on a GPU.
     """
-    path = pathlib.Path(__file__).parent / "facts" / f"{name}.json"
+    folder = pathlib.Path(__file__).parent / "facts"
+    path = folder / f"{name}.json"
     table: dict[str, Any] = json.loads(path.read_text())
     return table
 
@@ -229,7 +230,8 @@ def _measured_facts(func: Any) -> dict[str, Any]:
         facts["check"] = placement["delegated"][key]
     elif key in operators["checks"]:
         method, names = operators["checks"][key]
-        facts["check"] = method, [(name, name) for name in names]
+        pairs = [(name, name) for name in names]
+        facts["check"] = method, pairs
     # What CUDA refuses, and in which words.
     facts["spoken"] = _first_refusal(func, refusals["spoken"])
     forbidden = _first_refusal(func, refusals["forbidden"])

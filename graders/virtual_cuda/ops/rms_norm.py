@@ -144,7 +144,9 @@ def _fused_kernel_takes(input: Any, shape: list[int], weight: Any) -> bool:
     # The weight must fit, too.
     if weight is None:
         return True
-    if type(weight) not in VIRTUAL or weight._virtual_block.device is not device:
+    if type(weight) not in VIRTUAL:
+        return False
+    if weight._virtual_block.device is not device:
         return False
     if weight.dtype is not input.dtype:
         return False

@@ -124,7 +124,8 @@ def alert_nondeterministic(facts: Operator, args: Any, kwargs: Any) -> None:
         caller = caller(args)
     if caller is None:
         return
-    if facts.exact_integers and _are_all_integers((*args, *kwargs.values())):
+    values = (*args, *kwargs.values())
+    if facts.exact_integers and _are_all_integers(values):
         return
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         raise RuntimeError(_NOT_DETERMINISTIC.format(caller))
@@ -188,7 +189,8 @@ def _would_launch_kernel(func: Any, args: Any, kwargs: Any) -> bool:
     if any(isinstance(copy, torch.Tensor) and not copy.numel() for copy in copies):
         return False
     try:
-        func(*copies, **{key: _copy_of(value) for key, value in kwargs.items()})
+        named = {key: _copy_of(value) for key, value in kwargs.items()}
+        func(*copies, **named)
     except Exception as error:
         # The CPU refuses the arguments. That error is raised, and translated, when the operator
         # runs; here it only matters whether the CPU has complained of the dtype as well.

@@ -36,7 +36,8 @@ def _have_equal_sizes_except(dim: int, shape: list[int], other: list[int]) -> bo
     """True if two shapes differ in the dimension `dim` at most."""
     if len(shape) != len(other):
         return False
-    for index, (size, other_size) in enumerate(zip(shape, other, strict=True)):
+    pairs = zip(shape, other, strict=True)
+    for index, (size, other_size) in enumerate(pairs):
         if index != dim and size != other_size:
             return False
     return True
@@ -84,7 +85,8 @@ def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> An
             f"Total size for output tensors along scatter dim {dim} does not match the source "
             f"tensor size at dim {dim}. Expected {shape[dim]}, but got total size {total}"
         )
-    for piece, target in zip(tensor.split(sizes, dim), out, strict=True):
+    pieces = tensor.split(sizes, dim)
+    for piece, target in zip(pieces, out, strict=True):
         target.copy_(piece, non_blocking=True)
     return out
 
@@ -137,7 +139,8 @@ def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
             f"Expected out tensor to have shape {expected}, but got {list(out.shape)}"
         )
     sizes = [tensor.shape[dim] for tensor in tensors]
-    for piece, source in zip(out.split(sizes, dim), tensors, strict=True):
+    pieces = out.split(sizes, dim)
+    for piece, source in zip(pieces, tensors, strict=True):
         piece.copy_(source, non_blocking=True)
     return out
 
@@ -170,7 +173,8 @@ def _shape_of_join(tensors: Any, dim: int) -> list[int]:
             )
     joined = list(shape)
     if joined:
-        joined[dim] = sum(tensor.shape[dim] for tensor in tensors)
+        sizes = [tensor.shape[dim] for tensor in tensors]
+        joined[dim] = sum(sizes)
     return joined
 
 

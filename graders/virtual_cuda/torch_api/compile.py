@@ -100,7 +100,8 @@ def _find_cuda_compiler(find: Callable[[], Any]) -> Any:
 
 def _refuse_device_tensors(whose: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a function that makes kernels; raises NotImplementedError for device tensors."""
-    if any(tensor.device.type == "cuda" for tensor in tensors_in([args, kwargs])):
+    tensors = tensors_in([args, kwargs])
+    if any(tensor.device.type == "cuda" for tensor in tensors):
         raise NotImplementedError(_NO_KERNELS.format(whose))
     return original(*args, **kwargs)
 
@@ -171,7 +172,8 @@ def _run_higher_order(original: Any, operator: Any, key: Any, *args: Any, **kwar
     On device tensors its body runs, in plain operators. Inside modes and transforms, and where it
     has no such body, torch does what it always does.
     """
-    on_device = any(type(tensor) in VIRTUAL for tensor in tensors_in([args, kwargs]))
+    tensors = tensors_in([args, kwargs])
+    on_device = any(type(tensor) in VIRTUAL for tensor in tensors)
     is_transformed = key in _TRANSFORMS or _current_mode() is not None
     if not on_device or is_transformed or _BODY not in operator.py_kernels:
         return original(operator, key, *args, **kwargs)

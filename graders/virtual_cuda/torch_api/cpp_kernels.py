@@ -77,7 +77,8 @@ def _make_empty(op: Any, args: Any, kwargs: Any) -> Any:
     device = open_device_of(kwargs["device"])
     assert device is not None
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    _refuse_if_too_large(device, math.prod(args[0]) * dtype.itemsize)
+    size = math.prod(args[0]) * dtype.itemsize
+    _refuse_if_too_large(device, size)
     # `Tensor.to` knows better than C++ which strides a copy shall have.
     strides = thread_state.strides
     thread_state.strides = None
