@@ -136,7 +136,9 @@ def grade_class(folder: Path, out: Path, bench: str, jobs: int, limit: float) ->
     run = Run(bench, jobs, seconds, rows, header(results).layers, [], [])
     store = Store(out)
     for row in rows.values():
-        record = store.load_record(row.record) if row.record else None
+        record = None
+        if row.record:
+            record = store.load_record(row.record)
         if record is not None:
             run.own_seconds.append(record.seconds)
             run.device_bytes.append(record.device_bytes)

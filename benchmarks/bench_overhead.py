@@ -142,7 +142,8 @@ class Fastest:
         start = time.process_time()
         for _ in range(repeats):
             function()
-        self.seconds = min(self.seconds, (time.process_time() - start) / repeats)
+        seconds = time.process_time() - start
+        self.seconds = min(self.seconds, seconds / repeats)
 
 
 class Comparison(NamedTuple):
@@ -253,11 +254,14 @@ def measure_all(rounds: int) -> Table:
     )
     for name, start, wanted in TRAININGS:
         found, same = compare_training(start, rounds)
-        losses = "losses identical" if same else "LOSSES DIFFER"
+        losses = "LOSSES DIFFER"
+        if same:
+            losses = "losses identical"
         what = f"{name}, {losses}"
         table.add(what, _in_ms(found.plain), _in_ms(found.virtual), found.ratio, wanted)
     found = compare_small_add(rounds)
-    more = f"+{(found.virtual - found.plain) * 1e6:.1f} µs"
+    microseconds = (found.virtual - found.plain) * 1e6
+    more = f"+{microseconds:.1f} µs"
     table.add("one small add", _in_us(found.plain), _in_us(found.virtual), more, "≤ 30 µs more")
     entering, leaving = time_entering(rounds)
     table.add("entering", "", _in_ms(entering), "", "≤ 1 ms")

@@ -67,7 +67,10 @@ def count_agreements(known: Sequence[Submission], graded: Graded) -> list[str]:
             for s in known
             if s.kind == kind and s.name in graded.verdicts
         ]
-        agreed = sum(asked) if kind == "right" else asked.count(False)
+        if kind == "right":
+            agreed = sum(asked)
+        else:
+            agreed = asked.count(False)
         cells.append(f"{agreed} of {len(asked)}" if asked else "–")
     return cells
 
@@ -78,11 +81,9 @@ def describe_disagreements(known: Sequence[Submission], graded: Graded) -> list[
     for submission in known:
         verdict = graded.verdicts.get(submission.name)
         if verdict is not None and (verdict.full is True) != (submission.kind == "right"):
-            said = (
-                f"not passed: {', '.join(verdict.failed)}"
-                if submission.kind == "right"
-                else "got full marks"
-            )
+            said = "got full marks"
+            if submission.kind == "right":
+                said = f"not passed: {', '.join(verdict.failed)}"
             found.append(f"{submission.name} ({submission.kind}: {submission.origin}) {said}")
     return found
 
@@ -104,7 +105,10 @@ def comparison_table(
             made.add(tool.name, *["–"] * (len(COLUMNS) - 2), absent[tool.name])
             continue
         graded = measured[tool.name]
-        many = len(known) * rounds if tool.whole else others
+        if tool.whole:
+            many = len(known) * rounds
+        else:
+            many = others
         wall = graded.wall / many
         cpu = graded.cpu / many
         base = base or (wall, cpu)

@@ -73,8 +73,10 @@ def usage_of(process: int) -> Usage:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
         _, _, peak = status.partition("VmHWM:")
         _, _, fields = stat.rpartition(")")
+        kibibytes = int(peak.split()[0])
         ticks = sum(int(word) for word in fields.split()[11:13])
-        return Usage(int(peak.split()[0]) << 10, ticks / os.sysconf("SC_CLK_TCK"))
+        seconds = ticks / os.sysconf("SC_CLK_TCK")
+        return Usage(kibibytes << 10, seconds)
     except (OSError, IndexError, ValueError):
         return Usage(0, 0.0)
 
@@ -84,7 +86,10 @@ def count_done(out: Path) -> int:
     rows = out / ".dojo" / "rows"
     if not rows.is_dir():
         return 0
-    return sum(1 for folder in rows.iterdir() for _ in os.scandir(folder))
+    count = 0
+    for folder in rows.iterdir():
+        count += len(os.listdir(folder))
+    return count
 
 
 def follow_run(process: subprocess.Popen[bytes], out: Path) -> list[Mark]:
@@ -94,13 +99,15 @@ def follow_run(process: subprocess.Popen[bytes], out: Path) -> list[Mark]:
     """
     began = time.perf_counter()
     marks: list[Mark] = []
+    usage = Usage(0, 0.0)
     while process.poll() is None:
         seconds = time.perf_counter() - began
-        marks.append(Mark(seconds, count_done(out), usage_of(process.pid)))
+        usage = usage_of(process.pid)
+        marks.append(Mark(seconds, count_done(out), usage))
         time.sleep(0.5)
     _require_success(process)
     seconds = time.perf_counter() - began
-    marks.append(Mark(seconds, count_done(out), Usage(0, marks[-1].grader.busy)))
+    marks.append(Mark(seconds, count_done(out), usage._replace(memory=0)))
     return marks
 
 
@@ -115,11 +122,14 @@ def split_in_fifths(marks: list[Mark]) -> list[Fifth]:
         goal = first.done + to_do * part // 5
         end = next(mark for mark in marks if mark.done >= goal)
         # What was seen between the two moments.
-        meanwhile = [mark for mark in marks if begin.seconds <= mark.seconds <= end.seconds]
-        memory = max(mark.grader.memory for mark in meanwhile)
+        sizes = []
+        for mark in marks:
+            if begin.seconds <= mark.seconds <= end.seconds:
+                sizes.append(mark.grader.memory)
         count = max(end.done - begin.done, 1)
         seconds = end.seconds - begin.seconds
-        fifths.append(Fifth(end.done, seconds / count, memory))
+        fifth = Fifth(end.done, seconds / count, max(sizes))
+        fifths.append(fifth)
         begin = end
     return fifths
 
@@ -146,8 +156,8 @@ class ScaleTable:
 
     def add_seconds(self, what: str, seconds: float, memory: int) -> None:
         """Add a row; memory in bytes, 0 where it is not known."""
-        each = f"{1000 * seconds / self.students:.1f}"
-        self.table.add(what, f"{seconds:.1f}", each, _in_mib(memory))
+        each = 1000 * seconds / self.students
+        self.table.add(what, f"{seconds:.1f}", f"{each:.1f}", _in_mib(memory))
 
     def run_dojo(self, what: str, *words: object) -> None:
         """Run a `dojo` command, and add a row. Raises SystemExit if it did not end well."""
@@ -157,11 +167,13 @@ class ScaleTable:
     def add_grading(self, marks: list[Mark]) -> None:
         """Add the rows of `dojo grade`: all of it, the grader's own share, and each fifth."""
         last = marks[-1]
-        self.add_seconds("dojo grade", last.seconds, max(mark.grader.memory for mark in marks))
+        memory = max(mark.grader.memory for mark in marks)
+        self.add_seconds("dojo grade", last.seconds, memory)
         self.add_seconds("… of which the grader itself was busy", last.grader.busy, 0)
         for fifth in split_in_fifths(marks):
-            milliseconds = f"{1000 * fifth.seconds_each:.1f}"
-            self.table.add(f"… until {fifth.done:,}", "", milliseconds, _in_mib(fifth.memory))
+            milliseconds = 1000 * fifth.seconds_each
+            memory_in_mib = _in_mib(fifth.memory)
+            self.table.add(f"… until {fifth.done:,}", "", f"{milliseconds:.1f}", memory_in_mib)
         already_done = marks[0].done
         if already_done:
             note = f"{already_done:,} were graded by an earlier run of this command."
@@ -194,7 +206,8 @@ def measure_class(base: Path, asked: Namespace) -> Table:
         table.run_dojo("dojo sample", *sample)
     # The class graded, with what was seen meanwhile.
     grade = ("grade", folder, "--out", out, "--seed", "scale", "--jobs", asked.jobs, "-q")
-    table.add_grading(follow_run(start_dojo(*grade), out))
+    marks = follow_run(start_dojo(*grade), out)
+    table.add_grading(marks)
     # Everything that reads the results.
     results = out / "results.json"
     if not asked.grade_only:

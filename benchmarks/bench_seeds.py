@@ -63,7 +63,8 @@ class SeedDifference(NamedTuple):
 
 def stamp_of_solution(path: Path) -> str:
     """What a verdict depends on besides the seed: the solution, the exercises and the engine."""
-    return hashlib.sha256(path.read_bytes() + engine_stamp()).hexdigest()[:16]
+    stamped = path.read_bytes() + engine_stamp()
+    return hashlib.sha256(stamped).hexdigest()[:16]
 
 
 @functools.cache
@@ -71,7 +72,8 @@ def engine_stamp() -> bytes:
     """A digest of the exercises, the references and the engine."""
     package = ROOT / "graders" / "gpudojo"
     files = []
-    for folder in (package / "days", package / "grading", package / "model", ROOT / "reference"):
+    folders = [package / name for name in ("days", "grading", "model")]
+    for folder in (*folders, ROOT / "reference"):
         files += folder.rglob("*.py")
     digest = hashlib.sha256()
     for file in sorted(files):
@@ -84,7 +86,8 @@ def engine_stamp() -> bytes:
 
 @functools.cache
 def reference_of(stem: str) -> ReferenceSolution:
-    return ReferenceSolution(ROOT / "reference" / DAY / f"{stem}.py", keep=True)
+    path = ROOT / "reference" / DAY / f"{stem}.py"
+    return ReferenceSolution(path, keep=True)
 
 
 def functions_in(path: Path, exercise: Exercise) -> list[Function]:
@@ -140,7 +143,9 @@ def read_kept_verdicts(kept: Path) -> dict[str, Verdicts]:
     for line in kept.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
-            by_seed = {int(seed): missed for seed, missed in row["verdicts"].items()}
+            by_seed = {}
+            for seed, missed in row["verdicts"].items():
+                by_seed[int(seed)] = missed
             verdicts.setdefault(row["stamp"], {}).update(by_seed)
         except (ValueError, KeyError):
             continue
@@ -213,7 +218,8 @@ def difference_of_seeds(path: Path, verdicts: Verdicts, seeds: list[int]) -> See
     if not others:
         return None
     agreeing = len(seeds) - len(others)
-    return SeedDifference(path, agreeing, first, others[0], verdicts[others[0]])
+    other_seed = others[0]
+    return SeedDifference(path, agreeing, first, other_seed, verdicts[other_seed])
 
 
 def table_of_differences(differences: list[SeedDifference], seeds: int, solutions: int) -> Table:
@@ -252,8 +258,11 @@ def main() -> int:
         if difference is not None:
             differences.append(difference)
     print(file=sys.stderr)
-    table_of_differences(differences, len(seeds), len(paths)).show(options.markdown)
-    return 1 if differences else 0
+    table = table_of_differences(differences, len(seeds), len(paths))
+    table.show(options.markdown)
+    if differences:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -120,7 +120,9 @@ def time_import(base: Path) -> Wait:
 
 def time_pytest(base: Path, way: Way) -> Wait:
     """How long pytest takes for one thing that a student types."""
-    packages = _packages_of_release(base) if way.state == "released" else None
+    packages = None
+    if way.state == "released":
+        packages = _packages_of_release(base)
     environment = student_environment(base, packages)
     return time_command(pytest_command(base, way), base, environment, failures_allowed=True)
 

@@ -69,7 +69,9 @@ def table_of_verdicts(known: Sequence[Submission], graded: dict[str, Graded]) ->
             sum((g.verdicts[s.name].full is True) == (kind == "right") for s in several)
             for g in graded.values()
         ]
-        ratio = format_ratio(agreed[1] / agreed[0]) if agreed[0] else "–"
+        ratio = "–"
+        if agreed[0]:
+            ratio = format_ratio(agreed[1] / agreed[0])
         made.add(WORDS[kind], str(len(several)), *map(str, agreed), ratio)
     return made
 

@@ -128,7 +128,8 @@ class WatchedFile:
 
 def time_saves(number: str, rounds: int, kind: str) -> tuple[str, list[SaveTimes]]:
     """The name of an exercise's first function, and the times of its saves."""
-    solution = next((ROOT / "reference" / "day8").glob(f"{number}_*.py"))
+    references = ROOT / "reference" / "day8"
+    solution = next(references.glob(f"{number}_*.py"))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "day8").resolve()
         folder.mkdir()

@@ -63,8 +63,9 @@ class Outcome(NamedTuple):
 
     def join_with(self, other: Outcome) -> Outcome:
         """Both together."""
-        notes = [*self.notes, *other.notes]
-        return Outcome(self.passed + other.passed, self.total + other.total, notes)
+        passed = self.passed + other.passed
+        total = self.total + other.total
+        return Outcome(passed, total, [*self.notes, *other.notes])
 
 
 class Part(NamedTuple):
@@ -156,13 +157,18 @@ def run_tests(deadline: Deadline, words: list[str], visible: str | None, **more:
         return _outcome_of_suites(list(suites), finished)
 
 
+def _count_in(suite: ElementTree.Element, name: str) -> int:
+    """A count that a suite of a JUnit report has, such as its "tests"; 0 if it does not."""
+    return int(suite.get(name, 0))
+
+
 def _outcome_of_suites(suites: list[ElementTree.Element], finished: Finished) -> Outcome:
     """What pytest's report in the format of JUnit says."""
     total = 0
     failed = 0
     for suite in suites:
-        total += int(suite.get("tests", 0)) - int(suite.get("skipped", 0))
-        failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        total += _count_in(suite, "tests") - _count_in(suite, "skipped")
+        failed += _count_in(suite, "failures") + _count_in(suite, "errors")
     if finished.code is None:
         total += 1  # at least one more has not been run
         failed += 1
@@ -174,7 +180,8 @@ def words_for_workers() -> list[str]:
     """Options that let pytest use the processors, if xdist is installed."""
     if importlib.util.find_spec("xdist") is None:
         return []
-    workers = max(1, min(12, len(os.sched_getaffinity(0)) - 2))
+    processors = len(os.sched_getaffinity(0))
+    workers = max(1, min(12, processors - 2))
     return ["-n", str(workers), "--dist", "worksteal"]
 
 
@@ -236,7 +243,8 @@ def _grade(
     finished = run_command(command, deadline, environment_with(visible))
     if finished.code != 0:
         return {}, [f"dojo grade --bench {bench}:", *finished.last_lines()]
-    return {row.submission: row for row in iterate(out / "results.json")}, []
+    rows = iterate(out / "results.json")
+    return {row.submission: row for row in rows}, []
 
 
 def _compare_rows(
@@ -294,7 +302,9 @@ def _watch_one_save(visible: str | None, deadline: Deadline) -> Outcome:
                 _kill_with_children(process)
                 process.wait()
         output = log.read_text(encoding="utf-8", errors="replace")
-        return Outcome(int(passed), 1, [] if passed else Finished(None, output).last_lines())
+        if passed:
+            return Outcome(1, 1, [])
+        return Outcome(0, 1, Finished(None, output).last_lines())
 
 
 def _wait_for_text(
@@ -334,7 +344,8 @@ def _outcome_of_refusal(command: list[str], finished: Finished) -> Outcome:
     is_refusal = finished.code not in (0, None) and says_why
     if is_refusal and "Traceback" not in finished.output:
         return Outcome(1, 1, [])
-    return Outcome(0, 1, [" ".join(command[1:4]), *finished.last_lines()])
+    started = " ".join(command[1:4])
+    return Outcome(0, 1, [started, *finished.last_lines()])
 
 
 # In the order in which they run.
@@ -351,7 +362,8 @@ PARTS: Final = (
 
 def find_gpu() -> Finished:
     """Ask torch for its GPU, in another process: this one must not start CUDA."""
-    return run_command([sys.executable, "-c", FIND_GPU], Deadline(60), environment_with(UNSET))
+    command = [sys.executable, "-c", FIND_GPU]
+    return run_command(command, Deadline(60), environment_with(UNSET))
 
 
 def time_limits(names: list[str]) -> dict[Part, float]:
@@ -372,10 +384,12 @@ def run_parts(names: list[str], gpu: str, markdown: bool) -> bool:
         began = time.perf_counter()
         outcome = part.run(Deadline(seconds))
         took = time.perf_counter() - began
-        table.add(part.name, part.about, f"{outcome.passed} of {outcome.total}", f"{took:.0f}")
+        passed = f"{outcome.passed} of {outcome.total}"
+        table.add(part.name, part.about, passed, f"{took:.0f}")
         if not outcome.ok:
             all_passed = False
-            notes += [f"{part.name} failed:", *(f"    {line}" for line in outcome.notes)]
+            notes.append(f"{part.name} failed:")
+            notes += [f"    {line}" for line in outcome.notes]
     table.show(markdown)
     for line in notes:
         print(line)
@@ -391,7 +405,8 @@ def main() -> None:
     asked = options.parts or names
     unknown = sorted(set(asked) - set(names))
     if unknown:
-        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(names)}")
+        wrong = ", ".join(unknown)
+        parser.error(f"no part is called {wrong}; there are {', '.join(names)}")
     found = find_gpu()
     if found.code != 0:
         print("There is no GPU here that torch can use, so nothing was checked.")

@@ -42,10 +42,12 @@ def write_class(folder: Path, most_of_kind: int) -> int:
     written = 0
     for kind in ("right", "wrong"):
         for exercise in sorted((SOLUTIONS / kind).iterdir()):
-            for solution in evenly_chosen(sorted(exercise.glob("*.py")), most_of_kind):
+            solutions = sorted(exercise.glob("*.py"))
+            for solution in evenly_chosen(solutions, most_of_kind):
                 place = folder / f"{kind}.{exercise.name}.{solution.stem}"
                 place.mkdir(parents=True)
-                (place / f"{exercise.name}.py").write_bytes(solution.read_bytes())
+                file = place / f"{exercise.name}.py"
+                file.write_bytes(solution.read_bytes())
                 written += 1
     return written
 
@@ -54,13 +56,15 @@ def evenly_chosen(paths: Sequence[Path], most: int) -> list[Path]:
     """At most so many of the paths, from the first to the last."""
     if len(paths) <= most:
         return list(paths)
-    return [paths[number * len(paths) // most] for number in range(most)]
+    places = [number * len(paths) // most for number in range(most)]
+    return [paths[place] for place in places]
 
 
 @contextlib.contextmanager
 def busy_processors(number: int) -> Iterator[None]:
     """Keep so many processors busy during a `with` block."""
-    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(number)]
+    command = [sys.executable, "-c", BUSY]
+    processes = [subprocess.Popen(command) for _ in range(number)]
     try:
         yield
     finally:
@@ -103,10 +107,12 @@ def table_of_differences(runs: Sequence[dict[str, RowText]]) -> Table:
     table = Table(title, columns, words=columns[2:])
     for name, first in runs[0].items():
         others = [run[name] for run in runs[1:] if run[name] != first]
-        if others:
-            only_first = [line for line in first.lines if line not in others[0].lines]
-            only_other = [line for line in others[0].lines if line not in first.lines]
-            table.add(name, str(len(others)), "\n".join(only_first), "\n".join(only_other))
+        if not others:
+            continue
+        other = others[0]
+        only_first = [line for line in first.lines if line not in other.lines]
+        only_other = [line for line in other.lines if line not in first.lines]
+        table.add(name, str(len(others)), "\n".join(only_first), "\n".join(only_other))
     return table
 
 
@@ -120,12 +126,15 @@ def main() -> None:
         "--busy", type=int, default=core_count(), help="processes that only keep processors busy"
     )
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="stability-") as place:
-        submissions = write_class(Path(place) / "class", asked.each)
+    with tempfile.TemporaryDirectory(prefix="stability-") as name:
+        place = Path(name)
+        folder = place / "class"
+        submissions = write_class(folder, asked.each)
         runs = []
         with busy_processors(asked.busy):
             for number in range(asked.runs):
-                runs.append(grade_once(Path(place) / "class", Path(place) / f"run-{number}"))
+                texts = grade_once(folder, place / f"run-{number}")
+                runs.append(texts)
                 print(f"run {number + 1} of {asked.runs}", file=sys.stderr)
     table = table_of_differences(runs)
     table.notes.append(f"{submissions} solutions, {asked.busy} busy processes.")

@@ -127,7 +127,8 @@ class KillLoop:
             else:
                 if code == 0:
                     # Too early: everything again from the start.
-                    subprocess.run(["rm", "-rf", str(self.out / ".dojo" / "records")], check=True)
+                    records = self.out / ".dojo" / "records"
+                    subprocess.run(["rm", "-rf", str(records)], check=True)
                 return False
             depth = self._kill_one(process.pid)
             if depth is None:
@@ -149,7 +150,8 @@ class KillLoop:
         else:
             depth = self.dice.choice(sorted(by_depth))
         try:
-            os.kill(self.dice.choice(by_depth[depth]), signal.SIGKILL)
+            victim = self.dice.choice(by_depth[depth])
+            os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
             return None
         self.kills[NAMES[depth]] += 1

@@ -132,7 +132,9 @@ def grade_and_kill(
         starts += 1
         while process.poll() is None:
             to_kill = kills.total() < wanted
-            pause = dice.uniform(0.5, 8.0) if to_kill else 1.0
+            pause = 1.0
+            if to_kill:
+                pause = dice.uniform(0.5, 8.0)
             try:
                 process.wait(pause)
             except subprocess.TimeoutExpired:

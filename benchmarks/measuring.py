@@ -98,7 +98,10 @@ def run_and_report(report: str, limit: str, *command: str) -> None:
     code = None
     while True:
         now = time.perf_counter()
-        allowed = float(limit) if code is None else wall + ORPHAN_SECONDS
+        if code is None:
+            allowed = float(limit)
+        else:
+            allowed = wall + ORPHAN_SECONDS
         if now - began > allowed:
             _end_descendants()
         if now - last_look > SECONDS_BETWEEN_LOOKS:

@@ -100,7 +100,9 @@ class Table:
             print(self.markdown(date_of_today(), describe_machine()))
             return
         # Without a terminal there is no width to keep to: a file is read by scrolling.
-        width = None if Console().is_terminal else 160
+        width = 160
+        if Console().is_terminal:
+            width = None
         console = Console(width=width, highlight=False)
         console.print(self.rich_table())
         for line in (f"{date_of_today()}, {describe_machine()}", *self.notes):

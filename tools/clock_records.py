@@ -76,7 +76,10 @@ def read_records(paths: Sequence[str | Path]) -> WeightedRecord:
     for number, record in enumerate(records, 1):
         weight = all_programs / len(records) / len(record.programs)
         for name, program in record.programs.items():
-            unique_name = f"{name} ({number})" if len(records) > 1 else name
+            if len(records) > 1:
+                unique_name = f"{name} ({number})"
+            else:
+                unique_name = name
             programs[unique_name] = program
             weights[unique_name] = weight
     return WeightedRecord(msgspec.structs.replace(first, programs=programs), weights)

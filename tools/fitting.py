@@ -285,7 +285,10 @@ def _all_copy_points(way: str, recorded: Mapping[int, CopyPoint], base: Gpu) -> 
     for point in base.copies[way]:
         if least <= point.size <= most:
             continue
-        nearest = least if point.size < least else most
+        if point.size < least:
+            nearest = least
+        else:
+            nearest = most
         of_base = base.copy_seconds(direction, nearest, pinning == "pinned", pinning == "used")
         scale = recorded[nearest].device / of_base.device
         size = int(point.size)

@@ -43,8 +43,9 @@ def solve_equations(
     if not names:
         return {}
     # Everything relative: to the seconds, and to the usual figures.
-    scale = np.array([usual[name].value for name in names])
-    least = [usual[name].least_share for name in names]
+    of_names = [usual[name] for name in names]
+    scale = np.array([figure.value for figure in of_names])
+    least = [figure.least_share for figure in of_names]
     matrix = _relative_coefficients(equations, names) * scale
     # Again and again, so that what fits badly counts less.
     first_weights = np.array([equation.weight for equation in equations])
@@ -52,10 +53,12 @@ def solve_equations(
     found = np.ones(len(names))
     for _ in range(_ROUNDS):
         _improve(found, matrix, weights, least)
-        weights = first_weights * _weights_by_error(matrix @ found)
+        ratios = matrix @ found
+        weights = first_weights * _weights_by_error(ratios)
     figures = {}
     for name, value in zip(names, found * scale, strict=True):
-        figures[name] = float(f"{value:.3g}")
+        three_digits = f"{value:.3g}"
+        figures[name] = float(three_digits)
     return figures
 
 
@@ -78,12 +81,15 @@ def _improve(
 ) -> None:
     """Change `found` towards the least squares: one coefficient after the other, many times."""
     weighted = matrix * weights[:, None]
-    square = weighted.T @ matrix + _PULL * np.eye(len(found))
+    pull = _PULL * np.eye(len(found))
+    square = weighted.T @ matrix + pull
     right = weighted.sum(axis=0) + _PULL
     for _ in range(_STEPS):
         for index in range(len(found)):
-            step = (right[index] - square[index] @ found) / square[index, index]
-            found[index] = max(least[index], found[index] + step)
+            row = square[index]
+            rest = right[index] - row @ found
+            value = found[index] + rest / row[index]
+            found[index] = max(least[index], value)
 
 
 def _weights_by_error(ratios: np.ndarray) -> np.ndarray:
@@ -91,8 +97,11 @@ def _weights_by_error(ratios: np.ndarray) -> np.ndarray:
 
     Twice as long and half as long weigh the same; what is far from 1 weighs less.
     """
-    sums = np.maximum(ratios, 1e-9)
-    error = np.log(sums)
-    slope = np.where(error, error, 1) / np.where(error, sums - 1, 1)
-    weights: np.ndarray = slope**2 / np.maximum(abs(error), _SMALL_ERROR)
+    ratios = np.maximum(ratios, 1e-9)
+    error = np.log(ratios)
+    difference = ratios - 1
+    # Where both are 0, their quotient is 1.
+    slope = np.where(error, error, 1) / np.where(error, difference, 1)
+    divisor = np.maximum(abs(error), _SMALL_ERROR)
+    weights: np.ndarray = slope**2 / divisor
     return weights

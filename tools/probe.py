@@ -67,7 +67,10 @@ class Call(NamedTuple):
                 return device
             if not isinstance(value, torch.Tensor):
                 return value
-            target = torch.device("cpu") if next(position) == on_cpu else device
+            if next(position) == on_cpu:
+                target = torch.device("cpu")
+            else:
+                target = device
             return copy_if_tensor(value).to(target)
 
         args, kwargs = tree_map(move, (self.args, self.kwargs))
@@ -178,7 +181,10 @@ class GpuProbe:
         """Note what the two raised, if that differs."""
         if device.error == cpu.error and device.overload == cpu.overload:
             return
-        dtype = device.first_dtype if device.error else cpu.first_dtype
+        if device.error:
+            dtype = device.first_dtype
+        else:
+            dtype = cpu.first_dtype
         overload = device.overload or cpu.overload
         if overload and dtype in SHORT:
             found = Difference(overload, dtype, device.error, cpu.error, cpu.overload)
@@ -208,7 +214,10 @@ class GpuProbe:
                 continue
             examples = self.refused_mixed[MixedCall(overload, name, watch.error)]
             # A refused number, which has no dimensions, says most.
-            limit = EXAMPLES if tensor.dim() else 2 * EXAMPLES
+            if tensor.dim():
+                limit = EXAMPLES
+            else:
+                limit = 2 * EXAMPLES
             if len(examples) < limit:
                 examples.append(example)
 
@@ -226,7 +235,10 @@ class CallWatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator, and note it with its arguments, or that it raised."""
         call = Call(func, args, kwargs or {})
-        before = call.copy() if func._schema.is_mutable else call
+        if func._schema.is_mutable:
+            before = call.copy()
+        else:
+            before = call
         try:
             result = call.run()
         except Exception:  # whatever it is: it is noted, and goes on
@@ -251,7 +263,9 @@ class CallWatch(TorchDispatchMode):
 
 def copy_if_tensor(value: Any) -> Any:
     """A copy of a tensor, without its graph; any other value itself."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return value
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

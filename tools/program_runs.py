@@ -157,7 +157,10 @@ def _zeros_of_convolution(
             lengths.append((length - 1) * stride - padded + reach + output_paddings[axis])
         else:
             lengths.append((length + padded - reach) // stride + 1)
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if transposed:
+        channels = weight.shape[1] * groups
+    else:
+        channels = weight.shape[0]
     return _zeros(x, x.shape[0], channels, *lengths)
 
 

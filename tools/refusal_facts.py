@@ -74,9 +74,22 @@ def dtype_refusals(probe: Table) -> Iterator[Refusal]:
             continue
         for dtype, rows in dtypes.items():
             for row in rows:
-                message = row["dev"]
-                if message and not any(text in message for text in NOT_DTYPE):
-                    yield Refusal(overload, dtype, message, row["cpu"], row["cpu_ov"], row["n"])
+                if _is_about_dtype(row["dev"]):
+                    yield Refusal(
+                        overload=overload,
+                        dtype=dtype,
+                        cuda=row["dev"],
+                        cpu=row["cpu"],
+                        cpu_overload=row["cpu_ov"],
+                        times=row["n"],
+                    )
+
+
+def _is_about_dtype(message: str) -> bool:
+    """True if CUDA refused, and for no other reason than a dtype, as its message says."""
+    if not message:
+        return False
+    return not any(text in message for text in NOT_DTYPE)
 
 
 def forbidden_dtypes(probe: Table) -> dict[str, dict[str, str]]:
@@ -91,8 +104,10 @@ def forbidden_dtypes(probe: Table) -> dict[str, dict[str, str]]:
         if _worked_with(probe, refusal.overload, refusal.dtype):
             continue
         spelled = refusal.spelled
-        if spelled in refusal.cuda.replace("HalfTensor", "Half"):
-            found[refusal.overload][spelled] = re.sub(rf"'{spelled}'$", "'{T}'", refusal.cuda)
+        message = refusal.cuda
+        if spelled in message.replace("HalfTensor", "Half"):
+            template = re.sub(rf"'{spelled}'$", "'{T}'", message)
+            found[refusal.overload][spelled] = template
     for messages in found.values():
         _join_integers(messages)
     # What is changed in place was probed with fewer dtypes, and runs the same kernel.
@@ -107,7 +122,8 @@ def forbidden_dtypes(probe: Table) -> dict[str, dict[str, str]]:
 def _worked_with(probe: Table, overload: str, dtype: str) -> bool:
     """True if any call worked on CUDA with a first tensor of this dtype."""
     for dtypes in probe["ok_dtypes"].get(overload, {}):
-        if dtypes.split(",")[0] == SHORT[dtype]:
+        first, *_ = dtypes.split(",")
+        if first == SHORT[dtype]:
             return True
     return False
 
@@ -115,7 +131,9 @@ def _worked_with(probe: Table, overload: str, dtype: str) -> bool:
 def _join_integers(messages: dict[str, str]) -> None:
     """Change the messages of an overload: integers that are all refused alike become one entry."""
     message = messages.get("Long")
-    if message is None or any(messages.get(name) != message for name in INTEGERS):
+    if message is None:
+        return
+    if any(messages.get(name) != message for name in INTEGERS):
         return
     messages["integer"] = message
     for name in INTEGERS:
@@ -142,11 +160,16 @@ def wording_of(probe: Table) -> Wording:
             names[of_cpu[1]].add(of_cuda[1])
         cuda, cpu = _without_dtype(refusal)
         messages[refusal.overload, cpu][cuda] += refusal.times
-    kernels = {cpu: next(iter(cuda)) for cpu, cuda in names.items() if len(cuda) == 1}
+    kernels = {}
+    for cpu, cuda_names in names.items():
+        if len(cuda_names) == 1:
+            (kernels[cpu],) = cuda_names
     spoken: dict[str, dict[str, str]] = {}
     for (overload, cpu), counts in messages.items():
-        cuda = counts.most_common(1)[0][0]
-        if cuda != _with_kernel_of_cuda(cpu, kernels) and not SIZES.search(cpu + cuda):
+        ((cuda, _),) = counts.most_common(1)
+        if SIZES.search(cpu + cuda):
+            continue
+        if cuda != _with_kernel_of_cuda(cpu, kernels):
             spoken.setdefault(overload, {})[cpu] = cuda
     unusual = {cpu: cuda for cpu, cuda in kernels.items() if cuda != usual_cuda_name(cpu)}
     return Wording(unusual, spoken)
@@ -180,7 +203,8 @@ def refusal_tables(probe: Table) -> Table:
     wording = wording_of(probe)
     absent = []
     for overload, row in sorted(probe["cmp_raised_only_dev"].items()):
-        if "Could not run" in row["msg"] and "'CUDA' backend" in row["msg"]:
+        message = row["msg"]
+        if "Could not run" in message and "'CUDA' backend" in message:
             absent.append(overload)
     return {
         "forbidden": forbidden_dtypes(probe),

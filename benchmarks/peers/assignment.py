@@ -182,7 +182,10 @@ def one_of_each_solution() -> list[Submission]:
     for stem in FUNCTIONS:
         for folder in ("right", "wrong"):
             for solution in solutions_of(folder, stem):
-                kind = "right" if folder == "right" else kind_of(solution.source)
+                if folder == "right":
+                    kind = "right"
+                else:
+                    kind = kind_of(solution.source)
                 name = f"{stem[:2]}-{folder}-{solution.name}"
                 files = _files_with(solution)
                 submissions.append(Submission(name, kind, solution.origin, files))

@@ -26,7 +26,9 @@ NAMES = [name for several in FUNCTIONS.values() for name in several]
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() and path.stat().st_size else None
+    if path.exists() and path.stat().st_size:
+        return path.read_text(encoding="utf-8")
+    return None
 
 
 class Folders(Tool):

@@ -171,7 +171,9 @@ class Otter(Tool):
             ]
             graded.add(measure_command(command, self.place, self.environment()))
             results = out / "results.json"
-            text = results.read_text(encoding="utf-8") if results.exists() else ""
+            text = ""
+            if results.exists():
+                text = results.read_text(encoding="utf-8")
             graded.verdicts[submission.name] = (
                 verdicts.from_gradescope(text, wanted) if text else verdicts.NOTHING
             )

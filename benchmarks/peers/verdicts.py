@@ -49,7 +49,8 @@ def from_gradescope(text: str, wanted: int) -> Verdict:
     tests = {}
     for test in json.loads(text)["tests"]:
         if test.get("max_score"):
-            tests[test["name"]] = test["score"] >= test["max_score"]
+            is_passed = test["score"] >= test["max_score"]
+            tests[test["name"]] = is_passed
     return _verdict_of_tests(wanted, tests)
 
 
