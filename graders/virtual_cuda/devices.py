@@ -126,6 +126,7 @@ def _close_device(gpu: VirtualGpu, on_close: list[Callable[[], object]]) -> None
     for device in gpu.devices:
         device.closed = True
         gpu.ledger.peaks[device.label] = device.memory.peak
+    gpu.workspaces.clear()
 
 
 # ---- its patches ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from gc import get_objects
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -104,6 +104,15 @@ class Block:
         memory.give(self.size, self.piece)
 
 
+class WorkspaceKey(NamedTuple):
+    """What a workspace that a library keeps belongs to."""
+
+    library: str
+    device: int
+    handle: int
+    stream: int
+
+
 class _CurrentDevice(threading.local):
     """The index of a thread's current device."""
 
@@ -130,6 +139,9 @@ class VirtualGpu:
         self.streams: dict[int, int] = {}  # device -> the stream that is used there now
         self.devices = [VirtualDevice(self, index, memory) for index in range(devices)]
         self.host_memory = HostMemory()
+        # The memory that libraries keep on the devices: see `ops/workspaces.py`.
+        self.workspaces: dict[WorkspaceKey, Block] = {}
+        self.workspace_sizes: dict[str, int] = {}  # by library, where a program has set one
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
         self.lost = False  # the host knows

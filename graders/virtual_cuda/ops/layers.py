@@ -45,6 +45,12 @@ from virtual_cuda.ops.placement import (
     unless_empty,
 )
 from virtual_cuda.ops.registry import ALLOWED, name_of, operator
+from virtual_cuda.ops.workspaces import (
+    biased_product_workspaces,
+    convolution_gradient_workspaces,
+    convolution_workspaces,
+    product_workspaces,
+)
 
 aten: Final = torch.ops.aten
 
@@ -267,15 +273,16 @@ def _waits_of_pinv(given: dict[str, Any]) -> int:
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
     _single = partial(_in_single_product, getattr(torch_functions, _name))
     _words = {"words": _bmm_words} if _name == "bmm" else {}
-    operator(_name, binding=True, product=True, kernel=_single, **_words)
+    _rule = biased_product_workspaces if _name == "addmm" else product_workspaces
+    operator(_name, binding=True, product=True, kernel=_single, workspaces=_rule, **_words)
     operator(
         f"{_name}.dtype",
         f"{_name}.dtype_out",
         kernel=partial(_multiply_into_dtype, _name),
         product=False,
     )
-operator("mv", binding=True, words=_mv_words)
-operator("dot", binding=True)
+operator("mv", binding=True, words=_mv_words, workspaces=product_workspaces)
+operator("dot", binding=True, workspaces=product_workspaces)
 operator("linalg_cross", words=_cross_words)
 operator(
     "trace",
@@ -836,8 +843,13 @@ operator(
     refuse=_refuse_integers,
     words=_convolution_words,
     by_hand=True,
+    workspaces=convolution_workspaces,
 )
-operator("convolution_backward", kernel=_convolve_backward)
+operator(
+    "convolution_backward",
+    kernel=_convolve_backward,
+    workspaces=convolution_gradient_workspaces,
+)
 operator("_convolution", placement=_judge_convolution)
 operator("cudnn_convolution", kernel=_by_cudnn, autocast="lower")
 operator("cudnn_convolution_transpose", kernel=_by_cudnn_transpose, autocast="lower")

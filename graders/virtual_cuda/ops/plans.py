@@ -40,6 +40,7 @@ from virtual_cuda.ops.library_operators import run_library_operator
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import call_of, facts_of
 from virtual_cuda.ops.rules import Rules, rules_of
+from virtual_cuda.ops.workspaces import plan_with_workspaces
 
 Plan = Callable[[Any, Any], Any]  # function(args, kwargs) -> results
 
@@ -618,6 +619,13 @@ _BY_ENTRY: Final = {
 
 
 def make_plan(func: Any) -> Plan:
+    """The plan of an operator, with the workspaces that its entry says."""
+    plan = _plan_for(func)
+    workspaces = facts_of(func).workspaces
+    return plan if workspaces is None else plan_with_workspaces(plan, workspaces)
+
+
+def _plan_for(func: Any) -> Plan:
     """The plan of an operator: the one its entry says, or one that suits its schema."""
     facts = facts_of(func)
     if facts.plan is not None:

@@ -62,6 +62,11 @@ class Operator:
     """
     product: bool = False
     """Whether the result, a matrix product, can need far more memory than the factors."""
+    workspaces: Callable[[Any, Any, Any], Any] | None = None
+    """The memory that libraries take besides the results: a rule of `workspaces.py`.
+
+    function(args, kwargs, results) -> Workspaces
+    """
     emulate: Callable[[Any, Any, Any, Exception], Any] | None = None
     """Computes where the CPU kernel has raised and CUDA does not.
 

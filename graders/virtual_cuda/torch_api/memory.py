@@ -17,8 +17,14 @@ import torch
 import torch.cuda.memory
 
 from virtual_cuda.device.layout import NO_POOL, History, Pool, held_pools, unsplit_pools
-from virtual_cuda.device.state import Block, VirtualGpu
+from virtual_cuda.device.state import Block, VirtualDevice, VirtualGpu
 from virtual_cuda.ops.dispatch import allocate
+from virtual_cuda.ops.workspaces import (
+    CUBLAS,
+    CUBLASLT,
+    cublas_workspace_size,
+    cublaslt_workspace_size,
+)
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
 # What the allocator is set to, as a snapshot shows it.
@@ -184,7 +190,7 @@ class MemoryFunctions:
                 f"Invalid memory size: {size}. "
                 "caching_allocator_alloc requires a non-negative size."
             )
-        block = allocate(self.gpu.devices[self.gpu.current], size)
+        block = allocate(self.current_device(), size)
         address = block.device.memory.make_layout().spot_of(block, size).address
         self.raw_blocks[address] = block
         return address
@@ -219,6 +225,16 @@ class MemoryFunctions:
         """Count one use of a pool less."""
         _uses_of_pools[pool] = _uses_of_pools.get(pool, 2) - 1
 
+    # ---- workspaces of libraries ----
+
+    def current_device(self) -> VirtualDevice:
+        """The current device."""
+        return self.gpu.devices[self.gpu.current]
+
+    def set_workspace_size(self, library: str, size: int) -> None:
+        """Set how many bytes a new workspace of a library has."""
+        self.gpu.workspace_sizes[library] = size
+
     def patches(self) -> Iterator[Patch]:
         """The patches of memory's functions in C++, and of `MemPool`."""
         in_cpp = {
@@ -237,7 +253,13 @@ class MemoryFunctions:
             ),
             "_host_emptyCache": lambda: self.gpu.host_memory.empty_cache(),
             "_accelerator_emptyHostCache": lambda: self.gpu.host_memory.empty_cache(),
-            "_cuda_clearCublasWorkspaces": lambda: None,  # a product here needs none
+            "_cuda_clearCublasWorkspaces": lambda: self.gpu.workspaces.clear(),
+            "_cuda_getCublasWorkspaceSize": lambda: cublas_workspace_size(self.current_device()),
+            "_cuda_getCublasLtWorkspaceSize": lambda: cublaslt_workspace_size(
+                self.current_device()
+            ),
+            "_cuda_setCublasWorkspaceSize": partial(self.set_workspace_size, CUBLAS),
+            "_cuda_setCublasLtWorkspaceSize": partial(self.set_workspace_size, CUBLASLT),
         }
         for name, function in in_cpp.items():
             yield torch._C, name, function

@@ -94,8 +94,10 @@ def test_what_no_machine_holds_is_refused_before_the_host_tries(ask: object) -> 
 def test_a_batch_that_does_not_fit_can_be_halved() -> None:
     """The loop of every course on memory: catch, free, halve, go on."""
     model_free = []
-    with virtual_cuda(memory="64 MiB"):
+    with virtual_cuda(memory="128 MiB"):
         model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
+        model(torch.ones(2, 256, device="cuda")).sum().backward()  # cuBLAS has its workspaces now
+        model.zero_grad()
         size = 8192
         while True:
             try:
@@ -126,6 +128,8 @@ def test_what_training_keeps() -> None:
         optimizer = torch.optim.Adam(model.parameters())
         assert torch.cuda.memory_allocated() == weight
         x = torch.randn(512, 256, device="cuda")
+        model(x).sum().backward()  # cuBLAS has its workspaces now
+        optimizer.zero_grad()
         start = torch.cuda.memory_allocated()
         out = model(x).relu()
         activations = torch.cuda.memory_allocated() - start
@@ -144,6 +148,7 @@ def test_what_training_keeps() -> None:
         assert torch.cuda.memory_allocated() == start + 2 * weight
         del model, optimizer, x
         gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
         assert torch.cuda.memory_allocated() == 0
 
 
@@ -207,6 +212,9 @@ def test_what_a_kernel_keeps_is_freed_by_the_backward_pass(name: str) -> None:
     with virtual_cuda():
         layer = make().cuda()
         x = torch.rand(2, 3, 6, 8, device="cuda", requires_grad=True)
+        call(layer, x).float().sum().backward()  # libraries have their workspaces now
+        x.grad = None
+        layer.zero_grad()
         before = torch.cuda.memory_allocated()
         loss = call(layer, x).float().sum()
         assert torch.cuda.memory_allocated() - before > 512

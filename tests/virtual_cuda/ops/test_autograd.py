@@ -189,6 +189,7 @@ def test_checkpoints_save_memory() -> None:
         out.sum().backward()
         return taken
 
+    model(x).sum().backward()  # cuBLAS has its workspaces now
     assert kept(lambda: checkpoint(model, x, use_reentrant=False)) < kept(lambda: model(x)) / 3
 
 

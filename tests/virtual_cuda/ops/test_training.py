@@ -334,6 +334,7 @@ def test_nothing_stays_alive_after_many_steps_without_the_garbage_collector(step
                 figures.append((torch.cuda.memory_allocated(), gpu.devices[0].memory.blocks))
             assert len(set(figures[10:])) == 1
             del model, optimizer, scaler, x, y, loss
+            torch._C._cuda_clearCublasWorkspaces()
             assert torch.cuda.memory_allocated() == 0
     finally:
         gc.enable()

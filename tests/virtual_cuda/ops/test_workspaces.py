@@ -1,0 +1,160 @@
+"""Libraries take memory for their work as on a GPU; the figures are an H200's, with torch 2.11."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from virtual_cuda import virtual_cuda
+
+MIB = 1 << 20
+PRODUCTS = 32 * MIB  # the workspace of cuBLAS
+FUSED = MIB  # that of cuBLASLt
+
+
+@pytest.fixture
+def _h200() -> Iterator[None]:
+    with virtual_cuda(gpu="H200"):
+        yield
+
+
+def added_by(function: object) -> int:
+    """The bytes that a call leaves allocated, besides its result."""
+    before = torch.cuda.memory_allocated()
+    result = function()  # type: ignore[operator]
+    size = result.untyped_storage().nbytes() if isinstance(result, torch.Tensor) else 0
+    return torch.cuda.memory_allocated() - before - (-size // 512 * -512)
+
+
+@pytest.mark.usefixtures("_h200")
+def test_the_first_product_of_each_kind_as_recorded() -> None:
+    figures = []
+    x = torch.rand(64, 64, device="cuda")
+    figures.append(torch.cuda.memory_allocated())
+    y = x @ x
+    figures.append(torch.cuda.memory_allocated())
+    layer = nn.Linear(64, 64).cuda()
+    figures.append(torch.cuda.memory_allocated())
+    z = layer(x)
+    figures.append(torch.cuda.memory_allocated())
+    z.sum().backward()
+    figures.append(torch.cuda.memory_allocated())
+    assert figures == [16_384, 33_587_200, 33_604_096, 34_669_056, 68_240_384]
+    assert y.shape == x.shape
+
+
+@pytest.mark.usefixtures("_h200")
+def test_a_workspace_belongs_to_a_thread_and_a_stream() -> None:
+    x = torch.rand(64, 64, device="cuda")
+    added = []
+
+    def work() -> None:
+        added.append(added_by(lambda: x @ x))
+
+    work()
+    work()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        work()
+    # The handle of a thread that has ended goes to the next one.
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert added == [PRODUCTS, 0, PRODUCTS, PRODUCTS, 0]
+
+
+@pytest.mark.usefixtures("_h200")
+def test_workspaces_can_be_cleared() -> None:
+    x = torch.rand(64, 64, device="cuda")
+    assert added_by(lambda: x @ x) == PRODUCTS
+    torch._C._cuda_clearCublasWorkspaces()
+    assert torch.cuda.memory_allocated() == 16_384
+    assert added_by(lambda: x @ x) == PRODUCTS
+
+
+@pytest.mark.usefixtures("_h200")
+def test_a_bias_is_added_by_cublaslt_where_it_can() -> None:
+    x = torch.rand(64, 64, device="cuda")
+    bias = torch.rand(64, device="cuda")
+    assert added_by(lambda: x @ x) == PRODUCTS
+    assert added_by(lambda: torch.addmm(bias, x, x, beta=2)) == 0
+    assert added_by(lambda: torch.addmm(x, x, x)) == 0
+    assert added_by(lambda: nn.functional.linear(x, x[:1], bias[:1])) == 0  # one column
+    assert added_by(lambda: torch.addmm(bias, x, x)) == FUSED
+
+
+@pytest.mark.parametrize(
+    ("gpu", "size"), [("H200", 32 * MIB), ("A100", 8 * MIB + (128 << 10)), ("T4", 8_519_680)]
+)
+def test_the_size_depends_on_the_capability(gpu: str, size: int) -> None:
+    with virtual_cuda(gpu=gpu):
+        x = torch.rand(64, 64, device="cuda")
+        assert added_by(lambda: x @ x) == size
+
+
+SETTINGS = [
+    ({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, 32 * MIB, MIB),
+    ({"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, 128 << 10, 128 << 10),
+    ({"CUBLASLT_WORKSPACE_SIZE": "8192"}, 32 * MIB, 8 * MIB),
+    ({"CUBLASLT_WORKSPACE_SIZE": "65536"}, 32 * MIB, 32 * MIB),
+    ({"DISABLE_ADDMM_CUDA_LT": "1"}, 32 * MIB, 0),
+]
+
+
+@pytest.mark.usefixtures("_h200")
+@pytest.mark.parametrize(("environment", "product", "fused"), SETTINGS)
+def test_settings(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], product: int, fused: int
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    x = torch.rand(64, 64, device="cuda")
+    assert added_by(lambda: x @ x) == product
+    assert added_by(lambda: torch.addmm(x[0], x, x)) == fused
+
+
+@pytest.mark.usefixtures("_h200")
+def test_a_setting_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "large")
+    x = torch.rand(64, 64, device="cuda")
+    with pytest.warns(UserWarning, match="Could not parse CUBLAS_WORKSPACE_CONFIG"):
+        assert added_by(lambda: x @ x) == PRODUCTS
+
+
+# ---- convolutions --------------------------------------------------------------------------------
+
+
+def extra_at_peak(function: object) -> int:
+    """The bytes at the peak of a call, above what was there before and the result."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = function()  # type: ignore[operator]
+    peak = torch.cuda.max_memory_allocated()
+    size: int = result.untyped_storage().nbytes()
+    return peak - before - size
+
+
+@pytest.mark.usefixtures("_h200")
+def test_a_convolution_copies_into_another_layout() -> None:
+    x = torch.rand(16, 3, 224, 224, device="cuda")
+    layer = nn.Conv2d(3, 64, 7, 2, 3, bias=False).cuda()
+    with torch.no_grad():
+        assert extra_at_peak(lambda: layer(x)) == pytest.approx(61_051_664, rel=0.02)
+
+
+@pytest.mark.usefixtures("_h200")
+def test_a_convolution_with_channels_last_copies_nothing() -> None:
+    x = torch.rand(32, 64, 24, 24, device="cuda").to(memory_format=torch.channels_last)
+    layer = nn.Conv2d(64, 64, 3, padding=1).cuda().to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        assert extra_at_peak(lambda: layer(x)) == 0
+
+
+def test_a_convolution_without_room_for_its_workspace_still_runs() -> None:
+    with virtual_cuda(memory="64 MiB"):
+        layer = nn.Conv2d(16, 16, 3, padding=1).cuda()
+        x = torch.rand(128, 16, 64, 64, device="cuda")[:90]
+        assert layer(x[:64]).shape == (64, 16, 64, 64)
