@@ -1,15 +1,18 @@
-"""`make matrix`: the same four things on every release of torch that people have.
+"""`make matrix`: the same things on every release of torch, and on every Python, that people have.
 
-Each release gets an environment of its own, one after another: a build with CUDA takes up to
-6 GB. It is removed afterwards, unless `--keep` is given behind `--`.
+Each pair gets an environment of its own, one after another: a build with CUDA takes up to 6 GB. It
+is removed afterwards.
 
-    nox                              every release of RELEASES
-    nox -s "matrix(torch='2.15')"    one of them
-    nox -- --keep                    keep the environments for another look
+    nox                                        what is tried by default
+    nox --list                                 all pairs; the default ones have a star
+    nox -s "matrix-3.13(torch='2.15')"         one of them
+    nox -- --write                             and write the rows of docs/releases.md
+    nox -- --keep                              keep the environments for another look
 """
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import time
 from collections.abc import Callable
@@ -20,11 +23,18 @@ import nox
 from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
-RELEASES = ("2.10", "2.11", "2.13", "2.14", "2.15")
+TABLE = ROOT / "docs" / "releases.md"
+BEGIN = "<!-- releases -->"
+END = "<!-- /releases -->"
+RELEASES = ("2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
+NIGHTLY = "nightly"  # tried where pip is told of an index that has one
+PINNED = "2.13"  # by constraints.txt
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+FIRST_PYTHON = "3.11"
+OTHER_PYTHONS = ("3.12", "3.13")  # tried with the pinned and the newest release
 TESTS_NEED = ("filelock", "hypothesis", "pytest-xdist")  # imported by tests/conftest.py
-
-nox.options.default_venv_backend = "venv"
-nox.options.sessions = ["matrix"]
+ALL_TESTS = ("-m", "slow or not slow")
+TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 
 
 class Part(NamedTuple):
@@ -34,66 +44,169 @@ class Part(NamedTuple):
     run: Callable[[nox.Session], None]
 
 
+def run_pytest(session: nox.Session, *arguments: str) -> None:
+    session.run("python", "-m", "pytest", "-q", *arguments)
+
+
 def check_references(session: nox.Session) -> None:
-    session.run("python", "-m", "pytest", "-q", "reference/day8")
+    run_pytest(session, "reference/day8")
+
+
+def check_solutions(session: nox.Session) -> None:
+    """Every kept solution, right and wrong, gets the verdict that it is kept for."""
+    run_pytest(session, *TWO_PROCESSES, *ALL_TESTS, "tests/day8/test_solutions.py")
 
 
 def check_programs(session: nox.Session) -> None:
-    test = "tests/virtual_cuda/test_programs.py"
-    session.run("python", "-m", "pytest", "-q", "-m", "slow or not slow", test)
+    run_pytest(session, *ALL_TESTS, "tests/virtual_cuda/test_programs.py")
+
+
+def check_conformance(session: nox.Session) -> None:
+    """All snippets that an H200 has run agree with it as far as they must on any release."""
+    run_pytest(session, *ALL_TESTS, "tests/virtual_cuda/conformance/test_conformance.py")
+
+
+def check_device(session: nox.Session) -> None:
+    run_pytest(session, *TWO_PROCESSES, "tests/virtual_cuda")
 
 
 def check_class(session: nox.Session) -> None:
     test = "tests/test_examples.py::test_the_class_is_graded_as_the_readme_says"
-    session.run("python", "-m", "pytest", "-q", test)
+    run_pytest(session, test)
+
+
+def check_fixture(session: nox.Session) -> None:
+    """Run tests with the fixture `virtual_cuda` in a folder that knows nothing of gpudojo."""
+    project = empty_folder(session, "fixture")
+    for example in (ROOT / "examples").glob("test_*.py"):
+        shutil.copy(example, project)
+    with session.chdir(project):
+        run_pytest(session)
 
 
 def check_plugin(session: nox.Session) -> None:
-    """Run the tests of a project that knows nothing of gpudojo, elsewhere."""
-    project = Path(session.create_tmp()) / "project"
-    shutil.rmtree(project, ignore_errors=True)
-    shutil.copytree(ROOT / "examples" / "project", project)
+    """Run the tests of a project that knows nothing of gpudojo with `--virtual-cuda`."""
+    project = empty_folder(session, "project")
+    shutil.copytree(ROOT / "examples" / "project", project, dirs_exist_ok=True)
     with session.chdir(project):
-        session.run("python", "-m", "pytest", "-q", "--virtual-cuda")
+        run_pytest(session, "--virtual-cuda")
 
 
 PARTS = (
     Part("references", check_references),
-    Part("15 programs", check_programs),
+    Part("kept solutions", check_solutions),
+    Part("whole models", check_programs),
+    Part("conformance", check_conformance),
+    Part("tests of the device", check_device),
+    Part("fixture", check_fixture),
+    Part("`--virtual-cuda`", check_plugin),
     Part("class of ten", check_class),
-    Part("--virtual-cuda", check_plugin),
 )
+
+
+def empty_folder(session: nox.Session, name: str) -> Path:
+    """Make an empty folder of this session, outside of the project."""
+    folder = Path(session.create_tmp()) / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
 
 
 def write_constraints(session: nox.Session, torch: str) -> Path:
     """Return a file with the project's constraints, for another release of torch."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    others = [line for line in lines if not line.startswith("torch==")]
+    constraints = [line for line in lines if not line.startswith("torch==")]
+    if torch != NIGHTLY:
+        constraints.append(f"torch=={torch}.*")
     path = Path(session.create_tmp()) / "constraints.txt"
-    path.write_text("\n".join([*others, f"torch=={torch}.*", ""]), encoding="utf-8")
+    path.write_text("\n".join([*constraints, ""]), encoding="utf-8")
     return path
 
 
-@nox.session
-@nox.parametrize("torch", RELEASES)
+def install_project(session: nox.Session, torch: str) -> str:
+    """Install a release of torch, and the project beside it; return torch's exact version."""
+    constraints = str(write_constraints(session, torch))
+    options = ("--pre",) if torch == NIGHTLY else ()
+    session.install("-c", constraints, *options, "torch")
+    session.install("-c", constraints, "-e", ".[cluster,watch]", *TESTS_NEED)
+    question = "from importlib.metadata import version; print(version('torch'))"
+    answer = session.run("python", "-c", question, silent=True)
+    return str(answer).strip()
+
+
+def run_part(session: nox.Session, part: Part) -> bool:
+    """Run one part, log how long it took, and return whether it passed."""
+    began = time.monotonic()
+    try:
+        part.run(session)
+    except CommandFailed:
+        passed = False
+    else:
+        passed = True
+    outcome = "ok" if passed else "FAILED"
+    session.log(f"{session.name}: {part.name}: {outcome}, {time.monotonic() - began:.0f} s")
+    return passed
+
+
+# ---- the table in docs/releases.md ---------------------------------------------------------------
+
+
+def write_row(torch: str, python: str, outcomes: list[bool]) -> None:
+    """Put the row of a release and a Python into the table; other rows stay."""
+    before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
+    old_table, _, after = rest.partition(END)
+    rows = {}
+    for line in old_table.splitlines()[4:]:  # after an empty line, headings and dashes
+        if line:
+            cells = cells_of(line)
+            rows[cells[0], cells[1]] = cells
+    marks = ["yes" if passed else "**no**" for passed in outcomes]
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    rows[torch, python] = [torch, python, *marks, today]
+    headings = ["torch", "Python", *(part.name for part in PARTS), "tried on"]
+    ordered = sorted(rows, key=lambda pair: (version_key(pair[0]), version_key(pair[1])))
+    lines = [headings, ["---"] * len(headings), *(rows[pair] for pair in ordered)]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    TABLE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+
+
+def cells_of(line: str) -> list[str]:
+    """The cells of a row of a Markdown table."""
+    return [cell.strip() for cell in line.strip("| ").split("|")]
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """What sorts versions: "2.9.1" before "2.10.0+cpu"."""
+    public = version.partition("+")[0]
+    return tuple(int(number) for number in public.split(".") if number.isdigit())
+
+
+# ---- the session ---------------------------------------------------------------------------------
+
+
+def names_of_default_sessions() -> list[str]:
+    """Every release on the first Python; the pinned and the newest one on others, too."""
+    pairs = [(FIRST_PYTHON, torch) for torch in RELEASES]
+    for python in OTHER_PYTHONS:
+        pairs += [(python, PINNED), (python, RELEASES[-1])]
+    return [f"matrix-{python}(torch='{torch}')" for python, torch in pairs]
+
+
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = names_of_default_sessions()
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("torch", [*RELEASES, NIGHTLY])
 def matrix(session: nox.Session, torch: str) -> None:
     """Run every part on one release, also after one has failed, and say what passed."""
-    constraints = write_constraints(session, torch)
-    session.install("-c", str(constraints), "torch")
-    session.install("-c", str(constraints), "-e", ".", *TESTS_NEED)
-    outcomes = []
-    for part in PARTS:
-        began = time.monotonic()
-        try:
-            part.run(session)
-        except CommandFailed:
-            outcome = "FAILED"
-        else:
-            outcome = "ok"
-        outcomes.append((part.name, outcome, time.monotonic() - began))
-    for name, outcome, seconds in outcomes:
-        session.log(f"torch {torch:6} {name:16} {outcome:6} {seconds:4.0f} s")
+    version = install_project(session, torch)
+    outcomes = [run_part(session, part) for part in PARTS]
+    for part, passed in zip(PARTS, outcomes, strict=True):
+        session.log(f"torch {version:10} {part.name:20} {'ok' if passed else 'FAILED'}")
+    if "--write" in session.posargs:
+        write_row(version.partition("+")[0], str(session.python), outcomes)
     if "--keep" not in session.posargs:
         shutil.rmtree(session.virtualenv.location)
-    if any(outcome != "ok" for _, outcome, _ in outcomes):
-        session.error(f"torch {torch}: not everything works")
+    if not all(outcomes):
+        session.error(f"torch {version}: not everything works")

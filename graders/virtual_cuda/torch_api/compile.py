@@ -66,6 +66,9 @@ class _EagerCompiler:
 
         yield if_present(frames, "_stance", eager)
         yield if_present(frames, "_callback_from_stance", choose_no_compiler)
+        # torch 2.12 would count compiled frames with `fullgraph=True`, and warn of none. An answer
+        # that is not below 0 says that somebody counts already.
+        yield if_present(frames, "set_fullgraph_compiled_frame_count", lambda count: 0)
         # The module inside passes through the ledger, as it would without torch.compile.
         optimized_module = find_internal("torch._dynamo.eval_frame.OptimizedModule")
         call_module = find_internal("torch.nn.Module._wrapped_call_impl", "torch.compile")
