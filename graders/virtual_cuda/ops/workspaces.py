@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import threading
@@ -266,7 +267,7 @@ class _Convolution(NamedTuple):
     @property
     def is_pointwise(self) -> bool:
         """True if the kernel has one element, so that the layout of the weight does not matter."""
-        return self.weight[0, 0].numel() == 1
+        return math.prod(self.weight.shape[2:]) == 1
 
     @property
     def fewest_channels(self) -> int:
@@ -287,7 +288,7 @@ class _Convolution(NamedTuple):
             least = 64 if self.image.dtype in _HALF else 128
             return self.copied_bytes if self.fewest_channels >= least else 0
         channels = self.image.shape[1]
-        if channels < _FEW_CHANNELS and self.weight[0].numel() < _SHORT_SUM:
+        if channels < _FEW_CHANNELS and math.prod(self.weight.shape[1:]) < _SHORT_SUM:
             return 0
         return self.copied_bytes
 
@@ -301,7 +302,7 @@ class _Convolution(NamedTuple):
             return partial_sums
         if self.groups > 1:
             return self.image.nbytes
-        pixels = self.image[0, 0].numel()
+        pixels = math.prod(self.image.shape[2:])
         if self.is_pointwise and self.image.dtype is torch.float32 and pixels < _MANY_PIXELS:
             by_image = len(self.image) * self.weight.nbytes
             return min(by_image, self.copied_bytes)

@@ -158,3 +158,13 @@ def test_a_convolution_without_room_for_its_workspace_still_runs() -> None:
         layer = nn.Conv2d(16, 16, 3, padding=1).cuda()
         x = torch.rand(128, 16, 64, 64, device="cuda")[:90]
         assert layer(x[:64]).shape == (64, 16, 64, 64)
+
+
+def test_the_rules_record_no_operations() -> None:
+    with virtual_cuda(gpu="H200") as gpu:
+        layer = nn.Conv2d(3, 16, 3).cuda()
+        x = torch.rand(2, 3, 8, 8, device="cuda")
+        mark = gpu.ledger.mark()
+        nn.functional.conv2d(x, layer.weight)
+        names = [row.name for row in gpu.ledger.since(mark).records]
+    assert names == ["aten.convolution.default"]
