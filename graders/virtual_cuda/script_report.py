@@ -122,6 +122,10 @@ class ScriptReport:
 
     def _timeline_lines(self, width: int) -> list[str]:
         """The timeline of the whole run, as text."""
+        if self.times is None:
+            scaled = None
+        else:
+            scaled = lanes_to_scale(self.times)
         timeline = timeline_of(
             self.ledger.records,
             function=self.name,
@@ -130,7 +134,7 @@ class ScriptReport:
             device="",
             source=_lines_of_file(self.file) or [],
             peak_bytes=max(self.ledger.peaks.values(), default=0),
-            scaled=None if self.times is None else lanes_to_scale(self.times),
+            scaled=scaled,
         )
         return plain_lines(draw_timeline(timeline, width))
 

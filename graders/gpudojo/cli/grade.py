@@ -170,11 +170,14 @@ def _make_options(asked: GradeArguments, context: click.Context) -> GradingOptio
     names_given = {
         name for option, name in KEPT_OPTIONS.items() if is_given_by_user(context, option)
     }
+    references = None
+    if asked.reference is None:
+        references = find_repository() / "reference"
     return GradingOptions(
         submissions=asked.submissions,
         out=asked.out,
         reference=asked.reference,
-        references=find_repository() / "reference" if asked.reference is None else None,
+        references=references,
         day=asked.day,
         bench=asked.bench,
         secret=asked.secret,

@@ -102,7 +102,9 @@ def _refuse_contradictions(asked: OverrideArguments) -> None:
             raise click.UsageError("STUDENT and CHECK or EXERCISE are missing")
         return
     action = used[0]
-    fitting = ("STUDENT", "--all") if action == "--undo" else ()
+    fitting: tuple[str, ...] = ()
+    if action == "--undo":
+        fitting = ("STUDENT", "--all")
     for name in used[1:]:
         if name not in fitting:
             raise click.UsageError(f"{action} does not go with {name}")

@@ -502,6 +502,11 @@ def row_of_check(
     if mistake is not None:
         why = f"{mistake.name}: {' '.join(mistake.why.split())}"
     earns_points = result.outcome in (Outcome.PASSED, Outcome.ERROR)
+    file = None
+    cell = None
+    if place:
+        file = place.file
+        cell = place.cell
     return CheckRow(
         id=result.id,
         function=result.function,
@@ -517,8 +522,8 @@ def row_of_check(
         why=why,
         hint="\n".join(shown_hints),
         blocked_by=result.blocked_by,
-        file=place.file if place else None,
-        cell=place.cell if place else None,
+        file=file,
+        cell=cell,
     )
 
 

@@ -185,12 +185,16 @@ def _row_by_hand(exercise: ExerciseRow) -> CheckRow:
         outcome = Outcome.PASSED
     else:
         outcome = Outcome.FAILED
+    if exercise.extra:
+        max_points = 0.0
+    else:
+        max_points = exercise.max_score
     return CheckRow(
         id=exercise.exercise,
         function="",
         outcome=outcome,
         points=exercise.score,
-        max_points=0.0 if exercise.extra else exercise.max_score,
+        max_points=max_points,
         message=message,
         claim=exercise.heading,
         override=override,

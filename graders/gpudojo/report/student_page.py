@@ -218,6 +218,10 @@ def student_page(
     if row.reason:
         reason = status_and_reason(row.status.value, person.hide_names(row.reason))
 
+    if person.anonymous:
+        output = ""
+    else:
+        output = row.output_for_student
     return render_page(
         "student.html",
         "student.js",
@@ -237,7 +241,7 @@ def student_page(
         late=describe_lateness(row),
         sources=sources,
         reason=reason,
-        output="" if person.anonymous else row.output_for_student,
+        output=output,
     )
 
 

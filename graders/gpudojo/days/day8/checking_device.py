@@ -371,7 +371,9 @@ def _expect_answer_to(preference: Preference, seen: Seen) -> None:
         lines = _lines_of_scenario_alone(preference, seen)
         raise Failed(happened, expected, None, key, ran=lines)
     seen.about(preference.machine.name, scenario)
-    at = ("device_count(",) if key == "index-not-checked" else ()
+    at: tuple[str, ...] = ()
+    if key == "index-not-checked":
+        at = ("device_count(",)
     raise Failed(happened, expected, None, key, at)
 
 

@@ -248,7 +248,9 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
             key = None
             if meaning not in elsewhere:
                 key = "current-gpu-used"
-            at = ("reset_peak_memory_stats(",) if meaning == EARLIER else ()
+            at: tuple[str, ...] = ()
+            if meaning == EARLIER:
+                at = ("reset_peak_memory_stats(",)
             raise Failed(happened, expected, None, key, at)
 
 

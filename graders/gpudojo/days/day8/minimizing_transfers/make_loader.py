@@ -60,13 +60,16 @@ def _call_make_loader(call: Call, setting: LoaderSetting) -> LoaderEpoch:
             order += map(int, numbers.tolist())
             sizes.append(len(batch))
             pinned.append(batch.is_pinned() and numbers.is_pinned())
+    workers = None
+    if is_loader:
+        workers = loader.num_workers
     return LoaderEpoch(
         kind=type(loader).__name__,
         is_loader=is_loader,
         order=order,
         sizes=sizes,
         pinned=pinned,
-        workers=loader.num_workers if is_loader else None,
+        workers=workers,
         settings=settings,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from gpudojo.days.day8.error_messages import add_to_first_line
 from gpudojo.days.day8.mixed_precision.declaration import step
 from gpudojo.days.day8.occurrences import Occurrences, count_occurrences
 from gpudojo.days.day8.returned_numbers import float_or_none
@@ -411,8 +412,7 @@ def _explain_error(error: StudentRaised, call: Call, model: Any) -> StudentRaise
     note = f"done so far: {_calls_in_words(order)}"
     if _has_lost_gradients(order, model):
         note = f"{note}; no parameter had a gradient any more"
-    first, *rest = error.evidence.message.split("\n")
-    message = "\n".join([f"{first} ({note})", *rest])
+    message = add_to_first_line(error.evidence.message, f"({note})")
     return error.with_facts(message=message, copied=copied)
 
 

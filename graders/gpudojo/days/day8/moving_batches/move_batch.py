@@ -414,7 +414,9 @@ def _change_of_other_thing(name: str, part: BatchPart, before: BatchPart) -> Fai
     key = None
     if became == "a tensor":
         key = "everything-a-tensor"
-    at = ("end",) if became == "None" else ()
+    at: tuple[str, ...] = ()
+    if became == "None":
+        at = ("end",)
     happened = f"{name}: `{part.path}` became {became}"
     return Failed(happened, expected, None, key, at)
 

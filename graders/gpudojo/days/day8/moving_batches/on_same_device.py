@@ -187,7 +187,9 @@ def _expect_same_answer(title: str, answer: Answer, right: Answer, mistake: str 
     if answer.value != right.value:
         if mistake is None and answer.value:
             mistake = "loop-left-early"
-        at = ("return",) if title == BETWEEN else ()
+        at: tuple[str, ...] = ()
+        if title == BETWEEN:
+            at = ("return",)
         happened = f"{title}: it returned {answer.value}"
         raise Failed(happened, str(right.value), None, mistake, at)
     expect_settings_kept(answer.settings, title)

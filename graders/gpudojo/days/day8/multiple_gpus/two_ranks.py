@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from gpudojo.days.day8.error_messages import add_to_first_line
 from gpudojo.grading.call import StudentRaised, nn, torch
 from gpudojo.grading.load import describe_exception, load_submission
 from gpudojo.model.evidence import Raised
@@ -153,7 +154,10 @@ def _started_ranks(
     student: Callable[..., Any], path: Path, function: str, seed: int
 ) -> Iterator[list[RankProcess]]:
     """Start both ranks for the length of a `with` block, and kill them at its end."""
-    context: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
+    method = "spawn"
+    if FORKS:
+        method = "fork"
+    context: Any = multiprocessing.get_context(method)
     ranks: list[RankProcess] = []
     letters = context.Pipe()
     with warnings.catch_warnings():
@@ -225,10 +229,9 @@ def _end_standstill(ranks: list[RankProcess]) -> None:
     if len(alive) < RANK_COUNT:
         raise StudentRaised(Raised("TimeoutError", STUCK, None))
     done = [rank for rank in alive if rank.is_done]
+    chosen = alive[-1]
     if done:
         chosen = done[0]
-    else:
-        chosen = alive[-1]
     chosen.kill_process()
     _forget_standstills(ranks)
 
@@ -265,23 +268,24 @@ def _run_rank(job: RankJob) -> None:
     lock = threading.Lock()
 
     def report(facts: dict[str, Any]) -> None:
+        message = json.dumps(facts).encode()
         with lock:
-            job.end.send_bytes(json.dumps(facts).encode())
+            job.end.send_bytes(message)
 
     try:
         _report_waiting(report)
         _join_group_of_two(job)
-        report({"some": _call_student(student, _make_rank_model(job), job.path)})
+        some = _call_student(student, _make_rank_model(job), job.path)
+        report({"some": some})
         job.end.recv_bytes()  # until the other has answered, too
         _join_group_of_one()
-        report({"alone": _call_student(student, _make_rank_model(job), job.path)})
+        alone = _call_student(student, _make_rank_model(job), job.path)
+        report({"alone": alone})
     except StudentRaised as error:
         raised = error.evidence
-        is_broken = any(words in raised.message for words in BROKEN)
-        if is_broken:
+        text = raised.message
+        if any(words in text for words in BROKEN):
             text = ALONE
-        else:
-            text = raised.message
         report({"raised": raised.type, "text": text, "line": raised.line})
     os._exit(0)  # no clean-up: what was inherited belongs to the parent
 
@@ -323,8 +327,10 @@ def _letter_store(other: Any) -> Any:
             self.reading = threading.RLock()
 
         def set(self, key: str, value: Any) -> None:
-            self.known[key] = value if isinstance(value, bytes) else str(value).encode()
-            other.send_bytes(b"\0".join((key.encode(), self.known[key])))
+            if not isinstance(value, bytes):
+                value = str(value).encode()
+            self.known[key] = value
+            other.send_bytes(key.encode() + b"\0" + value)
 
         def get(self, key: str) -> bytes:
             with self.reading:
@@ -351,14 +357,15 @@ def _call_student(student: Any, model: Any, path: str) -> dict[str, Any]:
     except (Exception, SystemExit) as error:
         raised = describe_exception(error, Path(path))
         if isinstance(error, (TypeError, AttributeError)) and _met_no_gradient(error, path):
-            first, newline, rest = raised.message.partition("\n")
-            message = f"{first} {WITHOUT_GRADIENT}{newline}{rest}"
+            message = add_to_first_line(raised.message, WITHOUT_GRADIENT)
             raised = msgspec.structs.replace(raised, message=message)
         raise StudentRaised(raised) from None
-    gradients = []
+    gradients: list[list[float] | None] = []
     for parameter in model.parameters():
-        gradient = parameter.grad
-        gradients.append(None if gradient is None else gradient.flatten().tolist())
+        if parameter.grad is None:
+            gradients.append(None)
+        else:
+            gradients.append(parameter.grad.flatten().tolist())
     pairs = zip(model.parameters(), weights, strict=True)
     return {
         "gradients": gradients,
@@ -400,8 +407,10 @@ def _make_rank_model(job: RankJob) -> Any:
             if number == 1:
                 continue
             values = torch.arange(parameter.numel(), dtype=torch.float32)
-            steps = values.reshape(parameter.shape) * (1 + 4 * job.rank)
-            parameter.grad = (steps + number + 1 + 2 * job.rank) * scale
+            size_of_step = 1 + 4 * job.rank
+            start = number + 1 + 2 * job.rank
+            steps = values.reshape(parameter.shape) * size_of_step
+            parameter.grad = (steps + start) * scale
     return model
 
 
@@ -435,7 +444,9 @@ def _report_waiting(report: Callable[[dict[str, Any]], None]) -> None:
         while True:
             _sleep(PAUSE)
             frame = sys._current_frames().get(me)
-            here = (id(frame), frame.f_lasti if frame else 0)
+            here = (id(frame), 0)
+            if frame:
+                here = (id(frame), frame.f_lasti)
             # It has gone on, or worked where it was: it does not wait.
             if here != place or worked() - used > much:
                 place = here

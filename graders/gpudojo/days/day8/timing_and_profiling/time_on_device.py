@@ -164,7 +164,9 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     key = None
     if value > time.right:
         key = "timed-the-warm-up"
-    at = ("return",) if note else ()
+    at: tuple[str, ...] = ()
+    if note:
+        at = ("return",)
     raise Failed(happened, expected, None, key, at)
 
 

@@ -147,7 +147,9 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
             _expect_all_names(found, right)
         elif len(found.names) != len(right.names):
             happened = f"with {scenario} it gave {len(found.names)} names"
-            at = ("",) if scenario == "no `count`" else ()
+            at: tuple[str, ...] = ()
+            if scenario == "no `count`":
+                at = ("",)
             raise Failed(happened, str(len(right.names)), at=at)
 
 
@@ -195,5 +197,7 @@ def _expect_order(place: str, found: RankedNames, right: RankedNames) -> None:
     happened = f"{right.work} on {place} gave {names}"
     expected = f"{right_names}: by the time of all calls together"
     is_reversed = found.names == right.names[::-1]
-    at = ("reversed(", "[::-1]", "reverse(") if is_reversed else ()
+    at: tuple[str, ...] = ()
+    if is_reversed:
+        at = ("reversed(", "[::-1]", "reverse(")
     raise Failed(happened, expected, at=at)

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpudojo.days.day8 import pixel_race
+from gpudojo.days.day8.error_messages import add_to_first_line
 from gpudojo.days.day8.line_counting import ExecutedLines, call_counting_lines
 from gpudojo.days.day8.pixel_race import (
     count_allocations,
@@ -350,10 +351,11 @@ class Painter:
 
         For another size or device it may not be raised.
         """
-        first, *rest = error.evidence.message.split("\n")
+        message = error.evidence.message
+        first, *_ = message.split("\n")
         if "device-side assert" in first:
             inputs = f"most often an index out of range, {inputs}"
-        message = "\n".join([f"{first} ({inputs})", *rest])
+        message = add_to_first_line(message, f"({inputs})")
         line = error.evidence.line or self._only_line_of_operators("index")
         return error.with_facts(message=message, line=line)
 
