@@ -58,7 +58,8 @@ def exercises_of_day(day: str) -> tuple[ExerciseRow, ...]:
     """Return the exercises of an installed day, without points, and what they are worth."""
     rows = []
     for exercise in catalogue.exercises_of(day):
-        rows.append(ExerciseRow(exercise.stem, exercise.title, 0.0, float(exercise.points)))
+        row = ExerciseRow(exercise.stem, exercise.title, 0.0, float(exercise.points))
+        rows.append(row)
     return tuple(rows)
 
 

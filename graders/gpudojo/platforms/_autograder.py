@@ -132,7 +132,8 @@ def choose_what_to_judge_by(
         return JudgedBy(note=note)
 
     # A clone of gpudojo.
-    in_clone = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
+    repository = Path(gpudojo.__file__).resolve().parents[2]
+    in_clone = repository / "reference" / day
     if in_clone.is_dir():
         return JudgedBy(in_clone, secret=secret)
     raise BadClass(

@@ -26,7 +26,8 @@ LONGEST_NAME: Final = 120  # bytes; a name may have 255 with its endings
 def safe_name(name: str) -> str:
     """Return a file name as close to the given one as Linux, macOS and Windows allow."""
     text = FORBIDDEN.sub("_", unicodedata.normalize("NFC", name)).strip()
-    text = text.encode("utf-8")[:LONGEST_NAME].decode("utf-8", "ignore").rstrip(". ")
+    cut = text.encode("utf-8")[:LONGEST_NAME]
+    text = cut.decode("utf-8", "ignore").rstrip(". ")
     if not text or text.startswith((".", "-", "~")) or RESERVED.fullmatch(text):
         text = f"_{text}"
     return text

@@ -126,7 +126,8 @@ def exercises_with_missing(
     unaccounted = in_millionths(row.max_score) - _sum_of_maxima(counted)
     if _sum_of_maxima(missing) != unaccounted:
         return list(row.exercises)
-    return sorted([*row.exercises, *missing], key=lambda exercise: exercise.exercise)
+    exercises = [*row.exercises, *missing]
+    return sorted(exercises, key=lambda exercise: exercise.exercise)
 
 
 def _sum_of_maxima(exercises: Iterable[ExerciseRow]) -> int:
@@ -293,7 +294,8 @@ def find_submission(name: str, rows: Iterable[SubmissionRow], file: Path) -> str
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise BadClass(f"{len(matches)} students are called {name!r}: {', '.join(matches)}")
+        students = ", ".join(matches)
+        raise BadClass(f"{len(matches)} students are called {name!r}: {students}")
     raise BadClass(f"{file} has no submission {name!r}{_suggest_submission(name, names_of)}")
 
 

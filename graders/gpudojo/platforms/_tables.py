@@ -50,7 +50,8 @@ def read_table(path: Path, platform: str) -> Table:
         raise CannotExport(platform, f"{path} is not a table; {advice}")
     delimiter = _delimiter_of(text)
     try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        file = io.StringIO(text, newline="")
+        rows = list(csv.reader(file, delimiter=delimiter))
     except csv.Error as error:
         raise CannotExport(platform, f"{path} is not a table: {error}") from error
     rows = [row for row in rows if any(row)]
@@ -127,7 +128,8 @@ def spellings_of(name: str) -> set[str]:
     words = name.replace(",", " ").split()
     spellings = {letters_of(name)}
     for first in range(len(words)):
-        spellings.add(letters_of("".join(words[first:] + words[:first])))
+        turned = words[first:] + words[:first]
+        spellings.add(letters_of("".join(turned)))
     return spellings - {""}
 
 

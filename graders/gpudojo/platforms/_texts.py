@@ -179,7 +179,8 @@ class _Causes:
             self.absent[_absent_name(check)] = None
         elif check.outcome is Outcome.FAILED and check.function:
             cause = check.misconception or describe_line(check) or check.message
-            self.failed.setdefault((_function_id(check), cause), []).append(check)
+            key = (_function_id(check), cause)
+            self.failed.setdefault(key, []).append(check)
         elif check.outcome is Outcome.BLOCKED:
             self.blocked.append(check)
         elif check.outcome is Outcome.TODO and not waits_for_a_person:

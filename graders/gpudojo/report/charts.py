@@ -66,7 +66,8 @@ def draw_histogram(scores: Sequence[float], most: float, clickable: bool = False
     edges = [most * number / 10 for number in range(11)]
     spans = []
     descriptions = []
-    for (start, end), count in zip(itertools.pairwise(edges), counts, strict=True):
+    pairs = itertools.pairwise(edges)
+    for (start, end), count in zip(pairs, counts, strict=True):
         span = f"{start:g} to {end:g}"
         spans.append(span)
         if count:
@@ -139,7 +140,8 @@ def _round_step(span: float) -> float:
     """Return the round number of which about four make up the span."""
     if span <= 0:
         return 1.0
-    power: float = 10 ** math.floor(math.log10(span / 4))
+    exponent = math.floor(math.log10(span / 4))
+    power: float = 10**exponent
     for factor in (1, 2, 5):
         if span / (power * factor) <= 5:
             return power * factor
@@ -168,7 +170,8 @@ def levels_around(lowest: float, highest: float) -> list[float]:
         span = highest - lowest
     step = _round_step(span)
     first = math.floor(lowest / step + 1e-9)
-    last = max(math.ceil(highest / step - 1e-9), first + 1)
+    last = math.ceil(highest / step - 1e-9)
+    last = max(last, first + 1)
     return [step * number for number in range(first, last + 1)]
 
 

@@ -145,7 +145,8 @@ class Tally:
                 waiting.add(exercise.exercise)
             elif _is_untouched(exercise):
                 untouched.add(exercise.exercise)
-        review = [person.hide_names(self.replace_names(text)) for text in row.review]
+        texts = [self.replace_names(text) for text in row.review]
+        review = [person.hide_names(text) for text in texts]
         return SubmissionLine(
             person,
             row.status,
@@ -292,7 +293,8 @@ class Tally:
             mean = 0.0
             if scores:
                 mean = statistics.fmean(scores)
-            lines.append(ExerciseLine(exercise, known.title, mean, known.worth))
+            line = ExerciseLine(exercise, known.title, mean, known.worth)
+            lines.append(line)
         return lines
 
     @property

@@ -198,7 +198,8 @@ def _people_on_moodle(
         for row in rows:
             own_id = ids.id_of(row)
             if own_id:
-                people[row.submission] = ListedPerson(own_id, row.student or row.submission)
+                name = row.student or row.submission
+                people[row.submission] = ListedPerson(own_id, name)
     by_page = {}
     for submission, person in people.items():
         if options.only in (None, submission):

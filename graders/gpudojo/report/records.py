@@ -103,7 +103,8 @@ class SubmissionRecords:
         if mine is None:
             return TimelinePair(None)
         timelines = self._timelines_of_reference()
-        theirs = same_call(mine, timelines.get(f"{exercise}::{function}", []))
+        of_function = timelines.get(f"{exercise}::{function}", [])
+        theirs = same_call(mine, of_function)
         if theirs is not None:
             return TimelinePair(mine, theirs)
         if not any(timelines.values()):

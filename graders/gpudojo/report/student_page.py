@@ -124,7 +124,8 @@ class FunctionView:
             if view.check.absent:
                 return view.in_short
         counts = count_outcomes(self.folded)
-        return ", ".join(f"{count} {name}" for name, count in counts)
+        parts = [f"{count} {name}" for name, count in counts]
+        return ", ".join(parts)
 
 
 class SourceLineView(NamedTuple):
@@ -216,7 +217,8 @@ def student_page(
         sources = maker.sources_of(row, failed)
     reason = ""
     if row.reason:
-        reason = status_and_reason(row.status.value, person.hide_names(row.reason))
+        reason_shown = person.hide_names(row.reason)
+        reason = status_and_reason(row.status.value, reason_shown)
 
     if person.anonymous:
         output = ""

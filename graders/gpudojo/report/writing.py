@@ -77,7 +77,8 @@ class _ReportWriter:
                 say(warning)
         roll = Roll(secret)
         self.tally = Tally(self.header, roll.replace_names)
-        self.people = [roll.add_person(row) for row in iterate(options.file)]
+        rows = iterate(options.file)
+        self.people = [roll.add_person(row) for row in rows]
         self.works: dict[int, ComparedWork] = {}  # by place in the class
         self.without_records = 0
 
@@ -89,7 +90,8 @@ class _ReportWriter:
         options = self.options
         only = None
         if options.only is not None:
-            only = find_submission(options.only, iterate(options.file), options.file)
+            rows = iterate(options.file)
+            only = find_submission(options.only, rows, options.file)
         neighbours = self._neighbours_by_place()
         written = []
         for place, row in enumerate(iterate(options.file)):
@@ -130,7 +132,8 @@ class _ReportWriter:
             after[place] = self.people[next_place]
         neighbours = []
         for place in range(len(order)):
-            neighbours.append(Neighbours(before.get(place), after.get(place)))
+            either_side = Neighbours(before.get(place), after.get(place))
+            neighbours.append(either_side)
         return neighbours
 
     def _add_work(self, place: int, row: SubmissionRow) -> None:

@@ -32,7 +32,8 @@ def export(
     say_which_points_differ(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
-        written.append(save_text(entry.folder / "feedback.txt", _feedback_text(entry.row, options)))
+        text = _feedback_text(entry.row, options)
+        written.append(save_text(entry.folder / "feedback.txt", text))
     return written
 
 

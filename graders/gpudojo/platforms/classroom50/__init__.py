@@ -59,7 +59,8 @@ def export(
     say_which_points_differ(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
-        written.append(save_json(entry.folder / "result.json", _result_of(entry, options)))
+        result = _result_of(entry, options)
+        written.append(save_json(entry.folder / "result.json", result))
     return written
 
 

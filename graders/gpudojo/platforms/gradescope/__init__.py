@@ -37,7 +37,8 @@ def export(
     """Write `results.json` for each submission, and return the files."""
     written = []
     for entry in entries_to_export(rows, target, options):
-        written.append(save_json(entry.folder / "results.json", _result_of(entry, header)))
+        result = _result_of(entry, header)
+        written.append(save_json(entry.folder / "results.json", result))
     return written
 
 

@@ -101,7 +101,8 @@ def _outputs_in_evaluation_mode(models: Numbers, pictures: Any) -> Any:
     variance = models.variance[:, None, :, None]
     deviation = (variance + 1e-5).sqrt()
     normed = (channels - mean) / deviation
-    return _run_linear_layers(models.last, models.last_bias, normed.relu())
+    hidden = normed.relu()
+    return _run_linear_layers(models.last, models.last_bias, hidden)
 
 
 def _run_linear_layers(weights: Any, biases: Any, inputs: Any) -> Any:
@@ -124,7 +125,8 @@ def _is_telling(outputs: Any) -> Any:
 
 def _is_clear_in_half_precision(outputs: Any) -> Any:
     """For each model, whether half precision leaves the largest output the largest."""
-    _, second, largest = outputs.sort(2).values.unbind(2)
+    in_order = outputs.sort(2).values
+    _, second, largest = in_order.unbind(2)
     closest = (largest - second).amin(1)
     size = outputs.abs().amax((1, 2))
     return closest >= 0.03 * size + 0.02
