@@ -25,8 +25,8 @@ example:  ## grade the example class and make its report
 	.venv/bin/dojo grade examples/class --out results
 	.venv/bin/dojo report results
 
-matrix:  ## try releases of torch; TORCH=2.15 PYTHON=3.13 for one, WRITE=1 for docs/releases.md, KEEP=1 keeps environments
-	.venv/bin/nox $(if $(TORCH),-s "matrix-$(or $(filter 3.%,$(PYTHON)),3.11)(torch='$(TORCH)')") -- $(if $(WRITE),--write) $(if $(KEEP),--keep)
+matrix:  ## try releases of torch; TORCH=2.15 PYTHON=3.13 PARTS="class fixture" for some, WRITE=1 for docs/releases.md, KEEP=1
+	.venv/bin/nox $(if $(TORCH),-s "matrix-$(or $(filter 3.%,$(PYTHON)),3.11)(torch='$(TORCH)')") -- $(PARTS) $(if $(WRITE),--write) $(if $(KEEP),--keep)
 
 gpu:  ## run all that needs a real GPU, and print a table; PARTS="class watch" for some of it
 	$(or $(wildcard .venv/bin/python),$(PYTHON)) -m benchmarks.check_gpu $(PARTS)

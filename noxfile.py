@@ -8,14 +8,17 @@ is removed afterwards.
     nox -s "matrix-3.13(torch='2.15')"         one of them
     nox -- --write                             and write the rows of docs/releases.md
     nox -- --keep                              keep the environments for another look
+    nox -- class fixture                       only the parts whose names have one of these words
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,18 +80,16 @@ def check_class(session: nox.Session) -> None:
 
 def check_fixture(session: nox.Session) -> None:
     """Run tests with the fixture `virtual_cuda` in a folder that knows nothing of gpudojo."""
-    project = empty_folder(session, "fixture")
-    for example in (ROOT / "examples").glob("test_*.py"):
-        shutil.copy(example, project)
-    with session.chdir(project):
+    with temporary_folder() as project, session.chdir(project):
+        for example in (ROOT / "examples").glob("test_*.py"):
+            shutil.copy(example, project)
         run_pytest(session)
 
 
 def check_plugin(session: nox.Session) -> None:
     """Run the tests of a project that knows nothing of gpudojo with `--virtual-cuda`."""
-    project = empty_folder(session, "project")
-    shutil.copytree(ROOT / "examples" / "project", project, dirs_exist_ok=True)
-    with session.chdir(project):
+    with temporary_folder() as project, session.chdir(project):
+        shutil.copytree(ROOT / "examples" / "project", project, dirs_exist_ok=True)
         run_pytest(session, "--virtual-cuda")
 
 
@@ -104,12 +105,14 @@ PARTS = (
 )
 
 
-def empty_folder(session: nox.Session, name: str) -> Path:
-    """Make an empty folder of this session, outside of the project."""
-    folder = Path(session.create_tmp()) / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return folder
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder outside of the project, where pytest does not find the project's settings.
+
+    nox's own, `session.create_tmp()`, is inside, and so would be all temporary files of tests.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def write_constraints(session: nox.Session, torch: str) -> Path:
@@ -118,7 +121,7 @@ def write_constraints(session: nox.Session, torch: str) -> Path:
     constraints = [line for line in lines if not line.startswith("torch==")]
     if torch != NIGHTLY:
         constraints.append(f"torch=={torch}.*")
-    path = Path(session.create_tmp()) / "constraints.txt"
+    path = Path(session.virtualenv.location) / "constraints.txt"
     path.write_text("\n".join([*constraints, ""]), encoding="utf-8")
     return path
 
@@ -151,21 +154,28 @@ def run_part(session: nox.Session, part: Part) -> bool:
 # ---- the table in docs/releases.md ---------------------------------------------------------------
 
 
-def write_row(torch: str, python: str, outcomes: list[bool]) -> None:
-    """Put the row of a release and a Python into the table; other rows stay."""
+def write_row(torch: str, python: str, outcomes: dict[str, bool]) -> None:
+    """Put what passed, by the name of the part, into the row of a release and a Python.
+
+    Other rows, and parts that were not run, stay as they were.
+    """
     before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
     old_table, _, after = rest.partition(END)
+    columns = ["torch", "Python", *(part.name for part in PARTS), "tried on"]
     rows = {}
     for line in old_table.splitlines()[4:]:  # after an empty line, headings and dashes
         if line:
-            cells = cells_of(line)
-            rows[cells[0], cells[1]] = cells
-    marks = ["yes" if passed else "**no**" for passed in outcomes]
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    rows[torch, python] = [torch, python, *marks, today]
-    headings = ["torch", "Python", *(part.name for part in PARTS), "tried on"]
-    ordered = sorted(rows, key=lambda pair: (version_key(pair[0]), version_key(pair[1])))
-    lines = [headings, ["---"] * len(headings), *(rows[pair] for pair in ordered)]
+            row = dict(zip(columns, cells_of(line), strict=True))
+            rows[row["torch"], row["Python"]] = row
+    row = rows.setdefault((torch, python), dict.fromkeys(columns, "–"))
+    row["torch"] = torch
+    row["Python"] = python
+    row["tried on"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+    for name, passed in outcomes.items():
+        row[name] = "yes" if passed else "**no**"
+    lines = [columns, ["---"] * len(columns)]
+    for pair in sorted(rows, key=lambda pair: (version_key(pair[0]), version_key(pair[1]))):
+        lines.append(list(rows[pair].values()))
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     TABLE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
 
@@ -192,6 +202,14 @@ def names_of_default_sessions() -> list[str]:
     return [f"matrix-{python}(torch='{torch}')" for python, torch in pairs]
 
 
+def parts_asked_for(arguments: list[str]) -> list[Part]:
+    """The parts whose names have one of the words among the arguments; all without a word."""
+    words = [argument for argument in arguments if not argument.startswith("--")]
+    if not words:
+        return list(PARTS)
+    return [part for part in PARTS if any(word in part.name for word in words)]
+
+
 nox.options.default_venv_backend = "venv"
 nox.options.sessions = names_of_default_sessions()
 
@@ -201,12 +219,14 @@ nox.options.sessions = names_of_default_sessions()
 def matrix(session: nox.Session, torch: str) -> None:
     """Run every part on one release, also after one has failed, and say what passed."""
     version = install_project(session, torch)
-    outcomes = [run_part(session, part) for part in PARTS]
-    for part, passed in zip(PARTS, outcomes, strict=True):
-        session.log(f"torch {version:10} {part.name:20} {'ok' if passed else 'FAILED'}")
+    outcomes = {}
+    for part in parts_asked_for(session.posargs):
+        outcomes[part.name] = run_part(session, part)
+    for name, passed in outcomes.items():
+        session.log(f"torch {version:10} {name:20} {'ok' if passed else 'FAILED'}")
     if "--write" in session.posargs:
         write_row(version.partition("+")[0], str(session.python), outcomes)
     if "--keep" not in session.posargs:
         shutil.rmtree(session.virtualenv.location)
-    if not all(outcomes):
+    if not all(outcomes.values()):
         session.error(f"torch {version}: not everything works")
