@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -282,6 +283,9 @@ def results_schema() -> dict[str, Any]:
     # The structs have defaults for these so that a header is easily made; a file without them is
     # refused.
     schema["$defs"]["ClassResults"]["required"] += ["version", "submissions"]
+    for struct in schema["$defs"].values():
+        if "description" in struct:  # a docstring, which Python 3.13 does not indent
+            struct["description"] = inspect.cleandoc(struct["description"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "gpudojo class results",
