@@ -15,7 +15,7 @@ from gpudojo.days.day8.loops_over_batches import (
     why_a_loop_raises,
 )
 from gpudojo.days.day8.returned_numbers import ReturnedNumber, describe_number
-from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
+from gpudojo.days.day8.sprites import CLASSES, SPRITE_NUMBERS, linear_layer, make_sprites
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
 from gpudojo.grading.call import (
     Call,
@@ -103,7 +103,7 @@ def _draw_numbers(seed: int) -> TrainingNumbers:
     """
     while True:
         generator = torch.Generator().manual_seed(seed)
-        shares = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator)
+        shares = torch.rand(CLASSES, SPRITE_NUMBERS, generator=generator)
         weight = shares * 0.2 - 0.1
         pictures, classes = make_sprites(SAMPLES, seed + 1)
         first, last = _batch_losses(pictures.flatten(1), classes, weight)

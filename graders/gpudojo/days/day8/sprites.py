@@ -8,8 +8,8 @@ from typing import Any
 
 from gpudojo.grading.call import nn, torch
 
-SIZE = 4
-
+SIZE = 4  # the height and the width of a sprite
+SPRITE_NUMBERS = 3 * SIZE * SIZE  # in one sprite, of three channels
 CLASSES = 3
 
 

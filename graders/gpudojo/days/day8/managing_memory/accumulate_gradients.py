@@ -15,7 +15,7 @@ from gpudojo.days.day8.loops_over_batches import (
 )
 from gpudojo.days.day8.managing_memory.declaration import accumulate
 from gpudojo.days.day8.returned_numbers import int_or_none
-from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites, seeded_generator
+from gpudojo.days.day8.sprites import CLASSES, SPRITE_NUMBERS, make_sprites, seeded_generator
 from gpudojo.days.day8.watched_objects import WatchLog
 from gpudojo.grading.call import Call, array_of, device_name, nn, torch, try_inputs
 from gpudojo.grading.checks import (
@@ -167,7 +167,7 @@ def _make_model(seed: int, log: WatchLog, setting: AccumulationSetting) -> Any:
     One part is in the other mode, as batch norm may be for fine-tuning.
     """
     with seeded_generator(seed):
-        linear = nn.Linear(3 * SIZE * SIZE, CLASSES)
+        linear = nn.Linear(SPRITE_NUMBERS, CLASSES)
         model = log.make_model(nn.Flatten(), linear)
     if setting.moved:
         model.to(setting.device)

@@ -13,7 +13,7 @@ from gpudojo.days.day8.error_messages import add_to_first_line
 from gpudojo.days.day8.mixed_precision.declaration import step
 from gpudojo.days.day8.occurrences import Occurrences, count_occurrences
 from gpudojo.days.day8.returned_numbers import float_or_none
-from gpudojo.days.day8.sprites import CLASSES, SIZE, linear_layer, make_sprites
+from gpudojo.days.day8.sprites import CLASSES, SPRITE_NUMBERS, linear_layer, make_sprites
 from gpudojo.days.day8.watched_objects import WatchLog
 from gpudojo.grading.call import (
     Call,
@@ -122,7 +122,7 @@ def draw_numbers(seed: int) -> StepNumbers:
     """
     while True:
         generator = torch.Generator().manual_seed(seed)
-        first = _draw_around_zero(0.3, generator, HIDDEN, 3 * SIZE * SIZE)
+        first = _draw_around_zero(0.3, generator, HIDDEN, SPRITE_NUMBERS)
         bias = _draw_around_zero(0.5, generator, HIDDEN)
         last = _draw_around_zero(2.0, generator, CLASSES, HIDDEN)
         pictures, _ = make_sprites(SPRITES, seed + 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.modifying_evaluation_loop_gpu.declaration import evaluate
-from gpudojo.days.day8.sprites import CLASSES, SIZE, make_sprites
+from gpudojo.days.day8.sprites import CLASSES, SPRITE_NUMBERS, make_sprites
 from gpudojo.grading.call import nn, torch
 
 BATCH: Final = 3
@@ -84,7 +84,7 @@ def _draw_models(seed: int) -> Numbers:
     """
     drawing = _Drawing(seed)
     return Numbers(
-        first=drawing.numbers_up_to(0.15, HIDDEN, 3 * SIZE * SIZE),
+        first=drawing.numbers_up_to(0.15, HIDDEN, SPRITE_NUMBERS),
         first_bias=drawing.numbers_up_to(0.15, HIDDEN),
         last=drawing.numbers_up_to(2.4, CLASSES, HIDDEN),
         last_bias=drawing.numbers_up_to(0.3, CLASSES),
