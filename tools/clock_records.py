@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 from virtual_cuda.errors import VirtualCudaError
 
-FEWEST_PROGRAMS: Final = 20  # that ran, in a record
+FEWEST_PROGRAMS: Final = 10  # that ran, in a record
+_MOST_WEIGHT: Final = 6.5  # of a program, where the average is 1
 
 
 @dataclass(eq=False, repr=False)
@@ -62,7 +63,8 @@ class WeightedRecord(NamedTuple):
 def read_records(paths: Sequence[str | Path]) -> WeightedRecord:
     """The programs of several records of one GPU, and the weight of each program.
 
-    Every record counts as much as another. Raises BadClockRecord for a bad file, or for two GPUs.
+    Every record counts as much as another, but the programs of a short one not more than so many
+    times as much as the average one. Raises BadClockRecord for a bad file, or for two GPUs.
     """
     records = [read_record(path) for path in paths]
     first = records[0]
@@ -75,6 +77,7 @@ def read_records(paths: Sequence[str | Path]) -> WeightedRecord:
     weights = {}
     for number, record in enumerate(records, 1):
         weight = all_programs / len(records) / len(record.programs)
+        weight = min(weight, _MOST_WEIGHT)
         for name, program in record.programs.items():
             if len(records) > 1:
                 unique_name = f"{name} ({number})"

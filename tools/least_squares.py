@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-_PULL: Final = 0.02
+USUAL_PULL: Final = 0.02
 _ROUNDS: Final = 30
 _STEPS: Final = 200  # of each round
 _SMALL_ERROR: Final = 0.08  # below it, all errors weigh the same
@@ -33,11 +33,12 @@ class UsualFigure(NamedTuple):
 
 
 def solve_equations(
-    equations: Sequence[Equation], usual: Mapping[Any, UsualFigure]
+    equations: Sequence[Equation], usual: Mapping[Any, UsualFigure], pull: float = USUAL_PULL
 ) -> dict[Any, float]:
     """The figures with which the sums come close to the seconds, relatively; in three digits.
 
-    Only the figures of `usual` are found. One that no equation has is left out.
+    Only the figures of `usual` are found. One that no equation has is left out. `pull` is how much
+    the usual figures count.
     """
     names = [name for name in usual if _is_in_any(name, equations)]
     if not names:
@@ -52,7 +53,7 @@ def solve_equations(
     weights = first_weights
     found = np.ones(len(names))
     for _ in range(_ROUNDS):
-        _improve(found, matrix, weights, least)
+        _improve(found, matrix, weights, least, pull)
         ratios = matrix @ found
         weights = first_weights * _weights_by_error(ratios)
     figures = {}
@@ -77,13 +78,16 @@ def _relative_coefficients(equations: Sequence[Equation], names: Sequence[Any]) 
 
 
 def _improve(
-    found: np.ndarray, matrix: np.ndarray, weights: np.ndarray, least: Sequence[float]
+    found: np.ndarray,
+    matrix: np.ndarray,
+    weights: np.ndarray,
+    least: Sequence[float],
+    pull: float,
 ) -> None:
     """Change `found` towards the least squares: one coefficient after the other, many times."""
     weighted = matrix * weights[:, None]
-    pull = _PULL * np.eye(len(found))
-    square = weighted.T @ matrix + pull
-    right = weighted.sum(axis=0) + _PULL
+    square = weighted.T @ matrix + pull * np.eye(len(found))
+    right = weighted.sum(axis=0) + pull
     for _ in range(_STEPS):
         for index in range(len(found)):
             row = square[index]

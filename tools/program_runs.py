@@ -117,6 +117,15 @@ def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=like.dtype)
 
 
+def _laid_out_like(result: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """The result with its channels last in memory where those of the source are."""
+    if source.dim() != 4 or source.is_contiguous():
+        return result
+    if not source.is_contiguous(memory_format=torch.channels_last):
+        return result
+    return result.contiguous(memory_format=torch.channels_last)
+
+
 def _zeros_of_product(a: Any, b: Any) -> Any:
     """Zeros in the shape of `a @ b`."""
     rows = a.shape[:-1]
@@ -161,7 +170,8 @@ def _zeros_of_convolution(
         channels = weight.shape[1] * groups
     else:
         channels = weight.shape[0]
-    return _zeros(x, x.shape[0], channels, *lengths)
+    result = _zeros(x, x.shape[0], channels, *lengths)
+    return _laid_out_like(result, x)
 
 
 def _zeros_of_convolution_gradients(g: Any, x: Any, weight: Any, *rest: Any) -> Any:
@@ -171,6 +181,8 @@ def _zeros_of_convolution_gradients(g: Any, x: Any, weight: Any, *rest: Any) -> 
     gradients = []
     for shape, is_wanted in zip(shapes, output_mask, strict=True):
         gradients.append(_zeros(x, *shape) if is_wanted else None)
+    if gradients[0] is not None:
+        gradients[0] = _laid_out_like(gradients[0], x)
     return tuple(gradients)
 
 

@@ -31,6 +31,8 @@ _LIBRARIES: Final = {
     "cuDNN": ("convolution", "convolution_backward"),
     "cuDNN norm": ("native_batch_norm", "native_batch_norm_backward"),
     "cuDNN recurrent": ("_cudnn_rnn", "_cudnn_rnn_backward"),
+    "norm": ("native_layer_norm", "native_layer_norm_backward", "native_group_norm"),
+    "embedding bag": ("_embedding_bag",),
     "reduction": (
         "sum", "mean", "max", "min", "std", "var", "argmax", "argmin", "linalg_vector_norm",
     ),
@@ -44,7 +46,11 @@ _ALLOCATING: Final = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
 )  # fmt: skip
 _MULTI_TENSOR: Final = (*LIST_OPERATORS, "_amp_foreach_")
+# What each kernel but the first costs, by the operator: where it has others inside, each is one.
 _LAUNCHES: Final = {
+    "multinomial": "inner operator",
+    "binary_cross_entropy_with_logits": "inner operator",
+    "logsumexp": "inner operator",
     "_cudnn_rnn": "recurrent launch",
     "_cudnn_rnn_backward": "recurrent launch backward",
 }
@@ -55,15 +61,22 @@ class HostCosts:
 
     def __init__(self) -> None:
         self._open: dict[int, Row] = {}  # the passes and steps that have not ended, by row number
+        self._replays_graph = False
 
     def of_row(
         self, number: int, row: Row, call: KernelCall | None, kernels: int
     ) -> Iterator[Cost]:
         """The costs of a row; an operation needs `call` and the number of its kernels.
 
-        Remembers which passes and steps begin and end here.
+        Remembers which passes, steps and replays begin and end here.
         """
         match row:
+            # A CUDA graph is launched as a whole: its operators cost the host nothing more.
+            case StreamRow(what="replay"):
+                self._replays_graph = bool(row.other)
+                yield "graph", row.other
+            case OperationRow() if self._replays_graph:
+                yield "graph kernel", kernels
             case OperationRow() if call is not None:
                 yield from self._of_operator(call, kernels, row.builds_graph)
             # What lasts stays open until its EndRow.
@@ -110,10 +123,10 @@ class HostCosts:
             yield "list tensor", len(call.inputs)
         elif in_backward:
             yield "operator backward", 1
-        elif builds_graph and self._is_inside(ForwardRow):
-            yield "operator gradient", 1
         else:
             yield "operator", 1
+            if builds_graph and self._is_inside(ForwardRow):
+                yield "gradient", 1
         # What comes on top: a library, and each kernel but the first.
         library = _library_behind(call.name)
         if library is not None and not _is_norm_of_a_matrix(library, call):

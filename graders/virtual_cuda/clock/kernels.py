@@ -85,6 +85,11 @@ class KernelCall(NamedTuple):
         """Bytes of an element."""
         return item_size_of(self.dtype)
 
+    @property
+    def channels_last(self) -> bool:
+        """True for a convolution, a norm or a pool of tensors whose channels lie last in memory."""
+        return self.dim == 1
+
     def input_elements(self, index: int) -> int:
         """Elements of one of the inputs. Raises IndexError where there are fewer."""
         return math.prod(self.inputs[index])

@@ -47,7 +47,8 @@ class OperationRow(SiteRow, frozen=True, gc=False):
     live: int  # what is allocated there afterwards
     # What `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor
     # given, …), or None. Shapes are `torch.Size` objects, or tuples. At its end stands the number
-    # of the dimension it works along, if that is not the last.
+    # of the dimension it works along, if that is not the last. Of a convolution or a batch norm it
+    # is 1 where the channels lie last in memory.
     work: tuple[Any, ...] | None = None
 
     @property
@@ -133,6 +134,7 @@ StreamEvent = Literal[
     "sleep",
     "tf32",
     "list",
+    "replay",
 ]
 
 
@@ -144,5 +146,6 @@ class StreamRow(SiteRow, frozen=True, gc=False):
     what: StreamEvent
     # Of "wait" and "synchronize_event": the row that recorded the event. Of "wait_stream": the
     # stream waited for. Of "sleep": cycles. Of "tf32": whether matrix products may use TF32 from
-    # here on. Of "list": how many numbers of a list were made into a tensor.
+    # here on. Of "list": how many numbers of a list were made into a tensor. Of "replay": 1 where
+    # a CUDA graph begins to run again, 0 where it is done.
     other: int = 0

@@ -14,6 +14,7 @@ might compute or refuse in other words: `handle_cpu_error` gets every exception,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -38,7 +39,7 @@ from virtual_cuda.ops.dispatch import (
 )
 from virtual_cuda.ops.library_operators import run_library_operator
 from virtual_cuda.ops.placement import on_host
-from virtual_cuda.ops.registry import call_of, facts_of
+from virtual_cuda.ops.registry import call_of, facts_of, name_of
 from virtual_cuda.ops.rules import Rules, rules_of
 from virtual_cuda.ops.workspaces import plan_with_workspaces
 
@@ -75,12 +76,36 @@ def _elements_of_broadcast(left: Any, right: Any) -> int:
     return elements
 
 
+# Operators for which it matters how the channels lie, and how many of their first arguments tell.
+_TENSORS_WITH_CHANNELS: Final = {
+    "convolution": 2,
+    "convolution_backward": 3,
+    "native_batch_norm": 1,
+    "native_batch_norm_backward": 2,
+}
+
+
+def _channels_if_last(count: int, args: Any) -> tuple[int, ...]:
+    """The dimension of the channels, (1,), if they lie last in memory in one of the arguments.
+
+    Looks at the first `count` arguments; gives () if the channels come before the pixels.
+    """
+    for tensor in args[:count]:
+        if tensor is None or tensor.dim() < 4 or tensor.shape[1] == 1:
+            continue
+        if tensor.stride(1) == 1 and math.prod(tensor.shape[2:]) > 1:
+            return (1,)
+    return ()
+
+
 def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
     """A function(args) that gives the dimension an operator works along, if not the last.
 
     The clock wants to know: the memory of other dimensions is read in strides. None for operators
     without such an argument.
     """
+    if name_of(func) in _TENSORS_WITH_CHANNELS:
+        return partial(_channels_if_last, _TENSORS_WITH_CHANNELS[name_of(func)])
     # Find the argument `dim`; the first argument is the tensor, so 0 means there is none.
     types = ("int", "List[int]", "Optional[int]", "Optional[List[int]]")
     position = 0

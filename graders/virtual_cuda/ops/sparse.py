@@ -28,11 +28,13 @@ from virtual_cuda.ops.dispatch import (
     move_to_host,
     record_operation,
     require_open_device,
+    work_of,
 )
 from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, name_of, operator
 from virtual_cuda.ops.rules import alert_nondeterministic, no_kernel_error
+from virtual_cuda.recorder import tensors_in
 from virtual_cuda.trees import map_only
 
 aten: Final = torch.ops.aten
@@ -422,7 +424,10 @@ def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
     results = _compute_on_host(func, inner, named, target)
     wrapped, nbytes = opened.close(results, target)
     if target is not None and isinstance(results, (torch.Tensor, list, tuple)):
-        record_operation(str(func), target, nbytes)
+        work = None  # the clock has no rules for sparse tensors
+        if all(tensor.layout is torch.strided for tensor in tensors_in((inner, results))):
+            work = work_of(results, inner)
+        record_operation(str(func), target, nbytes, work)
         count_waits = waits_of(func)
         if count_waits is not None:
             count_waits(args, kwargs)

@@ -17,7 +17,7 @@ from virtual_cuda.device.cuda_errors import cuda_error
 from virtual_cuda.device.pinning import has_pinned_memory
 from virtual_cuda.device.state import CPU, Block, VirtualDevice, now
 from virtual_cuda.device.tensor import Plan, Tensor, operator_hooks
-from virtual_cuda.ops.dispatch import allocate, record_operation
+from virtual_cuda.ops.dispatch import allocate, record_operation, work_of
 from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -27,7 +27,7 @@ from virtual_cuda.torch_api.generators import Generator, generator_of
 from virtual_cuda.torch_api.memory import pool_numbers
 from virtual_cuda.torch_api.random_operators import is_random, repeatable_call
 from virtual_cuda.torch_api.storage import as_bytes
-from virtual_cuda.torch_api.streams import capture
+from virtual_cuda.torch_api.streams import capture, note_in_ledger
 
 # Bytes each of what a graph keeps on the device so that replays draw new random numbers.
 _SEED_AND_OFFSET: Final = 8
@@ -111,14 +111,14 @@ def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _repeat_step(
-    device: VirtualDevice, name: str, call: Callable[[], Any], results: list[Any]
+    device: VirtualDevice, name: str, call: Callable[[], Any], results: list[Any], work: Any
 ) -> None:
     """Run one step of a replay, into the memory that the capture gave its results.
 
-    Records the operator.
+    Records the operator, with its work for the clock.
     """
     values = call()
-    record_operation(name, device, 0)
+    record_operation(name, device, 0, work)
     for result, value in zip(results, tensors_in(values), strict=False):
         if result is not value:
             result.copy_(value)
@@ -225,7 +225,8 @@ class CUDAGraph:
             call = repeatable_call(func, args, kwargs, inside.device)
         else:
             call = functools.partial(call_of(func), *args, **kwargs)
-        step = functools.partial(_repeat_step, inside.device, str(func), call, results)
+        work = work_of(results, (*args, *kwargs.values()))
+        step = functools.partial(_repeat_step, inside.device, str(func), call, results, work)
         inside.steps.append(step)
 
     def _remember_bytes(self, storage: Any) -> None:
@@ -304,8 +305,10 @@ class CUDAGraph:
         if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._is_instantiated = True
+        note_in_ledger("replay", argument=1)
         for step in _inside_of(self).steps:
             step()
+        note_in_ledger("replay", argument=0)
 
     def reset(self) -> None:
         """Forget the capture, so that another one can be made."""

@@ -35,8 +35,13 @@ STUDENTS, AGAIN = (
     HERE / "h200-students.json",
     HERE / "h200-again.json",
 )  # the same programs, once and three times more
-RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN)  # the figures are fitted to these
+MODELS = HERE / "h200-models.json"  # whole models
+WHOLE = HERE / "h200-whole.json"  # more of them, on a slow host: of these, only kernels are fitted
+# The figures are fitted to these.
+RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN, MODELS, WHOLE)
 MIXES = HERE / "h200-mixes.json"  # and not to this one
+PAIRS = HERE / "h200-pairs.json"  # nor to these: of each pair of programs, one is faster
+STORED = (*(path for path in RECORDS if path != AGAIN), MIXES, PAIRS)
 PINNED = HERE / "agreement.json"
 LEDGERS = (
     HERE / "ledgers.xz"
@@ -112,7 +117,7 @@ def stored(record: Path) -> dict[str, ProgramRun]:
 def store() -> None:
     """Run the programs of all records and keep what their steps write into the ledger."""
     found = {}
-    for path in (*RECORDS[:3], MIXES):
+    for path in STORED:
         found[path.name] = {
             name: _kept(*ran) for name, ran in run_programs(read_record(path).programs).items()
         }

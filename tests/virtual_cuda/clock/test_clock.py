@@ -27,6 +27,7 @@ from virtual_cuda.ledger.timeline_text import draw_to_scale
 
 from tests.virtual_cuda.clock.__main__ import (
     MIXES,
+    MODELS,
     PINNED,
     RECORD,
     RECORDS,
@@ -56,6 +57,7 @@ WANTED = {
     RECORDS[1]: ((1.25, 2.0), (1.4, 2.5), 0.97),
     STUDENTS: ((1.25, 2.0), (1.25, 2.0), 0.945),
     MIXES: ((1.25, 2.0), (1.4, 2.5), 0.97),
+    MODELS: ((1.12, 1.4), (1.1, 1.3), 0.96),
 }
 
 
@@ -501,7 +503,7 @@ def test_without_a_gpu_events_are_measured() -> None:
         ("nonsense", "malformed"),
         (
             '{"gpu": "X", "torch": "2", "programs": {}}',
-            "0 programs that ran, at least 20 are needed",
+            "0 programs that ran, at least 10 are needed",
         ),
         (
             (

@@ -51,12 +51,14 @@ def _attention_kernels(call: KernelCall, chip: Chip) -> Kernels:
     "_scaled_dot_product_flash_attention_backward",
 )
 def _attention_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """Sums of the gradient for each row, then one kernel."""
+    """One kernel; in half precision, sums of the gradient for each row come before."""
     flops = 10.0 * _steps_of_a_product(call)
     query_bytes = call.input_bytes(0)
-    yield Kernel("pointwise", 3 * query_bytes)
-    yield Kernel("reduction", query_bytes)
-    yield _attention_kernel(call.dtype, call.bytes_moved, flops)
+    if call.dtype in HALF:
+        yield Kernel("pointwise", 3 * query_bytes)
+        yield Kernel("reduction", query_bytes)
+    kernel = _attention_kernel(call.dtype, call.bytes_moved, flops)
+    yield kernel._replace(kind=f"{kernel.kind} gradient")
 
 
 @kernel_rule("_transformer_encoder_layer_fwd")

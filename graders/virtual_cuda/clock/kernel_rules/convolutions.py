@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 from virtual_cuda.clock.kernel_rules.products import product_unit
 from virtual_cuda.clock.kernels import (
@@ -13,14 +13,105 @@ from virtual_cuda.clock.kernels import (
     KernelCall,
     Kernels,
     Shape,
+    ceil_div,
     item_size_of,
     kernel_rule,
 )
 from virtual_cuda.sizes import ITEM_SIZES
 
-# Elements from which cuDNN changes the layout, of an input and of a gradient.
+# Elements from which cuDNN changes the layout in single precision, of an input and of a gradient.
 _LARGE_INPUT: Final = 3 << 17
 _LARGE_GRADIENT: Final = 1 << 18
+_MANY_CHANNELS: Final = 64  # from which it changes the layout of small inputs, too
+_FEW_CHANNELS: Final = 8  # with fewer, tensor cores have little to do
+_TILE: Final = 32  # channels that a change of the layout moves together
+_BYTES_OF_A_WEIGHT: Final = 24  # that it counts for: windows of weights are small
+
+
+class _Convolution(NamedTuple):
+    """A convolution from `source` to `out`, forward or backward."""
+
+    out: Shape
+    source: Shape
+    weight: Shape
+    dtype: str
+    channels_last: bool  # in memory
+
+    @property
+    def is_half(self) -> bool:
+        """True for half precision."""
+        return self.dtype in HALF
+
+    @property
+    def item_size(self) -> int:
+        """Bytes of an element."""
+        return item_size_of(self.dtype)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of the source and of the result."""
+        return (math.prod(self.source) + math.prod(self.out)) * self.item_size
+
+    @property
+    def is_depthwise(self) -> bool:
+        """True if each channel has a convolution of its own."""
+        if self.weight[1] != 1 or len(self.source) < 2:
+            return False
+        channels = self.source[1]
+        return channels > 1 and self.weight[0] >= channels
+
+    @property
+    def is_thin(self) -> bool:
+        """True if the source has few channels, as pictures have."""
+        return self.source[1] < _FEW_CHANNELS
+
+    @property
+    def has_window(self) -> bool:
+        """True if more than one pixel counts for each pixel of the result."""
+        return math.prod(self.weight[2:]) > 1
+
+    @property
+    def is_plain_product(self) -> bool:
+        """True if every pixel is used once, by itself: a product needs no change of the layout."""
+        return not self.has_window and self.out[2:] == self.source[2:]
+
+    @property
+    def is_deep(self) -> bool:
+        """True if an element of the result is a sum of many products."""
+        elements_of_a_filter = math.prod(self.weight[1:])
+        return self.source[1] >= 16 or elements_of_a_filter >= 128
+
+    def kernel(self, chip: Chip) -> Kernel:
+        """One kernel with the FLOPs of all windows.
+
+        A transposed convolution goes from its result to its input.
+        """
+        is_transposed = len(self.out) > 1 and self.out[1] != self.weight[0]
+        pixels = math.prod(self.source) if is_transposed else math.prod(self.out)
+        flops = pixels * 2.0 * math.prod(self.weight[1:])
+        if self.is_thin:
+            unit = product_unit("float32", chip, tf32=True)
+            return Kernel("thin convolution", self.bytes_moved, flops, unit)
+        kind = "half convolution" if self.is_half else "convolution"
+        unit = product_unit(self.dtype, chip, tf32=True)
+        return Kernel(kind, self.bytes_moved, flops, unit)
+
+    def depthwise_kernel(self) -> Kernel:
+        """The kernel of one channel each: no product at all."""
+        if self.channels_last:
+            return Kernel("depthwise, channels last", self.bytes_moved)
+        return Kernel("depthwise", self.bytes_moved)
+
+    def layout_kernel(self, shape: Shape) -> Kernel:
+        """The change of the layout of the source or the result, in tiles of channels."""
+        size = math.prod(shape) * self.item_size
+        channels = shape[1]
+        padded = size // max(channels, 1) * _TILE * ceil_div(channels, _TILE)
+        return Kernel("layout", size + padded)
+
+    def weight_layout_kernel(self) -> Kernel:
+        """The change of the layout of the weights."""
+        return Kernel("layout", math.prod(self.weight) * _BYTES_OF_A_WEIGHT)
 
 
 @kernel_rule("convolution", "cudnn_convolution", "_convolution")
@@ -29,97 +120,99 @@ def _convolution_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
     Then come the bias, and changes of the layout around it.
     """
-    source = call.inputs[0]
-    weight = call.inputs[1]
     assert call.out is not None
-    size_in = call.input_bytes(0)
-    size_out = call.out_bytes
-    if _is_depthwise(source, weight):  # one channel each: no product at all
-        yield Kernel("depthwise", size_in + size_out)
+    convolution = _Convolution(
+        call.out, call.inputs[0], call.inputs[1], call.dtype, call.channels_last
+    )
+    if convolution.is_depthwise:
+        yield convolution.depthwise_kernel()
         return
-    if source[1] == 1:  # pixel by pixel, without tensor cores
-        yield _direct_convolution(call.out, weight)
+    if convolution.source[1] == 1:  # pixel by pixel, without tensor cores
+        yield _direct_convolution(convolution)
     else:
-        yield _convolution_as_product(call.out, weight, source, call.dtype, chip)
+        yield convolution.kernel(chip)
     has_bias = len(call.inputs) > 2
     if has_bias:
-        yield Kernel("stretched", 2 * size_out)
-    if _changes_layout(source, weight):
-        yield Kernel("layout", 2 * size_in)
-        yield Kernel("layout", 2 * size_out)
-        yield Kernel("layout", 2 * call.input_bytes(1))
+        yield Kernel("stretched", 2 * call.out_bytes)
+    if not _changes_layout(convolution):
+        return
+    yield convolution.layout_kernel(convolution.source)
+    if convolution.has_window:
+        yield convolution.weight_layout_kernel()
+    # Small results in single precision are written as they are wanted.
+    is_large = math.prod(convolution.source) >= _LARGE_INPUT
+    if convolution.is_half or is_large:
+        yield convolution.layout_kernel(convolution.out)
 
 
-def _is_depthwise(source: Shape, weight: Shape) -> bool:
-    """True if each channel has a convolution of its own."""
-    if weight[1] != 1 or len(source) < 2:
-        return False
-    channels = source[1]
-    return channels > 1 and weight[0] >= channels
-
-
-def _changes_layout(source: Shape, weight: Shape) -> bool:
+def _changes_layout(convolution: _Convolution) -> bool:
     """True if cuDNN changes the layout for tensor cores, which want the channels last."""
-    if math.prod(source) < _LARGE_INPUT:
+    if convolution.channels_last or convolution.is_plain_product:
         return False
-    has_window = math.prod(weight[2:]) > 1
-    elements_of_a_filter = math.prod(weight[1:])
-    is_deep = source[1] >= 16 or elements_of_a_filter >= 128
-    return has_window and is_deep
+    if not convolution.is_deep:
+        return False
+    if convolution.is_half:
+        return True
+    is_large = math.prod(convolution.source) >= _LARGE_INPUT
+    has_many_channels = convolution.source[1] >= _MANY_CHANNELS
+    return is_large or (has_many_channels and convolution.has_window)
 
 
-def _direct_convolution(out: Shape, weight: Shape) -> Kernel:
+def _direct_convolution(convolution: _Convolution) -> Kernel:
     """The kernel of a picture with one channel."""
-    pixels = math.prod(out) / weight[0]
+    weight = convolution.weight
+    pixels = math.prod(convolution.out) / weight[0]
     seconds_a_pixel = 64e-12 + 0.34e-12 * math.prod(weight)
-    seconds = pixels * seconds_a_pixel
-    return Kernel("direct convolution", seconds=seconds)
-
-
-def _convolution_as_product(
-    out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip
-) -> Kernel:
-    """One kernel with the FLOPs of all windows.
-
-    A transposed convolution goes from its result to its input.
-    """
-    elements_in = math.prod(source)
-    elements_out = math.prod(out)
-    is_transposed = len(out) > 1 and out[1] != weight[0]
-    pixels = elements_in if is_transposed else elements_out
-    flops_of_a_window = 2.0 * math.prod(weight[1:])
-    return Kernel(
-        kind="half convolution" if dtype in HALF else "convolution",
-        bytes=(elements_out + elements_in) * item_size_of(dtype),
-        flops=pixels * flops_of_a_window,
-        unit=product_unit(dtype, chip, tf32=True),
-    )
+    return Kernel("direct convolution", seconds=pixels * seconds_a_pixel)
 
 
 @kernel_rule("convolution_backward", "cudnn_convolution_backward")
 def _convolution_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The gradients of the input, if it is wanted, of the weights, and of the bias.
+    """The gradients of the input, if it is wanted, of the weights, and of the bias, if it has one.
 
     The gradient of the weights is made in parts that are added up.
     """
     gradient, source, weight = call.inputs[:3]
     dtype = call.dtype if call.dtype in ITEM_SIZES else "float32"
-    item_size = item_size_of(dtype)
-    weight_moved = 2 * math.prod(weight) * item_size
-    kernel = _convolution_as_product(gradient, weight, source, dtype, chip)
-    kernel = kernel._replace(kind=f"{kernel.kind} gradient")
-    laid_out_anew = [source, gradient]
-    # The gradient of the input.
-    if call.out is not None:
+    convolution = _Convolution(gradient, source, weight, dtype, call.channels_last)
+    wants_input = call.out is not None
+    if convolution.is_depthwise:
+        kernels = 2 if wants_input else 1
+        for _ in range(kernels):
+            kernel = convolution.depthwise_kernel()
+            yield kernel._replace(bytes=1.6 * kernel.bytes)
+    else:
+        yield from _product_gradient_kernels(convolution, wants_input, chip)
+    if _has_bias_gradient(call, convolution):
+        yield Kernel("channel reduction", math.prod(gradient) * convolution.item_size)
+
+
+def _product_gradient_kernels(convolution: _Convolution, wants_input: bool, chip: Chip) -> Kernels:
+    """The gradients of input and weights, each by a product, with changes of the layout."""
+    kernel = convolution.kernel(chip)
+    if wants_input:
         yield kernel
-        yield Kernel("layout", weight_moved)
-        laid_out_anew = [source, source, gradient]
-    # That of the weights.
-    yield kernel
-    yield Kernel("reduction", weight_moved)
-    yield Kernel("layout", weight_moved)
-    if math.prod(gradient) >= _LARGE_GRADIENT:
-        for shape in laid_out_anew:
-            yield Kernel("layout", 2 * math.prod(shape) * item_size)
-    # That of the bias.
-    yield Kernel("channel reduction", math.prod(gradient) * item_size)
+    yield kernel._replace(kind=f"{kernel.kind} gradient")
+    yield Kernel("reduction", 2 * math.prod(convolution.weight) * convolution.item_size)
+    if convolution.channels_last or convolution.is_plain_product:
+        return
+    # The weights before and after.
+    if wants_input:
+        yield convolution.weight_layout_kernel()
+    yield convolution.weight_layout_kernel()
+    is_large = math.prod(convolution.out) >= _LARGE_GRADIENT
+    if not convolution.is_half and not is_large:
+        return
+    changed = [convolution.source, convolution.out]
+    if wants_input:
+        changed *= 2
+    for shape in changed:
+        yield convolution.layout_kernel(shape)
+
+
+def _has_bias_gradient(call: KernelCall, convolution: _Convolution) -> bool:
+    """True if more memory was allocated than the gradients of input and weights need."""
+    elements = math.prod(convolution.weight)
+    if call.out is not None:
+        elements += math.prod(call.out)
+    return call.bytes > elements * convolution.item_size

@@ -17,6 +17,7 @@ from virtual_cuda.clock.kernels import (
 _MANY_ELEMENTS: Final = 1 << 20  # of a result: rows are not copied as they lie
 _CROWD: Final = 100  # elements that are added to one place, from which they wait for each other
 _MANY_INDICES: Final = 3072  # of an embedding, from which they are sorted
+_ONE_BLOCK_SORTS: Final = 2048  # indices
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -108,12 +109,31 @@ def _scatter_kernels(call: KernelCall, chip: Chip) -> Kernels:
 def _embedding_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """Many indices are sorted first, so that rows of the same index are added up together."""
     indices = call.input_elements(1) if len(call.inputs) > 1 else 1
-    if indices > _MANY_INDICES:
-        yield from radix_sort(indices, 8)
-        for _ in range(6):
-            yield Kernel("scan", indices * 8)
     yield Kernel("pointwise", call.bytes)
-    yield Kernel("embedding gradient", 2 * call.input_bytes(0))
+    if indices > _MANY_INDICES:
+        yield from _sorted_gradient_kernels(indices, call.input_bytes(0))
+        return
+    # Each block looks through all indices.
+    yield Kernel("embedding gradient", 2 * call.input_bytes(0), seconds=indices * 25e-9)
+
+
+@kernel_rule("_embedding_bag_backward", "_embedding_bag_dense_backward")
+def _embedding_bag_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """The gradient is cleared; indices are sorted, however few they are."""
+    indices = call.input_elements(1)
+    yield Kernel("pointwise", call.bytes)
+    yield from _sorted_gradient_kernels(indices, call.input_bytes(0))
+
+
+def _sorted_gradient_kernels(indices: int, gradient_bytes: int) -> Kernels:
+    """Indices are sorted, so that rows of the same index are added up together."""
+    if indices <= _ONE_BLOCK_SORTS:
+        yield Kernel("block sort", indices * 90)
+    else:
+        yield from radix_sort(indices, 8)
+    for _ in range(8):
+        yield Kernel("scan", indices * 8)
+    yield Kernel("embedding gradient", 2 * gradient_bytes)
 
 
 # ---- counting ------------------------------------------------------------------------------------

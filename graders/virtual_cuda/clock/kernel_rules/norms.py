@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from virtual_cuda.clock.kernels import (
+    HALF,
     Chip,
     Kernel,
     KernelCall,
@@ -19,11 +20,10 @@ def _layer_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
 def _layer_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The gradient of the input, and those of weight and bias, in two passes."""
+    """The gradient of the input, and those of weight and bias together."""
     moved = 3 * call.largest_bytes
     yield Kernel("norm", moved)
     yield Kernel("norm gradient", moved)
-    yield Kernel("reduction", 0)
 
 
 @kernel_rule("native_group_norm")
@@ -44,7 +44,10 @@ def _batch_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
     size = call.largest_bytes
     has_pixels = len(call.first_shape) != 2
     if has_pixels:
-        yield Kernel("batch norm", 2 * size * _slowdown_by_few_channels(call, chip))
+        yield _batch_norm_kernel(call, "batch norm", 2, chip)
+        if call.dtype in HALF:  # not by cuDNN: what it needs is computed first, then applied
+            yield Kernel("pointwise", 0)
+            yield Kernel("stretched", 2 * size)
     else:
         yield Kernel("column reduction", size)
         yield Kernel("pointwise", 0)
@@ -59,13 +62,34 @@ def _is_in_evaluation(call: KernelCall) -> bool:
     return call.bytes < call.out_bytes + 8 * channels
 
 
-@kernel_rule(
-    "native_batch_norm_backward", "cudnn_batch_norm_backward", "native_group_norm_backward"
-)
+@kernel_rule("native_batch_norm_backward", "cudnn_batch_norm_backward")
 def _batch_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """One kernel, with a block for each channel."""
-    moved = 3 * call.largest_bytes
-    yield Kernel("batch norm gradient", moved * _slowdown_by_few_channels(call, chip))
+    """One kernel; in half precision with the channels last, sums are another one."""
+    yield _batch_norm_kernel(call, "batch norm gradient", 3, chip)
+    if call.dtype in HALF and call.channels_last:
+        yield Kernel("reduction", call.largest_bytes)
+
+
+@kernel_rule("native_group_norm_backward")
+def _group_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """Sums of the groups, factors of the channels, the gradient, those of weight and bias."""
+    size = call.largest_bytes
+    yield Kernel("reduction", 2 * size)
+    yield Kernel("pointwise", 0)
+    yield Kernel("pointwise", 3 * size)
+    for _ in range(2):
+        yield Kernel("reduction", 0)
+
+
+def _batch_norm_kernel(call: KernelCall, kind: str, passes: int, chip: Chip) -> Kernel:
+    """The kernel that goes over the pixels so many times, and computes in single precision.
+
+    With the channels last, every block reads all of them; else one block works on one channel.
+    """
+    moved = passes * call.largest_elements * 4
+    if call.channels_last:
+        return Kernel(f"{kind}, channels last", moved)
+    return Kernel(kind, moved * _slowdown_by_few_channels(call, chip))
 
 
 def _slowdown_by_few_channels(call: KernelCall, chip: Chip) -> float:

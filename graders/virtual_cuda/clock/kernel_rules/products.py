@@ -23,6 +23,7 @@ _SHORTEST: Final = 128  # the least depth of a part when a product is split alon
 _FREE: Final = 2  # tiles are doubled by splits while so many times more would fit
 # Elements of the result for each one of the depth: with fewer, there are not enough tiles.
 _DEEP: Final = 128
+_FEW_ROWS: Final = 16
 
 
 class MatrixSizes(NamedTuple):
@@ -109,7 +110,9 @@ def product_kernels(sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool = Fal
     return [multiplication, addition]
 
 
-def multiplication_kernel(sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool = False) -> Kernel:
+def multiplication_kernel(
+    sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool = False, may_split: bool = True
+) -> Kernel:
     """The kernel of matrix products that multiplies.
 
     Tiles of the result are made in waves over the multiprocessors. Where the result has one row or
@@ -119,7 +122,7 @@ def multiplication_kernel(sizes: MatrixSizes, dtype: str, chip: Chip, tf32: bool
     if sizes.has_vector:
         return Kernel("vector product", moved)
     unit = product_unit(dtype, chip, tf32)
-    tiling = _fastest_tiling(sizes, unit, chip)
+    tiling = _fastest_tiling(sizes, unit, chip, may_split)
     # The memory may be slower than the arithmetic.
     flops_meanwhile = moved * chip.flops_per_second(unit) / chip.bandwidth
     flops = max(tiling.flops, flops_meanwhile)
@@ -142,19 +145,19 @@ def _is_small(sizes: MatrixSizes, chip: Chip) -> bool:
     return not has_few_rows and not is_wide
 
 
-def _fastest_tiling(sizes: MatrixSizes, unit: str, chip: Chip) -> _Tiling:
+def _fastest_tiling(sizes: MatrixSizes, unit: str, chip: Chip, may_split: bool = True) -> _Tiling:
     """The tiling with the fewest FLOPs; the first of these where there are several."""
     tiles = _TENSOR_CORE_TILES if unit in ("float16", "tf32") else _PLAIN_TILES
-    tilings = [_tiling_by(tile, sizes, chip) for tile in tiles]
+    tilings = [_tiling_by(tile, sizes, chip, may_split) for tile in tiles]
     return min(tilings, key=lambda tiling: tiling.flops)
 
 
-def _tiling_by(tile: _Tile, sizes: MatrixSizes, chip: Chip) -> _Tiling:
-    """The tiling of a product by tiles of this size."""
+def _tiling_by(tile: _Tile, sizes: MatrixSizes, chip: Chip, may_split: bool) -> _Tiling:
+    """The tiling of a product by tiles of this size; the depth is split only if it may be."""
     tile_rows = ceil_div(sizes.m, tile.rows)
     tile_columns = ceil_div(sizes.n, tile.columns)
     tiles = sizes.batch * tile_rows * tile_columns
-    splits = _splits_of_depth(tiles, sizes.k, chip)
+    splits = _splits_of_depth(tiles, sizes.k, chip) if may_split else 1
     depth = ceil_div(sizes.k, splits)
     waves = ceil_div(tiles * splits, chip.sms)
     flops_of_a_tile = 2 * tile.elements * depth
@@ -197,7 +200,7 @@ def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
     if is_deep:
         yield from _linear_layer_kernels(sizes, call.item_size, chip)
     else:
-        yield multiplication_kernel(sizes, call.dtype, chip, chip.tf32)
+        yield multiplication_kernel(sizes, call.dtype, chip, chip.tf32, may_split=False)
 
 
 def _sizes_of_product(left: Shape, right: Shape) -> MatrixSizes:
@@ -216,13 +219,15 @@ def _linear_layer_kernels(sizes: MatrixSizes, item_size: int, chip: Chip) -> Ker
     """A deep product with a bias: the depth is not split."""
     flops = chip.sms * 32 * 64 * sizes.k * 2.0
     product = Kernel("linear product", flops=flops)
+    result_size = sizes.result_elements * item_size
     if sizes.m < 64:
         yield product
+        if sizes.m > _FEW_ROWS:  # more rows than one kernel takes along: parts are added up
+            yield Kernel("split product", result_size)
         return
     # The result is cleared before, and the bias added behind.
     yield Kernel("pointwise")
     yield product
-    result_size = sizes.result_elements * item_size
     yield Kernel("pointwise", 2 * result_size)
 
 

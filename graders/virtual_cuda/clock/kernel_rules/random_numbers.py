@@ -27,6 +27,12 @@ def _permutation_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("multinomial")
 def _multinomial_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """Sums of the weights, and draws among them."""
-    for _ in range(4):
-        yield Kernel("scan", 2 * call.largest_bytes)
+    """The weights are checked, divided by random numbers, and the largest is found."""
+    size = call.largest_bytes
+    for _ in range(2):
+        yield Kernel("reduction", size)
+    for _ in range(7):
+        yield Kernel("pointwise", 0)
+    yield Kernel("random", size)
+    yield Kernel("pointwise", 3 * size)
+    yield Kernel("arg reduction", size)
