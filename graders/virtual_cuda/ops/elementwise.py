@@ -734,17 +734,10 @@ operator(
     *("_foreach_add_", "_foreach_mul_", "_foreach_lerp_", "_foreach_sqrt", "_foreach_div_"),
     binding=True,
 )
-operator("_foreach_lerp.Scalar", "_foreach_lerp.ScalarList", single="lerp.Scalar")
-operator("_foreach_lerp_.Scalar", "_foreach_lerp_.ScalarList", single="lerp_.Scalar")
-for _name in ("addcdiv", "addcmul"):
-    operator(f"_foreach_{_name}", single=f"{_name}.default")
-    operator(f"_foreach_{_name}_", single=f"{_name}_.default", binding=True)
+operator("_foreach_addcdiv_", "_foreach_addcmul_", binding=True)
 for _name, _single in {"maximum": "clamp_min", "minimum": "clamp_max"}.items():
-    operator(f"_foreach_{_name}", single=f"{_single}.Tensor")
-    operator(f"_foreach_{_name}_", single=f"{_single}_.Tensor")
-operator("_foreach_copy", single="copy.default")
-operator("_foreach_copy_", single="copy_.default")
-operator("_foreach_pow", single="pow.Tensor_Tensor")
+    operator(f"_foreach_{_name}", single=_single)
+    operator(f"_foreach_{_name}_", single=f"{_single}_")
 # To these bindings, alpha by position means something else, which is deprecated and warns.
 operator("add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", binding=False)
 operator("detach", binding=True, fast_path="detach")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Iterable
 from time import perf_counter
@@ -419,8 +418,11 @@ def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     This is torch's slow path. Raises what the single operators raise.
     """
     name = name_of(func)
-    single_name = facts_of(func).single or f"{name.removeprefix('_foreach_')}.Tensor"
-    run_single = operator.attrgetter(single_name)(aten)
+    takes_factors = name.startswith("_foreach_addc")
+    if takes_factors and func._overloadname == "Tensor":
+        numbers = _numbers_in(args[3])
+        return getattr(aten, name).ScalarList(*args[:3], numbers)
+    single_name = facts_of(func).single or name.removeprefix("_foreach_")
     first_list = next(value for value in args if isinstance(value, (list, tuple)))
     if func._overloadname == "Tensor" and len(args) > 1:
         _check_scalar_tensor(first_list, args[1])
@@ -435,9 +437,9 @@ def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
             continue
         operands = [_element_itself(value) for value in lists]
         named = kwargs
-        if name.startswith("_foreach_addc") and len(operands) > 3:
+        if takes_factors and len(operands) > 3:
             named = {"value": operands.pop()}  # the factor, which the single operator has by name
-        results.append(run_single(*operands, **named))
+        results.append(getattr(aten, single_name)(*operands, **named))
     if name.endswith("_"):
         return None
     return results
@@ -455,6 +457,23 @@ def _element_itself(value: Any) -> Any:
     if isinstance(value, list):
         return value[0]
     return value
+
+
+def _numbers_in(factors: Any) -> list[Any]:
+    """The numbers in a tensor that has one for each element of a list.
+
+    Raises RuntimeError for one that is not on the host, or has more than one dimension.
+    """
+    if not on_host(factors):
+        raise RuntimeError(f"Expected scalars to be on CPU, got {label_of(factors)} instead.")
+    if not factors.is_contiguous():
+        raise RuntimeError("Expected scalars to be contiguous.")
+    if factors.dim() != 1:
+        raise RuntimeError(
+            f"Expected packed scalar Tensor to be of dimension 1. Got {factors.dim()} instead."
+        )
+    numbers: list[Any] = factors.tolist()
+    return numbers
 
 
 def _check_scalar_tensor(tensors: Any, scalar: Any) -> None:

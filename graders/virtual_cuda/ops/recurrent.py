@@ -581,10 +581,13 @@ def register_layers(library: Any) -> None:
 def flatten_parameters(self: Any) -> None:
     """Make the parameters of an `RNNBase` views of one new block, matrices first.
 
-    Nothing changes where cuDNN is off or would not run the layer, or parameters share memory.
+    Nothing changes where cuDNN is off or would not run the layer, or parameters share memory or
+    are of a class with functions of its own.
     """
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not weights:
+        return
+    if torch.overrides.has_torch_function(weights):
         return
     device = _common_device(weights)
     if device is None or not torch.backends.cudnn.enabled:

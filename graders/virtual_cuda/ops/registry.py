@@ -118,7 +118,7 @@ class Operator:
     single: str | None = None
     """The operator that `_foreach_NAME` calls for each element of lists on several devices.
 
-    Without this fact it is `NAME.Tensor`.
+    Without this fact it is `NAME`. Which overload runs, its arguments say.
     """
     by_hand: bool = False
     """Whether its refusals depend on more than the dtype.

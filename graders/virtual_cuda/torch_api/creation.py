@@ -270,9 +270,20 @@ def _replace_factory(original: Any, name: str) -> Any:
     """
 
     def make_tensor(*args: Any, **kwargs: Any) -> Any:
-        """Call the factory; raises RuntimeError for memory or a generator of the wrong device."""
+        """Call the factory.
+
+        Raises RuntimeError for memory, a generator or an `out` of the wrong device.
+        """
         device = kwargs.get("device")
         open_device = find_open_device(device)
+        if type(kwargs.get("out")) in VIRTUAL and device is not None:
+            if open_device is None:
+                kind = torch.device(device).type
+                raise RuntimeError(
+                    f"device type {kind} does not match device type of out parameter (cuda)"
+                )
+            del kwargs["device"]  # in C++ the device of `out` has another name
+            return original(*args, **kwargs)
         if open_device is not None and type(device) is int:
             kwargs["device"] = open_device.cuda
         if kwargs.get("pin_memory"):

@@ -53,13 +53,15 @@ def _take_from(capsule: PyCapsule) -> Any:
     return tensor
 
 
-def _refuse_dlpack(tensor: Any, **kwargs: Any) -> Any:
-    """`Tensor.__dlpack__`, which always raises BufferError.
+def _refuse_dlpack(tensor: Any, *, stream: Any = None, **kwargs: Any) -> Any:
+    """`Tensor.__dlpack__`, which always raises BufferError, or TypeError for a wrong stream.
 
     Every library that is not torch asks it. The errors of `_export` come first, as in torch; its
     result is not used.
     """
     _export(tensor)
+    if stream is not None and type(stream) is not int:
+        raise TypeError("stream must be ``int`` or ``none``")
     raise BufferError("Unsupported device in DLTensor.")
 
 

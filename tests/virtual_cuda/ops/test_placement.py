@@ -205,6 +205,19 @@ def test_foreach_in_place_changes_every_tensor() -> None:
     assert [str(t.device) for t in tensors] == ["cuda:0", "cpu"]
 
 
+def test_foreach_of_one_list_runs_where_each_tensor_is() -> None:
+    roots = torch._foreach_sqrt([on(2), torch.ones(2)])
+    assert [str(each.device) for each in roots] == ["cuda:0", "cpu"]
+
+
+def test_foreach_takes_its_factors_from_a_tensor_on_the_host() -> None:
+    ones = [on(1), on(1)]
+    sums = torch._foreach_addcmul(ones, ones, ones, torch.tensor([1.0, 2.0]))
+    assert [each.item() for each in sums] == [2.0, 3.0]
+    with pytest.raises(RuntimeError, match="Got 2 instead"):
+        torch._foreach_addcmul(ones, ones, ones, torch.ones(1, 2))
+
+
 def test_ctc_loss_reads_lengths_on_the_host() -> None:
     scores = torch.zeros(5, 1, 4, device="cuda").log_softmax(2)
     loss = functional.ctc_loss(

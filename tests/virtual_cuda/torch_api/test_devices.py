@@ -432,3 +432,12 @@ def test_old_names_warn(name: str, said: str) -> None:
             given = getattr(torch.cuda, name)()
         assert given == (torch.cuda.memory_reserved() if name == "memory_cached" else None)
         assert (torch.cuda.max_memory_allocated() == 0) is (name != "memory_cached")
+
+
+def test_a_factory_takes_its_device_beside_out() -> None:
+    with virtual_cuda():
+        out = torch.empty(3, device="cuda")
+        assert torch.arange(3, out=out, device="cuda").tolist() == [0.0, 1.0, 2.0]
+        assert torch.zeros(3, out=out, device="cuda:0") is out
+        with pytest.raises(RuntimeError, match=r"cpu does not match .* out parameter \(cuda\)"):
+            torch.zeros(3, out=out, device="cpu")

@@ -110,6 +110,8 @@ def test_dlpack_shares_within_torch_and_is_refused_by_the_host():
             torch.utils.dlpack.from_dlpack(capsule)
         with pytest.raises(BufferError, match=r"Unsupported device in DLTensor\."):
             np.from_dlpack(x)
+        with pytest.raises(TypeError, match="stream must be"):
+            x.__dlpack__(stream=object())
         with pytest.raises(BufferError, match="require gradient"):
             torch.from_dlpack(x.requires_grad_())
 
