@@ -42,6 +42,12 @@ from virtual_cuda.ops.whole_kernels import (
     refuse_second_gradients,
     wrap_each,
 )
+from virtual_cuda.ops.workspaces import (
+    Workspaces,
+    hold_dropout_state,
+    recurrent_workspaces,
+    use_workspaces,
+)
 
 aten: Final = torch.ops.aten
 
@@ -302,6 +308,7 @@ class _KeptByLayer(NamedTuple):
     inner: list[Any]  # data, states and weights on the host
     results: list[Any]  # on the host, with their graph
     work: tuple[Any, ...]
+    workspaces: Workspaces  # of backward
 
 
 def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevice | None:
@@ -373,16 +380,21 @@ def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: 
     return [result.to(dtype) for result in results]
 
 
-def _size_of_reserve(settings: _LayerSettings, data: Any, hidden: int) -> int:
-    """How many bytes cuDNN keeps for backward, for a hidden size."""
+def _bytes_of_layer(settings: _LayerSettings, data: Any, hidden: int) -> int:
+    """How many bytes the output of one layer has, for a hidden size."""
     batch_sizes = settings.batch_sizes
     if batch_sizes is None:
         steps = data.shape[0] * data.shape[1]
     else:
         steps = len(batch_sizes) * int(batch_sizes[0])
-    per_layer = steps * hidden * data.element_size()
+    per_layer: int = steps * hidden * data.element_size()
     if settings.bidirectional:
         per_layer *= 2
+    return per_layer
+
+
+def _size_of_reserve(settings: _LayerSettings, per_layer: int) -> int:
+    """How many bytes cuDNN keeps for backward; `per_layer` are those of one layer's output."""
     layers = settings.layers
     counts = RESERVED_PARTS[settings.kind]
     sizes = [count * layers * per_layer for count in counts]
@@ -426,9 +438,9 @@ class CudnnRnn(WholeKernel):
         sizes = []
         if not _share_block(weights):
             sizes.append(bytes_of_all(weights))
+        per_layer = _bytes_of_layer(settings, data, states[-1].shape[2])
         if settings.train:
-            hidden = states[-1].shape[2]
-            sizes.append(_size_of_reserve(settings, data, hidden))
+            sizes.append(_size_of_reserve(settings, per_layer))
         held = hold_memory(device, *sizes)
         # Put the results on the device, and record.
         detached = [result.detach() for result in results]
@@ -437,12 +449,18 @@ class CudnnRnn(WholeKernel):
         steps = _steps_first(inner[0], settings.batch_first)
         work = work_of(output, (steps, *inner[1:]))
         record_operation("aten._cudnn_rnn.default", device, bytes_of_all(results), work)
-        if settings.train and settings.dropout > 0:
-            placement.record_waits("dropout state")
+        if settings.train:
+            if settings.dropout > 0:
+                hold_dropout_state(device)
+                placement.record_waits("dropout state")
+            copied = data.nbytes if settings.batch_first else 0
+            use_workspaces(device, recurrent_workspaces(per_layer, copied))
         # Keep for backward what it needs.
         ctx.train = settings.train
         ctx.weight_count = len(weights)
-        ctx.held = conceal(_KeptByLayer(device, inner, results, work))
+        copied = data.nbytes + results[0].nbytes if settings.batch_first else 0
+        workspaces = recurrent_workspaces(per_layer, copied)
+        ctx.held = conceal(_KeptByLayer(device, inner, results, work, workspaces))
         ctx.save_for_backward(data, *rest, wrapped[0], *held)
         return tuple(wrapped)
 
@@ -468,6 +486,7 @@ class CudnnRnn(WholeKernel):
         results += _wrap_in_one_block(computed[first_weight:], device)
         nbytes = bytes_of_all(results)
         record_operation("aten._cudnn_rnn_backward.default", device, nbytes, kept.work)
+        use_workspaces(device, kept.workspaces)
         return None, None, None, *refuse_second_gradients(results, _ONCE)
 
 

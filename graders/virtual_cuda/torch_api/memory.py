@@ -22,6 +22,7 @@ from virtual_cuda.ops.dispatch import allocate
 from virtual_cuda.ops.workspaces import (
     CUBLAS,
     CUBLASLT,
+    clear_product_workspaces,
     cublas_workspace_size,
     cublaslt_workspace_size,
 )
@@ -253,7 +254,7 @@ class MemoryFunctions:
             ),
             "_host_emptyCache": lambda: self.gpu.host_memory.empty_cache(),
             "_accelerator_emptyHostCache": lambda: self.gpu.host_memory.empty_cache(),
-            "_cuda_clearCublasWorkspaces": lambda: self.gpu.workspaces.clear(),
+            "_cuda_clearCublasWorkspaces": lambda: clear_product_workspaces(self.gpu),
             "_cuda_getCublasWorkspaceSize": lambda: cublas_workspace_size(self.current_device()),
             "_cuda_getCublasLtWorkspaceSize": lambda: cublaslt_workspace_size(
                 self.current_device()

@@ -168,3 +168,22 @@ def test_the_rules_record_no_operations() -> None:
         nn.functional.conv2d(x, layer.weight)
         names = [row.name for row in gpu.ledger.since(mark).records]
     assert names == ["aten.convolution.default"]
+
+
+# ---- recurrent layers ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_h200")
+def test_a_recurrent_layer_has_a_workspace_and_the_state_of_its_dropout() -> None:
+    layer = nn.LSTM(128, 256, 2, batch_first=True, dropout=0.2).cuda()
+    x = torch.rand(64, 100, 128, device="cuda")
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = layer(x)
+    kept = torch.cuda.memory_allocated()
+    # A workspace of 64,357,120 bytes, and a copy of the data with its steps first.
+    passing = torch.cuda.max_memory_allocated() - kept
+    assert passing == pytest.approx(64_357_120 + x.nbytes, rel=0.05)
+    del out
+    # 24 bytes for each of the 132 · 2048 threads of the GPU.
+    assert torch.cuda.memory_allocated() - before == pytest.approx(6_488_064, abs=MIB)

@@ -1,0 +1,26 @@
+"""Peaks of whole programs are those of an H200: `python -m tools.peak_memory` shows them all."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from tools.peak_memory import RECORDS, measure_peaks, read_peaks
+
+PROGRAMS = {name: each for path in RECORDS for name, each in read_peaks(path).programs.items()}
+QUICK = ("mlp/small", "vae/mnist", "rl/pendulum_policy", "wave/conv1d")
+WORST = 0.05
+MEDIAN = 0.01
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_peak_of_a_quick_program(name: str) -> None:
+    assert abs(measure_peaks(PROGRAMS[name], name).error) < WORST
+
+
+@pytest.mark.slow
+def test_the_peaks_of_all_programs() -> None:
+    errors = {name: measure_peaks(each, name).error for name, each in PROGRAMS.items()}
+    assert {name: error for name, error in errors.items() if abs(error) >= WORST} == {}
+    assert statistics.median(abs(error) for error in errors.values()) < MEDIAN
