@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import torch
 from virtual_cuda import virtual_cuda
-
-from tools.program_runs import without_arithmetic
+from virtual_cuda.fitting.program_runs import without_arithmetic
 
 _FOLDER: Final = Path(__file__).parent.parent / "tests" / "virtual_cuda" / "clock"
 RECORDS: Final = (_FOLDER / "h200-models.json", _FOLDER / "h200-peaks.json")

@@ -458,5 +458,22 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
+def run_command(arguments: Sequence[str]) -> int:
+    """Run `record`, `fit`, or the script that the arguments name; returns the exit status.
+
+    A script with the name of a command is given as `./record`.
+    """
+    command = arguments[0] if arguments else ""
+    if command == "record":
+        from virtual_cuda.fitting import recording
+
+        return recording.main(arguments[1:])
+    if command == "fit":
+        from virtual_cuda.fitting import figures
+
+        return figures.main(arguments[1:])
+    return run_script(arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_script())
+    sys.exit(run_command(sys.argv[1:]))

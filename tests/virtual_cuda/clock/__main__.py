@@ -22,15 +22,20 @@ from rich.console import Console
 from rich.table import Table
 from virtual_cuda import Gpu, Times, gpu_named
 from virtual_cuda.errors import VirtualCudaError
+from virtual_cuda.fitting.agreement import Agreement, agreement_of
+from virtual_cuda.fitting.figures import fit_gpu, modelled_times
+from virtual_cuda.fitting.program_runs import ProgramRun, run_programs
+from virtual_cuda.fitting.records import (
+    USUAL_RECORD,
+    ClockRecord,
+    Program,
+    read_record,
+    read_records,
+)
 from virtual_cuda.ledger import rows
 
-from tools.agreement import Agreement, agreement_of
-from tools.clock_records import ClockRecord, Program, read_record, read_records
-from tools.fitting import fit_gpu, modelled_times
-from tools.program_runs import ProgramRun, run_programs
-
 HERE = Path(__file__).parent
-RECORD = HERE / "h200-times.json"
+RECORD = USUAL_RECORD
 STUDENTS, AGAIN = (
     HERE / "h200-students.json",
     HERE / "h200-again.json",

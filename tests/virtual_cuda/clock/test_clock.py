@@ -20,6 +20,11 @@ from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
 from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import UnknownClock, UnknownGpu
+from virtual_cuda.fitting import recording
+from virtual_cuda.fitting.agreement import Agreement, agreement_of
+from virtual_cuda.fitting.figures import fit_gpu, main
+from virtual_cuda.fitting.program_runs import run_programs, without_arithmetic
+from virtual_cuda.fitting.records import BadClockRecord, Program, read_record
 from virtual_cuda.hooks import lanes_to_scale, what_limits
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.rows import OperationRow
@@ -37,10 +42,6 @@ from tests.virtual_cuda.clock.__main__ import (
     noise,
     stored,
 )
-from tools.agreement import Agreement, agreement_of
-from tools.clock_records import BadClockRecord, Program, read_record
-from tools.fitting import fit_gpu, main
-from tools.program_runs import run_programs, without_arithmetic
 
 H200 = gpu_named("H200")
 
@@ -643,3 +644,31 @@ def test_a_reduction_of_nothing_takes_time(shape: tuple[int, ...]) -> None:
         empty = torch.zeros(shape, device="cuda")
         empty.sum(), empty.sum(-1), empty.mean(0), (empty > 0).any()
         assert gpu.times()
+
+
+def test_a_gpu_is_recorded_and_fitted_by_two_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"setup": "import torch; x = torch.ones(8, device='cuda')", "wall_s": 1.0}
+    programs = {f"add/{count}": row | {"step": "x + 1\n" * count} for count in range(1, 11)}
+    programs["wrong/name"] = row | {"step": "nothing_of_this_name"}
+    source = tmp_path / "programs.json"
+    source.write_text(json.dumps({"gpu": "X", "torch": "2", "programs": programs}))
+    out = tmp_path / "out.json"
+    with virtual_cuda(gpu="H200"):
+        assert recording.main([str(out), "--programs", str(source), "--passes", "2"]) == 0
+    assert "11 programs timed, 1 failed: wrong/name" in capsys.readouterr().out
+    rows = json.loads(out.read_text())["programs"]
+    assert len(rows["add/1"]["walls_s"]) == 2
+    assert "NameError" in rows["wrong/name"]["error"]
+    assert main([str(out)]) == 0
+    fitted = json.loads(capsys.readouterr().out)
+    assert "10 programs" in fitted["NVIDIA H200"]["source"]
+
+
+def test_without_a_gpu_nothing_is_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert recording.main([str(tmp_path / "out.json")]) == 2
+    assert "no GPU that torch can use" in capsys.readouterr().err

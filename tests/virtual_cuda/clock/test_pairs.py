@@ -9,9 +9,9 @@ import json
 from typing import NamedTuple
 
 from virtual_cuda import gpu_named
+from virtual_cuda.fitting.figures import modelled_times
 
 from tests.virtual_cuda.clock.__main__ import PAIRS, stored
-from tools.fitting import modelled_times
 
 GAP = 1.2  # times as long, in every recording: then one of two programs is faster
 MOST_WRONG = 3  # of at least 60

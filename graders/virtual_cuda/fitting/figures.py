@@ -4,7 +4,7 @@ Everything that is fitted enters the model linearly, so that a fit is a least-sq
 relative errors, with weights that make it robust and a small pull towards usual figures for what
 the record says little about.
 
-    python -m tools.fitting RECORD.json [RECORD.json ...]
+    python -m virtual_cuda fit RECORD.json [RECORD.json ...]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+
 from virtual_cuda.clock.gpu_models import (
     CopyPoint,
     Gpu,
@@ -35,12 +36,11 @@ from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY
 from virtual_cuda.clock.lanes import Times, times_of_rows
 from virtual_cuda.errors import VirtualCudaError
+from virtual_cuda.fitting.agreement import agreement_of
+from virtual_cuda.fitting.least_squares import Equation, UsualFigure, solve_equations
+from virtual_cuda.fitting.program_runs import ProgramRun, run_programs
+from virtual_cuda.fitting.records import ClockRecord, Program, read_records
 from virtual_cuda.ledger.rows import OperationRow, StepRow, TransferRow
-
-from tools.agreement import agreement_of
-from tools.clock_records import ClockRecord, Program, read_records
-from tools.least_squares import Equation, UsualFigure, solve_equations
-from tools.program_runs import ProgramRun, run_programs
 
 # The least share of the usual figure: of times, and of what bytes and FLOPs cost. No kernel beats
 # the memory by much, also where the record has small ones only; some algorithms need fewer FLOPs
@@ -145,7 +145,12 @@ def fit_gpu(
     timed = f"timed on {record.gpu} with torch {record.torch}"
     source = f"fitted to {len(record.programs)} programs, {timed}"
     return msgspec.structs.replace(
-        base, kernels=dict(sorted(kernels.items())), host=host, copies=copies, source=source
+        base,
+        figures="measured",
+        kernels=dict(sorted(kernels.items())),
+        host=host,
+        copies=copies,
+        source=source,
     )
 
 
@@ -315,7 +320,7 @@ def modelled_times(run: ProgramRun, gpu: Gpu) -> Times:
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m tools.fitting") -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda fit") -> int:
     """Fit a GPU to the records that the arguments name, and print its figures.
 
     Returns the exit status.

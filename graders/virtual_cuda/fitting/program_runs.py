@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
+
 from virtual_cuda.device.state import VirtualGpu
 from virtual_cuda.devices import virtual_cuda
+from virtual_cuda.fitting.records import Program
 from virtual_cuda.ledger.rows import OperationRow, Row, StreamRow
-
-from tools.clock_records import Program
 
 # A recorder warms up until all memory that a step needs is cached.
 _CACHED: Final = OperationRow(

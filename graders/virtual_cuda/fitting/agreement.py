@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from virtual_cuda.clock.lanes import Times
 
-from tools.clock_records import Program
+from virtual_cuda.clock.lanes import Times
+from virtual_cuda.fitting.records import Program
 
 
 class Agreement(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Records of a GPU's times: programs, and how long the GPU took for each.
 
-`python -m tests.virtual_cuda.clock.record OUT.json` makes one on a machine with a GPU.
+`python -m virtual_cuda record OUT.json` makes one on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
+
 from virtual_cuda.errors import VirtualCudaError
 
+USUAL_RECORD: Final = Path(__file__).parent / "h200-times.json"  # what an H200 took
 FEWEST_PROGRAMS: Final = 10  # that ran, in a record
 _MOST_WEIGHT: Final = 6.5  # of a program, where the average is 1
 
