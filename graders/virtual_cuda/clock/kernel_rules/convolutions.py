@@ -28,7 +28,7 @@ _TILE: Final = 32  # channels that a change of the layout moves together
 _BYTES_OF_A_WEIGHT: Final = 24  # that it counts for: windows of weights are small
 
 
-class _Convolution(NamedTuple):
+class _ConvolutionCall(NamedTuple):
     """A convolution from `source` to `out`, forward or backward."""
 
     out: Shape
@@ -121,7 +121,7 @@ def _convolution_kernels(call: KernelCall, chip: Chip) -> Kernels:
     Then come the bias, and changes of the layout around it.
     """
     assert call.out is not None
-    convolution = _Convolution(
+    convolution = _ConvolutionCall(
         call.out, call.inputs[0], call.inputs[1], call.dtype, call.channels_last
     )
     if convolution.is_depthwise:
@@ -145,7 +145,7 @@ def _convolution_kernels(call: KernelCall, chip: Chip) -> Kernels:
         yield convolution.layout_kernel(convolution.out)
 
 
-def _changes_layout(convolution: _Convolution) -> bool:
+def _changes_layout(convolution: _ConvolutionCall) -> bool:
     """True if cuDNN changes the layout for tensor cores, which want the channels last."""
     if convolution.channels_last or convolution.is_plain_product:
         return False
@@ -158,7 +158,7 @@ def _changes_layout(convolution: _Convolution) -> bool:
     return is_large or (has_many_channels and convolution.has_window)
 
 
-def _direct_convolution(convolution: _Convolution) -> Kernel:
+def _direct_convolution(convolution: _ConvolutionCall) -> Kernel:
     """The kernel of a picture with one channel."""
     weight = convolution.weight
     pixels = math.prod(convolution.out) / weight[0]
@@ -174,7 +174,7 @@ def _convolution_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """
     gradient, source, weight = call.inputs[:3]
     dtype = call.dtype if call.dtype in ITEM_SIZES else "float32"
-    convolution = _Convolution(gradient, source, weight, dtype, call.channels_last)
+    convolution = _ConvolutionCall(gradient, source, weight, dtype, call.channels_last)
     wants_input = call.out is not None
     if convolution.is_depthwise:
         kernels = 2 if wants_input else 1
@@ -187,7 +187,9 @@ def _convolution_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
         yield Kernel("channel reduction", math.prod(gradient) * convolution.item_size)
 
 
-def _product_gradient_kernels(convolution: _Convolution, wants_input: bool, chip: Chip) -> Kernels:
+def _product_gradient_kernels(
+    convolution: _ConvolutionCall, wants_input: bool, chip: Chip
+) -> Kernels:
     """The gradients of input and weights, each by a product, with changes of the layout."""
     kernel = convolution.kernel(chip)
     if wants_input:
@@ -210,7 +212,7 @@ def _product_gradient_kernels(convolution: _Convolution, wants_input: bool, chip
         yield convolution.layout_kernel(shape)
 
 
-def _has_bias_gradient(call: KernelCall, convolution: _Convolution) -> bool:
+def _has_bias_gradient(call: KernelCall, convolution: _ConvolutionCall) -> bool:
     """True if more memory was allocated than the gradients of input and weights need."""
     elements = math.prod(convolution.weight)
     if call.out is not None:
