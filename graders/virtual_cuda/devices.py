@@ -125,7 +125,8 @@ def _close_device(gpu: VirtualGpu, on_close: list[Callable[[], object]]) -> None
         function()
     for device in gpu.devices:
         device.closed = True
-        gpu.ledger.peaks[device.label] = device.memory.peak
+        # Without what libraries keep: the ledger tells what a program's tensors take.
+        gpu.ledger.peaks[device.label] = device.memory.peak - device.memory.library_bytes
     gpu.workspaces.clear()
 
 

@@ -111,6 +111,7 @@ class Allocator:
         "freed",
         "index",
         "layout",
+        "library_bytes",
         "live",
         "lock",
         "ooms",
@@ -141,6 +142,7 @@ class Allocator:
         self.total = total
         self.allowed = total  # less where `set_per_process_memory_fraction` says so
         self.live = 0
+        self.library_bytes = 0  # of `live`: what libraries keep, see `ops/workspaces.py`
         self.peak = 0
         self.freed = 0
         self.small_live = 0

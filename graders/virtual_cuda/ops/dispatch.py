@@ -129,7 +129,8 @@ def record_operation(
         mode = GRAD
     if _is_inference_mode():
         mode |= INFERENCE
-    live = device.memory.live
+    memory = device.memory
+    live = memory.live - memory.library_bytes  # the ledger tells what a program's tensors take
     dtype = thread_state.autocast
     label = device.label
     device.note(OperationRow(ended, code, offset, name, label, mode, dtype, nbytes, live, work))

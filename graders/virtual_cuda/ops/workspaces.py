@@ -150,14 +150,22 @@ def _hold_workspace(device: VirtualDevice, library: str) -> None:
         size = cublas_workspace_size(device)
     else:
         size = cublaslt_workspace_size(device)
-    gpu.workspaces[key] = allocate(device, size)
+    _keep_workspace(device, key, size)
+
+
+def _keep_workspace(device: VirtualDevice, key: WorkspaceKey, size: int) -> None:
+    """Allocate a workspace that stays. Raises torch's OutOfMemoryError."""
+    block = allocate(device, size)
+    device.gpu.workspaces[key] = block
+    device.memory.library_bytes += block.size
 
 
 def clear_product_workspaces(gpu: VirtualGpu) -> None:
     """Free the workspaces of cuBLAS and cuBLASLt on all devices."""
     for key in list(gpu.workspaces):
         if key.library in (CUBLAS, CUBLASLT):
-            del gpu.workspaces[key]
+            block = gpu.workspaces.pop(key)
+            block.device.memory.library_bytes -= block.size
 
 
 def use_workspaces(device: VirtualDevice, workspaces: Workspaces) -> None:
@@ -376,4 +384,4 @@ def hold_dropout_state(device: VirtualDevice) -> None:
         return
     model = gpu.model or gpu_named("H200")
     threads = model.properties.get("max_threads_per_multi_processor", _THREADS)
-    gpu.workspaces[key] = allocate(device, model.sms * threads * _GENERATOR)
+    _keep_workspace(device, key, model.sms * threads * _GENERATOR)

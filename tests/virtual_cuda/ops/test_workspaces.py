@@ -187,3 +187,11 @@ def test_a_recurrent_layer_has_a_workspace_and_the_state_of_its_dropout() -> Non
     del out
     # 24 bytes for each of the 132 · 2048 threads of the GPU.
     assert torch.cuda.memory_allocated() - before == pytest.approx(6_488_064, abs=MIB)
+
+
+def test_the_ledger_tells_what_tensors_take() -> None:
+    with virtual_cuda(gpu="H200") as gpu:
+        layer = nn.Linear(64, 64).cuda()
+        layer(torch.rand(64, 64, device="cuda")).sum().backward()
+        assert torch.cuda.max_memory_allocated() > 64 * MIB
+    assert gpu.ledger.peak_bytes() < MIB
