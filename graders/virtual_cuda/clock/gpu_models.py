@@ -18,6 +18,9 @@ from virtual_cuda.errors import UnknownGpu
 CPU: Final = "CPU"
 # The GPU whose times are modelled where none is named: that of a free notebook at Colab.
 USUAL_GPU: Final = "T4"
+# Collective operations that reduce what all ranks have and give it to all of them.
+_REDUCED_FOR_ALL: Final = ("allreduce", "all_reduce", "allreduce_coalesced")
+_MESSAGE_SECONDS: Final = 5e-6  # an estimate: what a message takes from rank to rank without data
 
 
 class KernelFigures(NamedTuple):
@@ -66,6 +69,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, float]  # what the host needs, by the name of the cost
     kernels: dict[str, KernelFigures]  # by kind
     copies: dict[str, list[CopyPoint]]  # by direction and pinning, see `way_of_copy`
+    link: float  # bytes per second from one GPU to the next, in one direction
 
     @property
     def label(self) -> str:
@@ -118,6 +122,19 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         share = (size - low) / (high - low)
         share = min(max(share, 0.0), 1.0)
         return size * (0.5 + 0.5 * share)
+
+    def collective_seconds(self, name: str, size: int, ranks: int) -> float:
+        """How long an exchange of so many bytes between ranks keeps the device.
+
+        The ranks form a ring. What is reduced for all of them goes round it twice, anything else
+        once; a rank alone sends nothing.
+        """
+        if ranks < 2:
+            return 0.0
+        rounds = 2 if name in _REDUCED_FOR_ALL else 1
+        messages = rounds * (ranks - 1)
+        sent = size * messages / ranks
+        return messages * _MESSAGE_SECONDS + sent / self.link
 
     def copy_seconds(
         self, direction: str, size: int, pinned: bool, again: bool = False
@@ -228,6 +245,7 @@ def _complete_figures(figures: _Figures, known: dict[str, Gpu]) -> _Figures:
     complete["copies"] = copies
     complete.update(published)
     complete["host"] = base.host | published.get("host", {})
+    complete["link"] = published.get("link", bus)
     return complete
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from virtual_cuda.clock.kernels import LIST_OPERATORS, VIEWS, KernelCall
 from virtual_cuda.ledger.rows import (
     BackwardRow,
+    CollectiveRow,
     EndRow,
     ForwardRow,
     OperationRow,
@@ -98,6 +99,8 @@ class HostCosts:
                 yield "transfer", 1
             case ScalerRow():
                 yield "scaler", 1
+            case CollectiveRow():
+                yield "operator", 1
             case StreamRow():
                 yield from _of_stream(row)
 

@@ -22,6 +22,7 @@ from virtual_cuda.clock.stream_queues import Engine, StreamQueues
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.line_table import ModelledSeconds
 from virtual_cuda.ledger.rows import (
+    CollectiveRow,
     EndRow,
     ForwardRow,
     OperationRow,
@@ -263,6 +264,8 @@ class Clock:
                 self._wait_for_device(row)
             case StreamRow():
                 self._follow_stream(number, row)
+            case CollectiveRow():
+                self._run_collective(number, row)
             case StepRow():
                 self._intervals_before_step[number] = len(self.intervals)
             case EndRow():
@@ -374,6 +377,15 @@ class Clock:
         self._put_into_stream(stream, work, Engine(device, row.direction))
         if seconds.host:
             self._idle_until(self._queues.free_at(stream))
+
+    def _run_collective(self, number: int, row: CollectiveRow) -> None:
+        """Put an exchange with other ranks into the current stream of its device."""
+        seconds = self.gpu.collective_seconds(row.name, row.bytes, row.ranks)
+        if not seconds:
+            return
+        stream = self._queues.current_stream(row.device)
+        work = _StreamWork(number, row.name, seconds, issued=self.now, kernels=1)
+        self._put_into_stream(stream, work)
 
     def _wait_for_device(self, row: SyncRow) -> None:
         """Let the host wait for a device.

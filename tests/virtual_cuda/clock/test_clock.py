@@ -27,7 +27,7 @@ from virtual_cuda.fitting.program_runs import run_programs, without_arithmetic
 from virtual_cuda.fitting.records import BadClockRecord, Program, read_record
 from virtual_cuda.hooks import lanes_to_scale, what_limits
 from virtual_cuda.ledger import duration, plain_lines
-from virtual_cuda.ledger.rows import OperationRow
+from virtual_cuda.ledger.rows import CollectiveRow, EndRow, OperationRow
 from virtual_cuda.ledger.timeline_text import draw_to_scale
 
 from tests.virtual_cuda.clock.__main__ import (
@@ -672,3 +672,14 @@ def test_without_a_gpu_nothing_is_recorded(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert recording.main([str(tmp_path / "out.json")]) == 2
     assert "no GPU that torch can use" in capsys.readouterr().err
+
+
+def test_a_collective_takes_as_long_as_its_bytes_need_over_the_link() -> None:
+    def seconds(name: str, size: int, ranks: int, gpu: str = "H200") -> float:
+        row = CollectiveRow(0.0, None, None, name, "cuda:0", size, ranks)
+        return times_of_rows([row, EndRow(0.0, 0)], gpu_named(gpu)).end
+
+    assert seconds("allreduce", 1 << 30, 2) == pytest.approx((1 << 30) / 450e9, rel=0.05)
+    assert seconds("allreduce", 1 << 30, 8) > 1.7 * seconds("broadcast", 1 << 30, 8)
+    assert seconds("allreduce", 1 << 30, 2, "T4") > 10 * seconds("allreduce", 1 << 30, 2)
+    assert seconds("allreduce", 1 << 30, 1) < 1e-4
