@@ -100,7 +100,7 @@ def _is_broken(pool: ProcessPoolExecutor) -> bool:
 
 
 @functools.lru_cache(OPENED_STORES)
-def _opened_store(verdicts: VerdictStore) -> VerdictStore:
+def _store_of_this_process(verdicts: VerdictStore) -> VerdictStore:
     """The store that came first of those equal to this one: it may have read its reference."""
     return verdicts
 
@@ -123,8 +123,12 @@ def _end_with_grader() -> None:
 
 
 def _judge_reference(verdicts: VerdictStore) -> None:
-    """Judge the reference itself, which imports what is needed before there is work."""
-    verdicts = _opened_store(verdicts)
+    """Judge the reference itself, which imports what is needed before there is work.
+
+    The verdict is dropped. What this process has read of the reference is kept for its work.
+    Nothing happens where the reference cannot be read.
+    """
+    verdicts = _store_of_this_process(verdicts)
     if verdicts.has_reference:
         reference = verdicts.reference
         exercises = exercises_of(verdicts.day)
@@ -133,4 +137,4 @@ def _judge_reference(verdicts: VerdictStore) -> None:
 
 def _judge_record(verdicts: VerdictStore, key: str) -> VerdictSummary:
     """Judge a record, keep the verdict, and return its summary. Raises BadClass: see `submit`."""
-    return VerdictSummary.of_row(_opened_store(verdicts).judge_and_keep(key))
+    return VerdictSummary.of_row(_store_of_this_process(verdicts).judge_and_keep(key))

@@ -39,20 +39,23 @@ class ScoreChange(NamedTuple):
     before: float
     after: float
     new_attempt: bool
-    checks: list[str]
+    checks: list[str]  # "04_loop::train_epoch::runs: failed → passed"
     called: str  # the submission, with the name on the roster
 
     def __str__(self) -> str:
-        """The change in words, with the first three checks."""
+        """The change in words: "Ada (ada.zip): 3 → 5 (train_epoch::runs: failed → passed)".
+
+        Three checks are named at most.
+        """
         before = format_points(self.before)
         after = format_points(self.after)
         text = f"{self.called}: {before} → {after}"
         if not self.checks:
             return text
-        names = [check.partition("::")[2] for check in self.checks]
-        checks = "; ".join(names[:3])
-        if len(names) > 3:
-            checks += f"; and {len(names) - 3} more checks"
+        outcomes = [check.partition("::")[2] for check in self.checks]
+        checks = "; ".join(outcomes[:3])
+        if len(outcomes) > 3:
+            checks += f"; and {len(outcomes) - 3} more checks"
         return f"{text} ({checks})"
 
 

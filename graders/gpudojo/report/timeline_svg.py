@@ -280,7 +280,10 @@ class _CallDrawing:
         return LEFT + (place + 0.5) * self.slot
 
     def marks_of_events(self) -> Iterator[Mark]:
-        """Yield the marks. Neighbouring operations that look alike are one mark."""
+        """Yield one mark for each copy, wait, pass and step.
+
+        Neighbouring operations of one line share one, if they are alike in gradients and autocast.
+        """
         placed = []
         for place, event in enumerate(self.timeline.events):
             if mark_of(event) is not None:

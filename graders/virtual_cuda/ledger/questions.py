@@ -126,7 +126,10 @@ def hot_lines(records: Records, at_least: int) -> dict[SourceLine, int]:
 
 
 def transfers(records: Records, direction: Direction | None = None) -> Transfers:
-    """All copies from one device to another, or those in one direction."""
+    """All copies from one device to another, or those in one direction.
+
+    A direction is "to_device", "to_host" or "between_devices". Raises UnknownInLedger for others.
+    """
     _require_one_of(direction, DIRECTIONS)
     if direction is None:
         return _records_of_kind(Transfer, records)

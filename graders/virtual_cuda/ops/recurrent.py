@@ -314,10 +314,13 @@ class _KeptByLayer(NamedTuple):
 def _common_device(tensors: Sequence[Any], casting: bool = False) -> VirtualDevice | None:
     """The one device on which all of these are, with one dtype that cuDNN knows; else None.
 
+    Also None where one is of a class with functions of its own, which run the layer themselves.
     With `casting`, the dtypes count as they are after autocast has cast them to half precision.
     """
     first = tensors[0]
     if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
+        return None
+    if torch.overrides.has_torch_function(tensors):
         return None
     device: VirtualDevice = first._virtual_block.device
     dtypes = set()
@@ -605,8 +608,6 @@ def flatten_parameters(self: Any) -> None:
     """
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not weights:
-        return
-    if torch.overrides.has_torch_function(weights):
         return
     device = _common_device(weights)
     if device is None or not torch.backends.cudnn.enabled:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from virtual_cuda import VirtualGpu, virtual_cuda
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+from virtual_cuda import VirtualGpu
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -294,10 +295,8 @@ def test_a_number_is_a_gpu_for_whatever_moves(how: tuple[tuple[Any, ...], dict[s
 
 
 def test_per_sample_gradients_of_a_recurrent_layer() -> None:
-    from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
-
-    with virtual_cuda():
-        layer = nn.RNN(2, 3, batch_first=True).cuda()
-        result, _ = call_for_per_sample_grads(layer)(torch.rand(4, 5, 2, device="cuda"))
-        result.sum().backward()
-        assert layer.weight_ih_l0.grad_sample.shape == (4, 3, 2)
+    layer = nn.RNN(2, 3, batch_first=True).cuda()
+    result, _ = call_for_per_sample_grads(layer)(torch.rand(4, 5, 2, device="cuda"))
+    result.sum().backward()
+    weight: Any = layer.weight_ih_l0
+    assert weight.grad_sample.shape == (4, 3, 2)

@@ -353,7 +353,11 @@ def _all_preferences(wanted: Seen) -> Iterator[Preference]:
 
 
 def _expect_answer_to(preference: Preference, seen: Seen) -> None:
-    """Raises Failed unless a preference got the right answer."""
+    """Raises Failed unless a preference got the right answer.
+
+    Notes in `seen` which scenario the failure is about. Raises ScenarioRaised for a machine on
+    which the student's code raised.
+    """
     found = seen[preference.machine]
     scenario = preference.scenario
     expected = preference.right

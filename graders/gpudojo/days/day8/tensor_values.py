@@ -36,7 +36,11 @@ class ReturnedTensor(Case, frozen=True):
 
 
 def describe_returned(value: Any) -> ReturnedTensor:
-    """What a function returned, as evidence."""
+    """What a function returned, as evidence: of anything but a tensor, its type alone.
+
+    Reading values of a device is a copy to the host, which the ledger records. Raises RuntimeError
+    for a tensor that cannot be read.
+    """
     kind = type(value).__name__
     if not isinstance(value, torch.Tensor):
         return ReturnedTensor(kind, "", "", None)

@@ -96,7 +96,7 @@ class Through(Case, frozen=True):
     # The plain loop on a real GPU, whose random numbers are not the virtual device's.
     plain: Through | None = None
 
-    def right_values(self, reference: Through) -> Through:
+    def values_of_plain_loop(self, reference: Through) -> Through:
         """The pass with the right values: the reference's, unless the plain loop ran beside it."""
         return self.plain or reference
 
@@ -288,7 +288,10 @@ def _pass_in(seen: Seen, name: str) -> Through:
 
 
 def _expect_same_output(name: str, seen: Seen, wanted: Seen) -> None:
-    """Raises Failed unless the output is that of the plain loop, on its device."""
+    """Raises Failed unless the output is that of the plain loop, on its device.
+
+    Raises ScenarioRaised where the student's code raised.
+    """
     found = _pass_in(seen, name)
     right = _pass_in(wanted, name)
     where = f"({NAMES.get(name, name)})"
@@ -300,7 +303,7 @@ def _expect_same_output(name: str, seen: Seen, wanted: Seen) -> None:
         happened = f"{where} the output is on {returned.device}"
         at = ("cpu(", "return", "last return")
         raise Failed(happened, right.returned.device, at=at)
-    right_output = found.right_values(right).returned
+    right_output = found.values_of_plain_loop(right).returned
     if arrays_close(returned.value, right_output.value):
         return
     if found.ran < right.ran:
@@ -342,7 +345,7 @@ def _expect_same_gradients(
             count = f"{found.missing} tensors"
         happened = f"{where} {count} got no gradient"
         raise Failed(happened, "a gradient for each", misconception=key)
-    right_gradients = found.right_values(right).gradients
+    right_gradients = found.values_of_plain_loop(right).gradients
     if not arrays_close(found.gradients, right_gradients):
         raise Failed(f"{where} the gradients differ from the plain loop's", "the same values")
 

@@ -112,10 +112,10 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 runs(parallelize, diagnose=_why_it_raises)
 
 
-BESIDE_GPUS: Final = (two_gpus, one_gpu, three_gpus)
+PROBES_WITH_GPUS: Final = (two_gpus, one_gpu, three_gpus)
 
 
-@check_scenarios(parallelize, *BESIDE_GPUS, no_gpu, points=0.25)
+@check_scenarios(parallelize, *PROBES_WITH_GPUS, no_gpu, points=0.25)
 def moves_the_model(scenario: str, found: Spread, right: Spread) -> None:
     """It returns a model whose parameters and buffers are on the device."""
     if not found.is_module:
@@ -129,7 +129,7 @@ def moves_the_model(scenario: str, found: Spread, right: Spread) -> None:
         raise Failed(happened, ", ".join(right.devices), misconception=key)
 
 
-@check_scenarios(parallelize, *BESIDE_GPUS, points=0.5)
+@check_scenarios(parallelize, *PROBES_WITH_GPUS, points=0.5)
 def wraps_for_several_gpus(scenario: str, found: Spread, right: Spread) -> None:
     """It is wrapped in `nn.DataParallel` over all GPUs exactly if the device is CUDA and there are
     several."""
@@ -155,7 +155,7 @@ def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
     return Failed(happened, expected, at=("unused DataParallel(", *condition))
 
 
-@check_scenarios(parallelize, *BESIDE_GPUS, points=0.25, needs=("runs", "moves_the_model"))
+@check_scenarios(parallelize, *PROBES_WITH_GPUS, points=0.25, needs=("runs", "moves_the_model"))
 def keeps_the_model_itself(scenario: str, found: Spread, right: Spread) -> None:
     """The model that was passed in is moved and wrapped, not a copy of it."""
     expected = "the same object, with the same parameters"
