@@ -59,7 +59,7 @@ _BACKWARD: Final = -1  # the handle of the thread that runs backward passes on a
 _current_node: Final = find_internal("torch._C._current_autograd_node", otherwise=lambda: None)
 
 
-class _Handle:
+class _BlasHandle:
     """A handle of cuBLAS, which another thread gets when its own has ended."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class _Handle:
 class _HandleOfThread(threading.local):
     """The handle of a thread; made at its first product."""
 
-    handle: _Handle | None = None
+    handle: _BlasHandle | None = None
 
 
 _thread: Final = _HandleOfThread()
@@ -85,7 +85,7 @@ def _current_handle() -> int:
     if _current_node() is not None:
         return _BACKWARD
     if _thread.handle is None:
-        _thread.handle = _Handle()
+        _thread.handle = _BlasHandle()
     return _thread.handle.number
 
 
