@@ -241,6 +241,7 @@ def _complete_figures(figures: _Figures, known: dict[str, Gpu]) -> _Figures:
         copies[way] = [_copy_by_bus(point, bus) for point in points]
     # What is published goes before what is scaled, and that before what is taken over.
     complete: _Figures = msgspec.to_builtins(base)
+    complete["figures"] = "estimated"
     complete["kernels"] = kernels
     complete["copies"] = copies
     complete.update(published)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from virtual_cuda import gpu_named, gpus, virtual_cuda
 from virtual_cuda.clock.advice import compare_with_cpu
+from virtual_cuda.clock.gpu_models import _complete_figures
 from virtual_cuda.clock.host_costs import HostCosts
 from virtual_cuda.clock.kernel_rules import kernels_of
 from virtual_cuda.clock.kernels import COPY, Kernel, KernelCall
@@ -683,3 +684,8 @@ def test_a_collective_takes_as_long_as_its_bytes_need_over_the_link() -> None:
     assert seconds("allreduce", 1 << 30, 8) > 1.7 * seconds("broadcast", 1 << 30, 8)
     assert seconds("allreduce", 1 << 30, 2, "T4") > 10 * seconds("allreduce", 1 << 30, 2)
     assert seconds("allreduce", 1 << 30, 1) < 1e-4
+
+
+def test_a_gpu_that_is_like_another_is_estimated() -> None:
+    alike = {"name": "X", "like": "H200", "slower": 1.0, "bus": 1e10}
+    assert _complete_figures(alike, {"H200": gpu_named("H200")})["figures"] == "estimated"
