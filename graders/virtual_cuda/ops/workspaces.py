@@ -139,9 +139,12 @@ def cublaslt_workspace_size(device: VirtualDevice) -> int:
 def _hold_workspace(device: VirtualDevice, library: str) -> None:
     """Allocate a library's workspace on a device, for this handle and stream, unless it is there.
 
-    Raises torch's OutOfMemoryError.
+    With `TORCH_CUBLASLT_UNIFIED_WORKSPACE` "1", cuBLASLt uses that of cuBLAS. Raises torch's
+    OutOfMemoryError.
     """
     gpu = device.gpu
+    if library == CUBLASLT and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1":
+        library = CUBLAS
     stream = gpu.streams.get(device.index, 0)
     key = WorkspaceKey(library, device.index, _current_handle(), stream)
     if key in gpu.workspaces:
