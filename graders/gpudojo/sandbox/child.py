@@ -356,7 +356,8 @@ def _make_clock_of_waits() -> Callable[[], float]:
     every_child = os.P_ALL
     without_waiting = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
-    def waited() -> float:
+    def seconds_waited() -> float:
+        """Seconds in which others used the processors; 0 where nobody can tell."""
         try:
             nanoseconds = int(read(end, 100, 0).split()[1])
         except (OSError, ValueError, IndexError):  # closed by student code
@@ -369,7 +370,7 @@ def _make_clock_of_waits() -> Callable[[], float]:
             return max(0.0, nanoseconds / 1e9 - own)
         return 0.0
 
-    return waited
+    return seconds_waited
 
 
 def _make_closer(end: int) -> Callable[[], None]:

@@ -415,7 +415,8 @@ def result_beside(call: OperatorCall, base: Any) -> Any:
 def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of `_foreach_*` for lists that mix devices, run element by element.
 
-    This is torch's slow path. Raises what the single operators raise.
+    On a GPU torch does the same. Which overload of a single operator runs, its arguments say.
+    Raises what the single operators raise.
     """
     name = name_of(func)
     takes_factors = name.startswith("_foreach_addc")
@@ -428,14 +429,14 @@ def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
         _check_scalar_tensor(first_list, args[1])
     results = []
     for position in range(len(first_list)):
-        lists = [_only_element(value, position) for value in args]
+        lists = [_list_of_one(value, position) for value in args]
         labels = {label_of(tensor) for tensor in tensors_in(lists)}
         # With its tensors on one device, an element goes to the operator itself.
         if len(labels) == 1:
             result = func(*lists, **kwargs)
             results.append(result[0] if result else None)
             continue
-        operands = [_element_itself(value) for value in lists]
+        operands = [_value_in_list_of_one(value) for value in lists]
         named = kwargs
         if takes_factors and len(operands) > 3:
             named = {"value": operands.pop()}  # the factor, which the single operator has by name
@@ -445,14 +446,14 @@ def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     return results
 
 
-def _only_element(value: Any, position: int) -> Any:
+def _list_of_one(value: Any, position: int) -> Any:
     """A list with one element of a list or tuple; any other value as it is."""
     if isinstance(value, (list, tuple)):
         return [value[position]]
     return value
 
 
-def _element_itself(value: Any) -> Any:
+def _value_in_list_of_one(value: Any) -> Any:
     """The element of a list with one; any other value as it is."""
     if isinstance(value, list):
         return value[0]

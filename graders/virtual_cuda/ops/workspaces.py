@@ -137,7 +137,7 @@ def cublaslt_workspace_size(device: VirtualDevice) -> int:
 
 
 def _hold_workspace(device: VirtualDevice, library: str) -> None:
-    """Allocate a library's workspace on a device, for this handle and stream, unless it is there.
+    """Allocate a library's workspace, unless the thread's handle and the stream have one.
 
     With `TORCH_CUBLASLT_UNIFIED_WORKSPACE` "1", cuBLASLt uses that of cuBLAS. Raises torch's
     OutOfMemoryError.

@@ -72,7 +72,8 @@ def names_stored_by(code: CodeType) -> set[str]:
     """
     stored: set[str] = set()
     for each in _codes_in(code):
-        if not STORING_OPCODES.isdisjoint(each.co_code[::2]):  # `dis` takes long
+        # `dis` takes long, so only where an opcode, every second byte, is one that stores.
+        if not STORING_OPCODES.isdisjoint(each.co_code[::2]):
             for step in dis.get_instructions(each):
                 if step.opname in STORES_ATTRIBUTE:
                     stored.add(step.argval)

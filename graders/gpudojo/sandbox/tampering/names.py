@@ -117,18 +117,19 @@ class GuardedNames:
         names = [dict(each.names) for each in self._owners]
         return Snapshot(names, list(chain.from_iterable(self._values)))
 
-    def choose_names(self, chosen: set[str], *snapshots: Snapshot) -> list[GuardedName]:
-        """The guarded ones among these names, with the values that they have in the snapshots.
+    def guarded_among(self, names: set[str], *snapshots: Snapshot) -> list[GuardedName]:
+        """Those of these names that nobody may replace, in each module or class that has them.
 
-        Of a class, also names that it inherits: a name of its own would hide them.
+        Each comes with its values in the snapshots. Data may be replaced. A name that a class only
+        inherits has no value there: if it gets one, that hides the inherited one.
         """
         found = []
         of_snapshots = [each.names for each in snapshots]
         each_owner = zip(self._owners, self._reachable, *of_snapshots, strict=True)
-        for owner, reachable, *before in each_owner:
-            for name in reachable & chosen:
-                values = [each.get(name, _MISSING) for each in before]
-                if any(each is _MISSING or _is_code(each) for each in values):
+        for owner, reachable, *names_before in each_owner:
+            for name in reachable & names:
+                values = [before.get(name, _MISSING) for before in names_before]
+                if any(value is _MISSING or _is_code(value) for value in values):
                     found.append(GuardedName(owner, name, values))
         return found
 

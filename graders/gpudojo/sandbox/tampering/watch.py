@@ -90,18 +90,19 @@ class Watch:
             self._put_back_and_note(replaced)
 
     def run_file(self, function: Callable[[], Any]) -> None:
-        """Run a student's file, and put back what it replaces of torch. Raises what it raises.
+        """Run a student's file, and put back what it replaces of torch.
 
-        Reports names in its code that lead to the grader.
+        Reports names in its code that lead to the grader, and remembers which names of torch its
+        functions may replace. Raises what the file raises.
         """
         code = function.__code__
         self._reports.report_names(code)
-        self._replaceable.pop(code.co_filename, None)  # all names are compared
+        self._replaceable.pop(code.co_filename, None)  # without an entry, `call` compares all names
         try:
             self.call(function, (), {})
         finally:
             self._reports.put_back_functions()
-            self._replaceable[code.co_filename] = self._torchs.choose_names(
+            self._replaceable[code.co_filename] = self._torchs.guarded_among(
                 names_stored_by(code), self._torchs_without_device, self._torchs_with_device
             )
 
