@@ -28,6 +28,7 @@ from virtual_cuda.ledger.texts import with_similar_signs
 from virtual_cuda.patching import around, patch
 from virtual_cuda.script_code import TEXT_FILE, load_file, load_module, load_text
 from virtual_cuda.script_report import ScriptReport
+from virtual_cuda.single_options import SingleOptionsParser
 from virtual_cuda.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ Run a script on a virtual GPU: torch.cuda is available, on any machine. Then sho
 modelled time on a GPU, what it copied, how often the CPU waited for the GPU, and what was
 allocated. Output and exit status are the script's own; the table goes to stderr. Options come
 before FILE; what follows FILE goes to the script."""
+# Of the command line, before FILE.
+OPTIONS: Final = (
+    "--gpus",
+    "--gpu",
+    "--compare",
+    "--memory",
+    "--real",
+    "--timeline",
+    "--trace",
+    "--html",
+)
 USAGE: Final = "\n       ".join(
     f"%(prog)s [options] {what} [ARGS ...]" for what in ("FILE", "-m MODULE", "-c CODE")
 )
@@ -47,7 +59,8 @@ USAGE: Final = "\n       ".join(
 def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda") -> int:
     """Run the script that the arguments name, as `python` would; returns its exit status.
 
-    The device stays open until the process ends, and the table is printed then. SystemExit and
+    Processes of Python that the script starts open the device, too, unless it is a real one. The
+    device stays open until the process ends, and the table is printed then. SystemExit and
     KeyboardInterrupt of the script are raised; other exceptions are printed by `sys.excepthook`,
     without frames of this package. Exits with a message where the device cannot be opened.
     """
@@ -103,7 +116,7 @@ def _parse_options(arguments: Sequence[str] | None, prog: str) -> argparse.Names
 
     Exits with status 2 and a message where an option is wrong or there is no script to run.
     """
-    parser = argparse.ArgumentParser(prog, USAGE, DESCRIPTION, allow_abbrev=False)
+    parser = SingleOptionsParser(prog, USAGE, DESCRIPTION, allow_abbrev=False)
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     parser.add_argument(
         "--gpus",
@@ -242,7 +255,8 @@ class _Opening:
 def _opening_first(opening: _Opening, original: Any, name: str) -> dict[str, Any]:
     """The data for a new process, with what opens the device in front.
 
-    Used for spawned processes and those of a fork server. What they do there is not recorded.
+    Replaces `get_preparation_data` of `multiprocessing`, the `original`, for spawned processes and
+    those of a fork server. What they do there is not recorded.
     """
     return {"virtual_cuda": opening, **original(name)}
 
@@ -253,8 +267,9 @@ _WITH_VALUE: Final = ("-W", "-X")  # options of Python that are two words
 def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
     """The command that does what `command` does with the device open.
 
-    Only a command that runs this Python on a script, a module or code is changed; any other one is
-    returned as it is.
+    `options` are those of `python -m virtual_cuda`, `folder` is where the command runs, or None for
+    here. Only a command that runs this Python on a script, a module or code is changed; any other
+    one is returned as it is. Raises TypeError for a word that is no text or path.
     """
     if isinstance(command, (str, bytes, os.PathLike)):
         return command
@@ -285,7 +300,8 @@ def _count_of_options(words: list[str]) -> int:
 def _remove_own_frames(error: BaseException, seen: set[int] | None = None) -> None:
     """Remove the frames of this package from the tracebacks of an exception.
 
-    Those of the exceptions that led to it are changed, too.
+    Those of the exceptions that led to it are changed, too. `seen` has the identities of those that
+    are done.
     """
     if seen is None:
         seen = set()
@@ -332,6 +348,8 @@ class _Run:
         self.process = os.getpid()
         self.name = ""  # of the script, as the command line has it
         self.file = ""
+        self.prog = ""  # of the command
+        self.misplaced_options: list[str] = []  # options of ours that stood behind the script
         self.failure: BaseException | None = None
         self.has_children = False
         # Of several ranks, only the first one reports.
@@ -341,7 +359,8 @@ class _Run:
     def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
         """Call `Popen.__init__`, with the device opened in the child if that runs Python.
 
-        Launchers start the ranks of a distributed program so.
+        Launchers start the ranks of a distributed program so. It is noted that there are children.
+        Raises what `Popen.__init__`, the `original`, raises.
         """
         command = _on_device(args, kwargs.get("cwd"), self._options_for_child())
         if command is not args:
@@ -360,10 +379,11 @@ class _Run:
         return options
 
     def load(self, prog: str) -> types.CodeType:
-        """The code to run: a script's, a module's, or what was given with `-c`.
+        """Set up Python as `python` does, and return the code to run.
 
-        From here on `__main__`, `sys.argv` and `sys.path` are as `python` makes them. Exits with a
-        message where there is no such module. What reading or compiling the file raises is raised.
+        It is a script's, a module's, or what was given with `-c`; its name and file are noted.
+        `__main__`, `sys.argv` and `sys.path` are changed. Exits with a message where there is no
+        such module. What reading or compiling the file raises is raised.
         """
         # `-m MODULE`
         if self.options.module is not None:
@@ -382,6 +402,8 @@ class _Run:
             return load_text(text, arguments)
         # A file.
         path, *arguments = self.options.script
+        self.prog = prog
+        self.misplaced_options = _find_misplaced_options(path, arguments)
         self.name = path
         self.file = os.path.abspath(path)
         return load_file(path, arguments)
@@ -410,7 +432,10 @@ class _Run:
             sys.stderr.flush()
 
     def _report_lines(self) -> Iterator[str]:
-        """The lines to print at the end: the report, the error, and the files that it writes."""
+        """The lines to print at the end: the report, the error, and which files were written.
+
+        The files that were asked for are written while the lines are made.
+        """
         times = None
         if not self.options.real and self.ledger.rows:
             gpu = gpu_named(self.options.gpu or USUAL_GPU)
@@ -418,6 +443,9 @@ class _Run:
         report = ScriptReport(self.name, self.file, self.device_name, self.ledger, times)
         with_cpu = self.options.compare is not None
         yield from report.lines(terminal_width(), self.options.timeline, with_cpu)
+        if self.misplaced_options:
+            options = " and ".join(self.misplaced_options)
+            yield f"{options} went to {self.name}; options of {self.prog} come before FILE"
         if self.failure is not None:
             ending = _describe_error(self.failure)
             yield f"{self.name} ended with {ending} (the traceback is above)"
@@ -430,6 +458,20 @@ class _Run:
         if page is not None:
             problem = _problem_of_writing(partial(report.write_page, with_cpu=with_cpu), page)
             yield problem or f"wrote {page}"
+
+
+def _find_misplaced_options(path: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments of a script that are options of ours, and that it does not mention itself."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError:
+        return []
+    found = []
+    for argument in arguments:
+        option, _, _ = argument.partition("=")
+        if option in OPTIONS and option.removeprefix("--").encode() not in text:
+            found.append(option)
+    return list(dict.fromkeys(found))
 
 
 def _problem_of_writing(write: Callable[[Path], None], target: Path) -> str:
@@ -459,9 +501,10 @@ def terminal_width() -> int:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run `record`, `fit`, or the script that the arguments name; returns the exit status.
+    """Run a command, or the script that the arguments name; returns the exit status.
 
-    A script with the name of a command is given as `./record`.
+    The commands are `record`, `fit` and `estimate`; a script with such a name is given as
+    `./record`.
     """
     command = arguments[0] if arguments else ""
     if command == "record":
@@ -472,6 +515,10 @@ def run_command(arguments: Sequence[str]) -> int:
         from virtual_cuda.fitting import figures
 
         return figures.main(arguments[1:])
+    if command == "estimate":
+        from virtual_cuda.estimate.command import run_estimate
+
+        return run_estimate(arguments[1:])
     return run_script(arguments)
 
 

@@ -5,9 +5,11 @@ An error carries data; its text is made last.
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from virtual_cuda.device_kinds import DEVICE_CHOICES, DEVICE_TYPES
 
@@ -53,12 +55,66 @@ class BadDeviceCount(DeviceError, ValueError):
 
 
 @dataclass(eq=False, repr=False)
+class BadDeviceOption(DeviceError, ValueError):
+    """An option of a device is of another type than it can be."""
+
+    option: str
+    value: object
+    wanted: str
+    text = "{self.option}={self.value!r} is not possible; write {self.wanted}"
+
+
+_MOST_LISTED: Final = 40
+
+
+def near_misses(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that look like `name`, the nearest first: at most five."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=5)
+    return [by_lower[each] for each in close]
+
+
+@dataclass(eq=False, repr=False)
+class BadBudget(VirtualCudaError, ValueError):
+    """A budget of a test cannot be understood."""
+
+    value: object
+    wanted: str
+    text = "{self.value!r} is no budget; write {self.wanted}"
+
+
+@dataclass(eq=False, repr=False)
+class BadBudgetFile(VirtualCudaError, ValueError):
+    """A file of budgets is missing, or cannot be read."""
+
+    path: str
+    reason: str
+    text = (
+        "{self.path} is no file of budgets: {self.reason}; "
+        "make it with --virtual-cuda-budget-update"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class _Unknown(DeviceError, ValueError):
     name: object
     known: tuple[str, ...]
+    advice: str = ""
 
     def __str__(self) -> str:
-        return f"{super().__str__()}; choose one of {', '.join(self.known)}"
+        """What is unknown, and what there is: near misses first; of very many, these alone."""
+        near = near_misses(str(self.name), self.known)
+        listed = near + [name for name in self.known if name not in near]
+        names = ", ".join(listed)
+        if len(listed) > _MOST_LISTED:
+            names = ", ".join(near or listed[:_MOST_LISTED])
+            names += f", … ({len(listed):,} in all)"
+        text = super().__str__()
+        if names:
+            text += f"; choose one of {names}"
+        if self.advice:
+            text += f" ({self.advice})"
+        return text
 
 
 class UnknownGpu(_Unknown):
@@ -68,12 +124,89 @@ class UnknownGpu(_Unknown):
 
 
 class UnknownInLedger(_Unknown):
-    """A question about a ledger names something that no ledger has.
+    """A question about a ledger names something that this ledger cannot have.
 
     Without this error, a typo would be answered with nothing.
     """
 
     text = "no ledger has {self.name!r}"
+
+
+@dataclass(eq=False, repr=False)
+class BadMark(VirtualCudaError, ValueError):
+    """Something is no mark of a ledger, or not one between the two that are allowed here."""
+
+    mark: object
+    earliest: int
+    latest: int
+    text = (
+        "{self.mark!r} is no mark of this ledger; take one with `ledger.mark()`: "
+        "here, a whole number from {self.earliest} to {self.latest}"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class BadMoment(VirtualCudaError, ValueError):
+    """Something is no record of a ledger and no index of one, or not after another that is."""
+
+    moment: object
+    earliest: int
+    latest: int | None  # None where that is not known
+    text = (
+        "{self.moment!r} is no moment of this ledger here; give one of its records, or an index "
+        "from {self.earliest}{self.limit}"
+    )
+
+    @property
+    def limit(self) -> str:
+        """The end of the range in words."""
+        if self.latest is None:
+            return ""
+        return f" to {self.latest}"
+
+
+@dataclass(eq=False, repr=False)
+class BadLine(VirtualCudaError, ValueError):
+    """A question about a ledger names a line that its file does not have."""
+
+    line: object
+    file: str
+    lines: int  # 0 where that is not known
+    text = "{self.file} has no line {self.line!r}; give a whole number from 1{self.limit}"
+
+    @property
+    def limit(self) -> str:
+        """The end of the range in words."""
+        if not self.lines:
+            return ""
+        return f" to {self.lines}"
+
+
+@dataclass(eq=False, repr=False)
+class BadLimit(VirtualCudaError, ValueError):
+    """A question about a ledger is asked for so many that it could never say no, or yes."""
+
+    limit: object
+    text = "at_least={self.limit!r} is no number of records; give a whole number from 1"
+
+
+@dataclass(eq=False, repr=False)
+class NoRecords(VirtualCudaError, TypeError):
+    """Something is no ledger, and no part of one."""
+
+    given: object
+    text = "{self.given!r} is no ledger and no part of one"
+
+
+@dataclass(eq=False, repr=False)
+class NoSpan(VirtualCudaError, TypeError):
+    """Something is no record of a forward or backward pass, of a step or of an exchange."""
+
+    given: object
+    text = (
+        "{self.given!r} has no inside; give a record of `forwards()`, `backward_passes()`, "
+        "`optimizer_steps()` or `collectives()`"
+    )
 
 
 class UnknownClock(_Unknown):
@@ -116,6 +249,7 @@ class NoSuchDevice(DeviceError):
         return f"this machine has no {self.kind!r} device that torch can use"
 
     def __str__(self) -> str:
+        """What this machine lacks, and what to choose instead; for no kind, which there are."""
         if self.kind not in DEVICE_TYPES:
             *most, last = (f'"{choice}"' for choice in DEVICE_CHOICES)
             return f"there is no device {self.kind!r}; choose {', '.join(most)} or {last}"
@@ -146,6 +280,33 @@ class DeviceClosed(_OfOneDevice):
     text = (
         "this tensor is on the virtual device {self.device!r}, whose `with` block has ended; "
         "move it with .cpu() before the block ends"
+    )
+
+
+class DevicePaused(DeviceClosed):
+    """A tensor of a virtual device is used while the device is paused."""
+
+    text = (
+        "this tensor is on the virtual device {self.device!r}, which is paused here; "
+        "use it after the pause, or move it with .cpu() before"
+    )
+
+
+class NotOpen(_OfOneDevice):
+    """A virtual device is paused that is not open now: it is closed, or paused already."""
+
+    text = "the virtual device {self.device!r} is not open now, so it cannot be paused"
+
+
+@dataclass(eq=False, repr=False)
+class NeedsValues(DeviceError, NotImplementedError):
+    """An operator needs values, in a run that has none."""
+
+    operator: str
+    remedy: str = "run it with values (without `values=False`), or leave this part out"
+    text = (
+        "{self.operator} needs the values of its tensors, which a run without values does not "
+        "have; {self.remedy}"
     )
 
 
@@ -186,7 +347,10 @@ class DuplicatePatch(DeviceError):
 
 
 def torch_lacks(error: AttributeError | ImportError) -> TorchUnsupported | None:
-    """TorchUnsupported, if what is missing is missing in torch and not in this package."""
+    """TorchUnsupported, if what is missing is missing in torch and not in this package; else None.
+
+    It is returned, not raised.
+    """
     home: Any = error.name
     if isinstance(error, AttributeError):
         home = getattr(error.obj, "__module__", None)

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from virtual_cuda.device_kinds import REAL_GPUS as REAL_GPUS
     from virtual_cuda.devices import choose_device as choose_device
     from virtual_cuda.devices import keep_patches as keep_patches
+    from virtual_cuda.estimate.command import run_estimate as run_estimate
     from virtual_cuda.imported_names import patch_imported_names as patch_imported_names
     from virtual_cuda.libraries import from_library as from_library
     from virtual_cuda.libraries import installed_folders as installed_folders
     from virtual_cuda.modelled_time import ModelledTime as ModelledTime
     from virtual_cuda.modelled_time import modelled_time as modelled_time
     from virtual_cuda.patching import Patch as Patch
+    from virtual_cuda.patching import find_patch as find_patch
     from virtual_cuda.patching import patch as patch
-    from virtual_cuda.patching import patches_in_force as patches_in_force
     from virtual_cuda.real import device_count as device_count
     from virtual_cuda.real import device_failure as device_failure
     from virtual_cuda.real import limit_memory as limit_memory
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from virtual_cuda.torch_api.compatibility import forget_default_device as forget_default_device
     from virtual_cuda.torch_api.other_machines import no_accelerator as no_accelerator
     from virtual_cuda.torch_api.other_machines import virtual_mps as virtual_mps
+    from virtual_cuda.torch_api.unrecorded_writes import WriteWatch as WriteWatch
+    from virtual_cuda.torch_api.unrecorded_writes import watch_writes as watch_writes
 
 # The module of this package in which each name is defined.
 _HOMES: Final = {
@@ -60,10 +63,12 @@ _HOMES: Final = {
     "REAL_GPUS": "device_kinds",
     "Tensor": "device.tensor",
     "USUAL_GPU": "clock.gpu_models",
+    "WriteWatch": "torch_api.unrecorded_writes",
     "choose_device": "devices",
     "default_device": "torch_api.compatibility",
     "device_count": "real",
     "device_failure": "real",
+    "find_patch": "patching",
     "forget_default_device": "torch_api.compatibility",
     "format_size": "sizes",
     "from_library": "libraries",
@@ -79,9 +84,10 @@ _HOMES: Final = {
     "parse_size": "sizes",
     "patch": "patching",
     "patch_imported_names": "imported_names",
-    "patches_in_force": "patching",
+    "run_estimate": "estimate.command",
     "run_script": "__main__",
     "virtual_mps": "torch_api.other_machines",
+    "watch_writes": "torch_api.unrecorded_writes",
     "what_limits": "clock.advice",
 }
 __all__ = list(_HOMES)

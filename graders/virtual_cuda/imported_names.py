@@ -45,7 +45,10 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
 
 
 def _functions_in(holder: Any, depth: int = 0) -> Iterator[_ImportedFunction]:
-    """Every function among a file's names, and in the lists and dicts among them."""
+    """Every function among a file's names, and in the lists and dicts among them.
+
+    `holder` is such a list or dict, `depth` how many others it lies in.
+    """
     items: Iterable[tuple[Any, Any]]
     if type(holder) is dict:
         items = holder.items()

@@ -93,6 +93,10 @@ has_kernel: Final = find_internal(
 # `torch.nn.functional`.
 torch_functions: Final = find_internal("torch._C._VariableFunctions", otherwise=torch)
 nn_functions: Final = find_internal("torch._C._nn")
+# Whether a transform of `torch.func` has wrapped a tensor.
+is_transformed: Final = find_internal(
+    "torch._C._functorch.is_functorch_wrapped_tensor", otherwise=lambda tensor: False
+)
 _keys_included: Final = find_internal("torch._C._dispatch_tls_local_include_set", "dispatch keys")
 _keys_excluded: Final = find_internal("torch._C._dispatch_tls_local_exclude_set", "dispatch keys")
 _use_keys: Final = find_internal("torch._C._ForceDispatchKeyGuard", "dispatch keys")

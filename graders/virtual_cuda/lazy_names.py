@@ -19,7 +19,11 @@ def find_lazily(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """
 
     def find(name: str) -> Any:
-        """Import a name, and keep it in the module."""
+        """Import a name, keep it in the module, and return it.
+
+        Raises AttributeError for a name without a home, and TorchUnsupported where this torch lacks
+        what the name needs.
+        """
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         try:

@@ -19,7 +19,10 @@ _real_folder: Final = functools.cache(os.path.realpath)
 
 @functools.cache
 def from_library(filename: str) -> bool:
-    """True if a file is Python's, an installed package's or ours, not a student's."""
+    """True if a file is Python's, an installed package's or ours, not a student's.
+
+    The answer is remembered for the process.
+    """
     libraries = _library_folders()
     # Most of them: only the folder is looked up, once for all files in it.
     if filename.startswith(libraries):

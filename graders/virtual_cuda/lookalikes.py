@@ -32,7 +32,9 @@ class Lookalikes:
     def make(self, owner: Any, original: Any, value: Any) -> Any:
         """The value to put in the place of `original`, an attribute of `owner`.
 
-        A value that replaces no function is returned nearly as it is: see `_without_object`.
+        A value that replaces no function is returned as it is, but a plain function that calls it
+        stands for a method or a partial function: it leads to no object of the device. Others are
+        remembered: the same value for the same original gives the same lookalike.
         """
         built_in = type(original) is BuiltinFunctionType and isinstance(owner, ModuleType)
         if not built_in and type(original) not in (FunctionType, MethodDescriptorType):
@@ -47,13 +49,22 @@ class Lookalikes:
 
 
 def _make_lookalike(original: Any, value: Any, module: str | None) -> Any:
-    """A value that does what `value` does; if it is a function, it looks like `original`."""
+    """A value that does what `value` does; if it is a function, it looks like `original`.
+
+    `module` is where pickle finds a function that is built in; None for all others.
+    """
+    # Not at the top: it imports torch, and patches are declared also where nothing needs that.
+    from virtual_cuda.function_modes import telling_modes, tells_modes
+
     lookalike = _without_object(value)
     if type(lookalike) is not FunctionType:
         return lookalike
     # The same function may stand for others of torch's, too, and has only one name.
-    if lookalike is value and not _refers_to_itself(lookalike):
-        lookalike = _copy_function(lookalike)
+    if not _refers_to_itself(lookalike):
+        if tells_modes(original):
+            lookalike = telling_modes(lookalike)
+        elif lookalike is value:
+            lookalike = _copy_function(lookalike)
     _copy_description(lookalike, original, module)
     return lookalike
 
@@ -92,7 +103,7 @@ def _has_plain_arguments(value: functools.partial[Any]) -> bool:
 
 
 def _identities_of_parts(value: Any) -> Iterator[int]:
-    """The identities of what a function is made of.
+    """The identities of what a function is made of: its code, its defaults and its variables.
 
     Two functions with the same ones do the same.
     """
@@ -144,7 +155,7 @@ def _copy_function(function: FunctionType) -> Any:
 
 
 def _copy_description(function: FunctionType, original: Any, module: str | None) -> None:
-    """Give a function the name, documentation and signature of one of torch's.
+    """Give a function the name, documentation and signature of one of torch's, the `original`.
 
     `module` is where pickle finds a function that is built in; None for all others.
     """

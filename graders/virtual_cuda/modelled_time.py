@@ -34,6 +34,7 @@ class ModelledTime:
     """
 
     def __init__(self, clock: Clock) -> None:
+        """Begin the modelled time of this thread, by this clock."""
         self._clock = clock
         self._thread = get_ident()
         self.clocks_read: set[str] = set()  # the names of Python's clocks that were asked
@@ -55,6 +56,11 @@ class ModelledTime:
             return
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
+        self.slept += seconds
+        self._clock.sleep(seconds)
+
+    def work(self, seconds: float) -> None:
+        """Let modelled time pass for work that a program times, in whichever thread it is done."""
         self.slept += seconds
         self._clock.sleep(seconds)
 
@@ -83,9 +89,10 @@ class ModelledTime:
         return whole * 10**9 + round(rest * 1e9)
 
     def _reading_of(self, name: str) -> float:
-        """What a clock says after the little time that reading it takes.
+        """What a clock says, in seconds, after the little time that reading it takes.
 
-        The first reading is close to what the real clock says.
+        That time passes on the modelled clock. The first reading is close to what the real clock
+        says, and where a clock began is remembered.
         """
         self._clock.spend(READING)
         seconds = self._clock.now
@@ -110,7 +117,7 @@ class ModelledTime:
         return len(self._clock.events)
 
     def patches(self) -> Iterator[Patch]:
-        """The functions of `time` and `timeit` that tell this time."""
+        """The patches with which `time` and `timeit` tell this time; none is applied yet."""
         for name in _REAL_CLOCKS:
             yield time, name, functools.partial(self.read_clock, name)
             yield time, f"{name}_ns", functools.partial(self.read_clock_ns, name)
@@ -158,8 +165,9 @@ def _timer_class(clock: Callable[[], float]) -> type[timeit.Timer]:
 def modelled_time(gpu: str = USUAL_GPU) -> Iterator[ModelledTime]:
     """Let Python's clocks tell modelled time for the length of a `with` block.
 
-    Where a virtual device is open, its events and waits follow that time, too, on the GPU of this
-    name; without one, only `time.sleep` and `ModelledTime.sleep` let time pass. Raises UnknownGpu.
+    Functions of `time` and `timeit` are replaced meanwhile. Where a virtual device is open, its
+    events and waits follow that time, too, on the GPU of this name; without one, only `time.sleep`
+    and `ModelledTime.sleep` let time pass. Raises UnknownGpu.
     """
     model = gpu_named(gpu)
     with contextlib.ExitStack() as undo:

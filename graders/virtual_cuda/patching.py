@@ -67,6 +67,7 @@ class AppliedPatches:
     """Patches that were applied together, and what each of them replaces."""
 
     def __init__(self) -> None:
+        """Begin without patches."""
         # In the order in which they were applied. An attribute may be patched more than once.
         self.replaced: list[Replaced] = []
         # Tables of these, made when they are needed: every device asks for them when it opens.
@@ -77,7 +78,8 @@ class AppliedPatches:
         """Replace attributes, and note what was there.
 
         A function that a package has from one of its modules is replaced in that module, too.
-        Patches of what this torch does not have are left out.
+        Patches of what this torch does not have are left out. What making the patches raises is
+        raised; those that were applied by then stay until `undo`.
         """
         _in_force.append(self)
         lookalikes = Lookalikes()
@@ -101,13 +103,19 @@ class AppliedPatches:
             setattr(owner, name, put)
 
     def undo(self) -> None:
-        """Restore what the patches have replaced."""
+        """Restore what the patches have replaced; they are no longer in force.
+
+        Raises ValueError where they are not in force.
+        """
         _in_force.remove(self)
         self._originals = None
         _restore(self._patched_attributes())
 
     def put_in_place(self) -> None:
-        """Put patches in place that were undone, or that somebody has overwritten."""
+        """Put patches in place that were undone, or that somebody has overwritten.
+
+        They are in force afterwards.
+        """
         if self not in _in_force:
             _in_force.append(self)
         for owner, name, _, put in self._patched_attributes():
@@ -122,7 +130,10 @@ class AppliedPatches:
         return True
 
     def _patched_attributes(self) -> list[Replaced]:
-        """Each attribute once: what torch had there, and what was put there last."""
+        """Each attribute once: what torch had there, and what was put there last.
+
+        The list is worked out once, and kept until patches are set aside.
+        """
         if self._attributes is None:
             by_target: dict[tuple[int, str], Replaced] = {}
             for one in self.replaced:
@@ -151,7 +162,10 @@ class AppliedPatches:
                     setattr(one.owner, one.name, value)
 
     def _note_changes(self, moved: list[Replaced]) -> None:
-        """Note what torch has now in the place of patches that are set aside."""
+        """Note what torch has now in the place of patches that are set aside.
+
+        That is what they replace from now on; the tables made of the patches are forgotten.
+        """
         self._attributes = None
         self._originals = None
         targets = {one.target for one in moved}
@@ -177,7 +191,7 @@ _in_force: Final[list[AppliedPatches]] = []  # all that are applied and not undo
 
 
 def _restore(replaced: list[Replaced]) -> None:
-    """Restore what patches have replaced.
+    """Restore in torch what these patches have replaced.
 
     A name that torch did not have is removed, unless somebody has given it another value since:
     that should stay visible.
@@ -203,9 +217,10 @@ def _home_of_function(owner: Any, name: str, function: Any) -> ModuleType | None
 
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> AppliedPatches:
-    """Replace attributes, and have `undo` restore them in reverse order.
+    """Replace attributes, and have `undo` restore them in reverse order; gives what was replaced.
 
-    Patches that a closed device has left in place are undone first.
+    Patches that a closed device has left in place are undone first. What making the patches raises
+    is raised.
     """
     kept_patches.undo()
     applied = AppliedPatches()
@@ -217,14 +232,15 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> AppliedPatche
 def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
     """The patch that calls `function` with what is there now as its first argument.
 
-    Where nothing is there, as in a release of torch without the function, `patch` will leave it
-    out.
+    It is returned, not applied. Where nothing is there, as in a release of torch without the
+    function, `patch` will leave it out.
     """
     if isinstance(owner, Lacking) or not hasattr(owner, name):
         return owner, name, LEFT_OUT
     original = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call `function` with the original in front; gives and raises what it does."""
         return function(original, *args, **kwargs)
 
     call.__name__ = call.__qualname__ = name
@@ -232,9 +248,10 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
 
 def if_present(owner: Any, name: str, value: Any) -> Patch:
-    """The patch that replaces what is there now.
+    """The patch that replaces what is there now by `value`.
 
-    Where nothing is there, as in a release of torch without the name, `patch` will leave it out.
+    It is returned, not applied. Where nothing is there, as in a release of torch without the name,
+    `patch` will leave it out.
     """
     if isinstance(owner, Lacking) or not hasattr(owner, name):
         return owner, name, LEFT_OUT
@@ -247,6 +264,22 @@ def patches_in_force() -> list[Replaced]:
     for applied in _in_force:
         found += applied.replaced
     return found
+
+
+def find_patch(owner: Any, name: str) -> Replaced | None:
+    """The patch of one attribute that is in force, the last one; None where it is not patched."""
+    target = (identity(owner), name)
+    found = [one for one in patches_in_force() if one.target == target]
+    return found[-1] if found else None
+
+
+@contextlib.contextmanager
+def without_patches() -> Iterator[None]:
+    """Undo everything that is in force, for the length of a `with` block."""
+    with contextlib.ExitStack() as stack:
+        for applied in reversed(_in_force):
+            stack.enter_context(applied.set_aside())
+        yield
 
 
 def originals_in_force(wanted: set[int]) -> dict[int, Any]:
@@ -331,9 +364,10 @@ class PatchRegistry:
         self.makers: dict[Stage, list[PatchMaker]] = {stage: [] for stage in Stage}
 
     def register(self, stage: Stage = Stage.REPLACE) -> Callable[[PatchMaker], PatchMaker]:
-        """A decorator for functions that make patches."""
+        """A decorator that adds a function to those which make patches in this stage."""
 
         def add_maker(maker: PatchMaker) -> PatchMaker:
+            """Add a function to the makers of the stage, and return it."""
             self.makers[stage].append(maker)
             return maker
 
@@ -342,9 +376,9 @@ class PatchRegistry:
     def patches(self, opening: Opening) -> Iterator[Patch]:
         """Every patch, stage by stage, to be applied while iterating.
 
-        Raises DuplicatePatch where two functions of a stage patch the same name. The patches of a
-        stage are made before the first of them is applied, so that the order of the modules does
-        not matter.
+        Functions that make patches may also add to `opening` what is to be done later. The patches
+        of a stage are made before the first of them is applied, so that the order of the modules
+        does not matter. Raises DuplicatePatch where two functions of a stage patch the same name.
         """
         for makers in self.makers.values():
             patches: list[Patch] = []
@@ -385,7 +419,7 @@ class DevicePatches:
         self._undo = undo
 
     def put_in_place(self) -> bool:
-        """Put the patches in place, wherever they are not.
+        """Put the patches in place, wherever they are not; returns True.
 
         Returns False, with nothing changed, where they were undone and do not fit any more: modules
         that they wait for were imported, or somebody has changed what they replace.
@@ -434,7 +468,7 @@ class KeptPatches:
         return self._patches is not None and self._patches.in_place
 
     def take(self, gpu: VirtualGpu) -> DevicePatches | None:
-        """The patches of an earlier device, in place for the one that opens now.
+        """The patches of an earlier device, put in place for the one that opens now.
 
         None if there are none that fit. Whatever it returns, nothing is kept any longer.
         """

@@ -20,10 +20,12 @@ import torch
 import torch.utils.data.dataloader as loading
 
 from virtual_cuda.device.state import claim_device
+from virtual_cuda.device.torch_names import module_names, names_made_of_others, operator_names
 from virtual_cuda.device_kinds import DEVICE_TYPES
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.internals import find_internal, require_internal
 from virtual_cuda.ledger.ledger import Ledger
+from virtual_cuda.ledger.names import Vocabulary
 from virtual_cuda.ledger.rows import (
     GRAD,
     INFERENCE,
@@ -55,23 +57,37 @@ _has_kernel: Final = find_internal("torch._C._dispatch_has_kernel_for_dispatch_k
 _COMPOSITE: Final = find_internal("torch._C.DispatchKey.CompositeImplicitAutograd", _REAL)
 
 
+def _vocabulary_of(kind: str) -> Vocabulary:
+    """What a ledger of real devices of this kind can name."""
+    labels: tuple[str, ...] = ("cpu",)
+    if kind != "cpu":
+        labels = tuple(f"{kind}:{index}" for index in range(device_count(kind)))
+    return Vocabulary(
+        labels, operator_names, names_made_of_others, module_names, has_waits_of_operators=True
+    )
+
+
 class RealDevice:
     """What `with real_device("cuda") as real` gives: the ledger, and the device to use."""
 
     def __init__(self, kind: str) -> None:
+        """Make the ledger of a device of this kind; nothing is recorded yet."""
         self.kind = kind
         # With an index, so that it equals the device a tensor there says it is on.
         self.device = torch.device(kind)
         if kind != "cpu":
             self.device = torch.device(kind, 0)
-        self.ledger = Ledger()
+        self.ledger = Ledger(vocabulary=_vocabulary_of(kind))
 
     def __repr__(self) -> str:
         return f"<real device {self.kind}: {len(self.ledger.rows)} rows in the ledger>"
 
 
 def device_count(kind: str) -> int:
-    """The number of devices of a kind ("cuda", "mps", "cpu") that this machine has."""
+    """The number of devices of a kind ("cuda", "mps", "cpu") that this machine has.
+
+    0 for any other kind.
+    """
     if kind == "cuda":
         if torch.cuda.is_available():
             return torch.cuda.device_count()
@@ -101,7 +117,7 @@ def _watch_forks() -> None:
 
 
 def _patches_for(observer: Observer) -> Iterator[Patch]:
-    """The patches of a real device.
+    """The patches of a real device, where `observer` records.
 
     They record passes and waits and watch the memory, and give every new thread a recording mode.
     """
@@ -128,8 +144,9 @@ def _patches_for(observer: Observer) -> Iterator[Patch]:
 def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
     """Record this process on a real device, for the length of a `with` block.
 
-    The kind is "cuda", "mps" or "cpu". On CUDA, convolutions do without TF32 meanwhile. Raises
-    NoSuchDevice and AlreadyOpen.
+    The kind is "cuda", "mps" or "cpu". For "cuda", CUDA is started. torch is patched meanwhile, and
+    on CUDA convolutions do without TF32. Patches that a virtual device has left are undone. Raises
+    NoSuchDevice and AlreadyOpen, and TorchLacks where this torch cannot show its operators.
     """
     kept_patches.undo()
     if kind not in DEVICE_TYPES or not device_count(kind):
@@ -166,7 +183,11 @@ def _close_observer(observer: Observer, ledger: Ledger) -> None:
 
 
 def limit_memory(memory: int) -> None:
-    """Make this process's CUDA context and limit its memory on each GPU; raises NoSuchDevice."""
+    """Make this process's CUDA context and limit its memory on each GPU; raises NoSuchDevice.
+
+    Kernels that a virtual device has left are removed before. `memory` is in bytes. Waits for the
+    GPU.
+    """
     withdraw_kernels()  # a process that has opened the virtual device may still have its kernels
     count = device_count("cuda")
     if not count:
@@ -220,7 +241,8 @@ class KnownWaits:
     def run_and_count(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
         """Run an operator.
 
-        Returns its result, and how often the host waited for it.
+        Returns its result, and how often the host would have waited for it on CUDA. Raises what the
+        operator raises.
         """
         out = func(*args, **kwargs)
         return out, _expected_waits(func, args, kwargs)
@@ -234,7 +256,10 @@ class KnownWaits:
 
 
 def _expected_waits(func: Any, args: Any, kwargs: Any) -> int:
-    """The number of times the host would wait for this call on CUDA."""
+    """The number of times the host would wait for this call on CUDA; nothing is recorded.
+
+    The operator's entry says it; for an index, its masks are counted.
+    """
     waits = facts_of(func).waits
     if waits is None:
         return 0
@@ -263,6 +288,7 @@ def _expected_waits_of_index(arguments: dict[str, Any]) -> int:
 
 
 def _set_filters(filters: Any) -> None:
+    """Make this list the warning filters of Python."""
     # Assigned, not inserted: inserting would make Python forget which warnings it has already
     # shown.
     warnings.filters = filters
@@ -299,11 +325,12 @@ class CudaWaits(KnownWaits):
         """Run an operator in sync debug mode.
 
         Returns its result, and how often the host waited for it. The student's warning filters are
-        put aside meanwhile where they would hide the warnings.
+        put aside meanwhile where they would hide the warnings. Raises what the operator raises.
         """
         out: Any = None
 
         def call(_: Any) -> float:
+            """Run the operator, and keep its result; the returned number is of no use."""
             nonlocal out
             out = func(*args, **kwargs)
             return 0.0
@@ -339,17 +366,21 @@ class CudaWaits(KnownWaits):
             warnings.warn(WARNING, UserWarning, stacklevel=2)
 
     def count_or_show(self, original: Any, message: Any) -> None:
-        """Count a warning of a wait while waits are counted; show any other."""
+        """Count a warning of a wait while waits are counted; show any other, by `original`."""
         if self.tally.count is not None and WARNING in str(message.message):
             self.tally.count += 1
         else:
             original(message)
 
     def set_students_mode(self, debug_mode: Any) -> None:
-        """`torch.cuda.set_sync_debug_mode`: note what the student asks for."""
+        """`torch.cuda.set_sync_debug_mode`: note what the student asks for.
+
+        Raises RuntimeError for a mode that is none.
+        """
         self.students = sync_debug_mode(debug_mode)
 
     def patches(self) -> Iterator[Patch]:
+        """The patches that count warnings of waits, and keep the mode that the student has set."""
         yield warnings, "filters", [_ALWAYS, *warnings.filters]
         # Not `showwarning`: that one is replaced by `catch_warnings(record=True)`, which students
         # use.
@@ -403,7 +434,7 @@ class MemoryUsage:
         return int(storage.nbytes())
 
     def live_bytes(self, index: int) -> int:
-        """The bytes in use on a device."""
+        """The bytes in use on a device now; the highest of these figures is remembered."""
         now = int(torch.mps.current_allocated_memory())
         self.highest = max(self.highest, now)
         return now
@@ -426,7 +457,8 @@ class CudaUsage(MemoryUsage):
     def __init__(self) -> None:
         """Start CUDA, and take the memory now in use as zero.
 
-        Resets the peaks that CUDA's allocator keeps.
+        Before, each GPU computes a small product and its gradient, for which libraries take memory
+        that stays. Resets the peaks that CUDA's allocator keeps.
         """
         torch.cuda.init()
         self.devices = range(torch.cuda.device_count())
@@ -445,6 +477,7 @@ class CudaUsage(MemoryUsage):
             torch.cuda.reset_peak_memory_stats(index)
 
     def live_bytes(self, index: int) -> int:
+        """The bytes in use on a device, beyond those at the opening."""
         current = _allocated_bytes(index)["current"]
         return max(0, current - self.before[index])
 
@@ -455,6 +488,7 @@ class CudaUsage(MemoryUsage):
             self.peak[index] = max(self.peak[index], peak)
 
     def peak_bytes(self) -> dict[str, int]:
+        """The most bytes in use at once, by device, up to now; noted as `note_peak` does."""
         self.note_peak()
         return {f"cuda:{index}": peak for index, peak in self.peak.items()}
 
@@ -467,7 +501,10 @@ class CudaUsage(MemoryUsage):
             yield around(home, "reset_peak_memory_stats", self.reset_peaks)
 
     def reset_peaks(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        """Note the peaks, then let torch reset its own."""
+        """Note the peaks, then let torch, the `original`, reset its own.
+
+        Raises what torch raises for a wrong device.
+        """
         self.note_peak()
         original(*args, **kwargs)
 
@@ -511,6 +548,7 @@ class HostUsage(MemoryUsage):
         return size
 
     def live_bytes(self, index: int) -> int:
+        """The bytes of the storages that are counted now, whatever the index."""
         return self.now
 
     def peak_bytes(self) -> dict[str, int]:
@@ -572,7 +610,11 @@ class Observer:
     """Records what happens on one kind of device while it is open."""
 
     def __init__(self, kind: str, rows: list[Row]) -> None:
-        """Make the observer of a kind of device, which writes into these rows."""
+        """Make the observer of a kind of device, which writes into these rows; nothing is patched.
+
+        For "cuda", CUDA is started, each GPU computes a small product, its peaks of memory are
+        reset, and sync debug mode is set as it is.
+        """
         self.kind = kind
         self.rows = rows
         self.open = True
@@ -586,7 +628,8 @@ class Observer:
     def run_operator(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator, record what it did if it concerns the device, and return its result.
 
-        Raises what the operator raises, and what `record_wait` raises for a wait.
+        `mode` is the recording mode that has met it. Raises what the operator raises, and
+        RuntimeError for a wait that the student's sync debug mode forbids.
         """
         if not self.open or self.thread.quiet:
             return func(*args, **kwargs)
@@ -654,7 +697,8 @@ class Observer:
     def _run_lift_fresh(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run `lift_fresh`, with which `torch.tensor(data, device=…)` ends, and record the copy.
 
-        The tensor was made on the host and copied where no mode can see it.
+        The tensor was made on the host and copied where no mode can see it. Returns the operator's
+        result. Raises RuntimeError for a wait that the student's sync debug mode forbids.
         """
         out = func(*args, **kwargs)
         key = _storage_key(out)
@@ -668,7 +712,11 @@ class Observer:
         return out
 
     def _write_copy(self, name: str, args: Any, kwargs: Any, out: torch.Tensor) -> None:
-        """Record a copy if it leads from one device to another; on Metal, its wait, too."""
+        """Record a copy if it leads from one device to another; on Metal, its wait, too.
+
+        `name` is "copy_" or "_to_copy", `args` and `kwargs` are the operator's, `out` is its
+        result. The storage of a copy onto the device is remembered for `_run_lift_fresh`.
+        """
         if name == "copy_":
             target = args[0]
             source = args[1]
@@ -697,7 +745,10 @@ class Observer:
             self.record_wait(self.thread.reading or "copy")
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
-        """Record one operator, with the modes and the memory of this moment."""
+        """Record one operator, with the modes and the memory of this moment.
+
+        `size` is how many bytes its results newly occupy.
+        """
         mode = 0
         if torch.is_grad_enabled():
             mode |= GRAD
@@ -749,9 +800,10 @@ class Observer:
         self.rows.append(row)
 
     def record_wait(self, what: str, explicit: bool = False) -> None:
-        """Record that the host has waited.
+        """Record that the host has waited; `what` is the ledger's name for the wait.
 
-        A wait that was not explicit is also reported as the student has asked: see `report_wait`.
+        A wait that was not explicit is also reported as the student has asked: with a warning, or
+        by a RuntimeError.
         """
         self.rows.append(SyncRow(perf_counter(), *self.passes.here(), what, explicit))
         if not explicit:
@@ -760,16 +812,20 @@ class Observer:
     # ---- functions that are put around torch's ----
 
     def run_explicit_wait(self, what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function that tells the host to wait, and record the wait under this name."""
+        """Call a function that tells the host to wait, and record the wait under the name `what`.
+
+        Returns and raises what the function, `original`, does.
+        """
         result = original(*args, **kwargs)
         if not self.thread.quiet:
             self.record_wait(what, explicit=True)
         return result
 
     def run_tolist(self, original: Any, tensor: Any) -> Any:
-        """Call `Tensor.tolist`, whose copy to the host is recorded under that name.
+        """Call `Tensor.tolist`, whose copy to the host is recorded under that name; gives the list.
 
-        On the host itself nothing is copied, and it is recorded as a wait.
+        `original` is that method. On the host itself nothing is copied, and it is recorded as a
+        wait. Raises RuntimeError for a wait that the student's sync debug mode forbids.
         """
         outer = self.thread.reading
         self.thread.reading = "tolist"
@@ -781,15 +837,19 @@ class Observer:
             self.thread.reading = outer
 
     def run_thread(self, original: Any, thread: Any) -> None:
-        """Call `Thread.run` in a recording mode.
+        """Call `Thread.run`, the `original`, in a recording mode.
 
         A dispatch mode holds in one thread only, so every thread of the student's gets its own.
+        Raises what the thread raises.
         """
         with RecordingMode(self):
             original(thread)
 
     def run_without_record(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, and record nothing of what it does in this thread."""
+        """Call a function, the `original`, and record nothing of what it does in this thread.
+
+        Returns and raises what the function does.
+        """
         self.thread.quiet += 1
         try:
             return original(*args, **kwargs)
@@ -799,7 +859,8 @@ class Observer:
     def remember_autocast(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, and keep the autocast dtype that it was started under.
 
-        Its operators, also those in other threads, are recorded with that.
+        Its operators, also those in other threads, are recorded with that. Returns and raises what
+        the pass, `original`, does.
         """
         before = self.backward_autocast
         now = self.thread.autocast

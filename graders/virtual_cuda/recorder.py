@@ -56,7 +56,7 @@ class _Files(dict[str, bool | None]):
     """
 
     def __missing__(self, filename: str) -> bool:
-        """Find out whether a file is a student's, and remember it."""
+        """Find out whether a file is a student's, remember and return it."""
         student = self[filename] = not from_library(filename)
         return student
 
@@ -88,13 +88,19 @@ class _LineFinder:
         self.next_instruction = self._start()
 
     def _start(self) -> Callable[[], Instruction]:
-        """A function that returns the instruction, to be called by `site`."""
+        """A function that returns the instruction, to be called by `site`.
+
+        It goes on with a generator that is started here.
+        """
         instructions = _instructions()
         next(instructions)
         return instructions.__next__
 
     def find_again(self, error: Exception) -> Instruction:
-        """The instruction, after this error in `next_instruction`."""
+        """The instruction, after this error in `next_instruction`.
+
+        Where the generator has ended, a new one is kept in its place.
+        """
         # An exception such as Ctrl-C or a time limit has ended the generator.
         if isinstance(error, StopIteration):
             self.next_instruction = self._start()
@@ -106,8 +112,9 @@ class _LineFinder:
 def _instructions() -> Generator[Instruction, None, None]:
     """Yields the instruction that is running in the innermost frame of a student's file.
 
-    (None, None) where there is no such frame. The lines of passes under way are known: what calls
-    them is not looked at again.
+    That is the frame nearest to the caller of the function that resumes this generator. (None,
+    None) where there is no such frame. The lines of passes under way are known: what calls them is
+    not looked at again.
     """
     own: Any = sys._getframe()
     frame: Any = None
@@ -201,6 +208,38 @@ class _PassesOfThread(threading.local):
 _running: Final = _PassesOfThread()
 
 
+def is_in_backward() -> bool:
+    """True if this thread runs a backward pass."""
+    return bool(_running.backwards)
+
+
+# What is told of calls of modules: the module, and its arguments by position and by name.
+CallWatcher = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+_call_watchers: Final[list[CallWatcher]] = []
+
+
+@contextlib.contextmanager
+def watch_outer_calls(watcher: CallWatcher) -> Iterator[None]:
+    """Tell `watcher` of each call of a module in the `with` block, before the module runs.
+
+    Only calls that are not inside another are told, and none in a backward pass, which computes
+    again what checkpointing has not kept. What the watcher raises is raised in place of the call.
+    """
+    _call_watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _call_watchers.remove(watcher)
+
+
+def _tell_watchers(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tell all watchers of an outermost call; raises what they raise."""
+    if _running.backwards:
+        return
+    for watcher in list(_call_watchers):
+        watcher(module, args, kwargs)
+
+
 class Recorder:
     """Records passes, optimizer steps and scaler calls by patching functions of torch.
 
@@ -247,7 +286,7 @@ class Recorder:
         return bool(_running.steps)
 
     def recorded_call(self, original: Any) -> Any:
-        """The function to put in the place of `nn.Module.__call__`.
+        """The function to put in the place of `original`, which is `nn.Module.__call__`.
 
         It writes a row before the call of a module, and one after it, also after an exception.
         """
@@ -259,10 +298,16 @@ class Recorder:
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame
         # and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            """Call a module, and record the call with the student's line."""
+            """Call a module, and record the call with the student's line.
+
+            Returns and raises what the module does. The pass is noted as under way in this thread
+            meanwhile.
+            """
             if recorder.off:
                 return original(self, *args, **kwargs)
             passes = running.passes
+            if _call_watchers and not passes:
+                _tell_watchers(self, args, kwargs)
             rows = recorder.rows
             frame = _getframe().f_back  # None where a student's function is the model itself
             code: CodeType | None = None
@@ -298,10 +343,10 @@ class Recorder:
         return call
 
     def record_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function that runs a backward pass, and record the pass.
+        """Call a function that runs a backward pass, and record the pass: its start and its end.
 
         Returns what the function returns. An error in it is raised in other words where `reword`
-        knows better ones.
+        knows better ones, else as it is. The pass is noted as under way in this thread meanwhile.
         """
         # Not a `with` block of contextlib: from Python 3.12 on, its generator and an error that is
         # replaced keep each other alive, and the error the tensors of the pass.
@@ -331,7 +376,10 @@ class Recorder:
             self.rows.append(EndRow(perf_counter(), index))
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Record that an optimizer's step begins."""
+        """Record that an optimizer's step begins, and note it as under way in this thread.
+
+        `args` and `kwargs` are those of the step; they are not used.
+        """
         name = type(optimizer).__name__
         _running.steps.append(_StepUnderWay(len(self.rows), name))
         self.rows.append(StepRow(perf_counter(), *self.here(), name))
@@ -346,7 +394,9 @@ class Recorder:
     def leave_profiled_region(self, original: Any, region: Any, kind: Any, *rest: Any) -> Any:
         """Record the end of an optimizer step, where the profiler's region around it ends.
 
-        A step that raises does not reach its hooks, but it does leave that region.
+        A step that raises does not reach its hooks, but it does leave that region. `kind` is the
+        class of the error that leaves the region, or None. `original` is
+        `record_function.__exit__`; it is called with the rest, and what it gives is returned.
         """
         if kind is not None and region.name.startswith(_STEP):
             optimizer, _, _ = region.name.removeprefix(_STEP).rpartition(".")
@@ -354,7 +404,10 @@ class Recorder:
         return original(region, kind, *rest)
 
     def call_scaler(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record a call of a gradient scaler's method, and call it."""
+        """Record a call of a gradient scaler's method, and call it.
+
+        Returns and raises what the method, `original`, does.
+        """
         self.rows.append(ScalerRow(perf_counter(), *self.here(), name))
         return original(*args, **kwargs)
 
@@ -377,7 +430,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def step_hooks(self) -> Iterator[None]:
-        """Record the steps of optimizers for the length of a `with` block."""
+        """Record the steps of optimizers for the length of a `with` block.
+
+        Hooks of torch for all optimizers do that; they are removed at the end.
+        """
         at_end = register_optimizer_step_post_hook(
             lambda optimizer, *_: self.close_step(type(optimizer).__name__)
         )
@@ -397,21 +453,28 @@ _FORWARD: Final = Recorder([]).recorded_call(nn.Module.__call__).__code__
 def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
     """The patches that keep the dtype of autocast in `thread.autocast`.
 
-    It is the dtype that operators on a kind of device are cast to, as text; None where they are not
-    cast. torch's own answer is "none" inside an operator that has just been cast.
+    It is the dtype that operators on a kind of device ("cuda") are cast to, as text; None where
+    they are not cast. torch's own answer is "none" inside an operator that has just been cast.
     """
 
     def enter_region(original: Any, self: Any) -> Any:
-        """Enter a region of autocast, and note the dtype that it casts to."""
+        """Enter a region of autocast by `original`, `autocast.__enter__`; gives what that gives.
+
+        The dtype that it casts to is noted in `thread.autocast`, if it is for our kind of device;
+        the one of before is kept in the region, `self`.
+        """
         region = original(self)
         self.__dict__.setdefault("_dojo_before", []).append(thread.autocast)
-        if self.device == kind:
+        if torch.device(self.device).type == kind:  # it may be "cuda:1"
             is_enabled = getattr(self, "_enabled", True)  # True where this torch does not tell
             thread.autocast = str(self.fast_dtype) if is_enabled else None
         return region
 
     def leave_region(original: Any, self: Any, *error: Any) -> Any:
-        """Leave a region of autocast; what was noted before it counts again."""
+        """Leave a region of autocast by `original`, `autocast.__exit__`; gives what that gives.
+
+        `thread.autocast` is again what was noted before the region.
+        """
         thread.autocast = self.__dict__["_dojo_before"].pop()
         return original(self, *error)
 
@@ -420,7 +483,7 @@ def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
 
 
 def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
-    """The devices of a module's inputs and of its first parameter.
+    """The devices of a module's inputs and of its first parameter, each once.
 
     Where a later layer is elsewhere, the call itself fails.
     """

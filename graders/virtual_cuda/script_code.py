@@ -15,9 +15,10 @@ TEXT_FILE: Final = "<string>"  # stands for the file of code that is given as a 
 
 
 def load_file(path: str, arguments: list[str]) -> types.CodeType:
-    """The code of a file; raises what reading or compiling it raises.
+    """Set up Python for a file as `python FILE` does, and return the file's code.
 
-    From here on `__main__`, `sys.argv` and `sys.path` are as `python FILE` makes them.
+    `__main__`, `sys.argv` and `sys.path` are changed for that. The ledger names the file's lines.
+    Raises what reading or compiling it raises.
     """
     file = os.path.abspath(path)
     sys.argv = [path, *arguments]
@@ -42,10 +43,11 @@ class ModuleCode(NamedTuple):
 
 
 def load_module(name: str, arguments: list[str]) -> ModuleCode | None:
-    """The code of a module, or of a package's `__main__`; None if there is none.
+    """Set up Python for a module as `python -m NAME` does, and return the module's code.
 
-    From here on `__main__`, `sys.argv` and `sys.path` are as `python -m NAME` makes them. Where
-    there is no such module, only `sys.path` is.
+    It is that of a package's `__main__` for a package; None if there is none. `__main__`,
+    `sys.argv` and `sys.path` are changed for that; without such a module, only `sys.path` is.
+    Raises what importing the packages around it or compiling it raises.
     """
     sys.path[0] = os.getcwd()
     spec = _spec_to_run(name)
@@ -69,7 +71,11 @@ def load_module(name: str, arguments: list[str]) -> ModuleCode | None:
 
 
 def _spec_to_run(name: str) -> importlib.machinery.ModuleSpec | None:
-    """The spec of a module, or of a package's `__main__`; None if it cannot be found."""
+    """The spec of a module, or of a package's `__main__`; None if it cannot be found.
+
+    Packages around the module are imported for that; what they raise is raised, unless it is
+    ModuleNotFoundError.
+    """
     try:
         spec = importlib.util.find_spec(name)
         is_package = spec is not None and spec.submodule_search_locations is not None
@@ -81,9 +87,10 @@ def _spec_to_run(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def load_text(text: str, arguments: list[str]) -> types.CodeType:
-    """The code in a text; raises SyntaxError.
+    """Set up Python for a text as `python -c TEXT` does, and return the text's code.
 
-    From here on `__main__`, `sys.argv` and `sys.path` are as `python -c TEXT` makes them.
+    `__main__`, `sys.argv` and `sys.path` are changed for that. Raises SyntaxError, or ValueError
+    for a text with a null character.
     """
     sys.argv = ["-c", *arguments]
     sys.path[0] = ""
@@ -93,7 +100,7 @@ def load_text(text: str, arguments: list[str]) -> types.CodeType:
 
 
 def _use_as_main(main: types.ModuleType, file: str) -> None:
-    """Let this module be `__main__`, with the code of a file."""
+    """Let this module be `__main__`, with the code of a file, whose lines the ledger names."""
     main.__file__ = file
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import textwrap
 from collections.abc import Iterator
@@ -27,6 +26,8 @@ from virtual_cuda.ledger import (
 )
 from virtual_cuda.ledger.line_table import LineRow, columns_of, totals
 from virtual_cuda.ledger.texts import count_phrase, duration
+from virtual_cuda.script_page import PageTexts, make_page
+from virtual_cuda.script_page_sources import PageSource
 from virtual_cuda.sizes import format_size
 
 MOST_WAITING_LINES: Final = 5
@@ -121,7 +122,7 @@ class ScriptReport:
         yield f"{count} of {size}, complete after {seconds:.2f} s in all."
 
     def _timeline_lines(self, width: int) -> list[str]:
-        """The timeline of the whole run, as text."""
+        """The timeline of the whole run, as text: to scale where times are modelled."""
         if self.times is None:
             scaled = None
         else:
@@ -152,88 +153,23 @@ class ScriptReport:
         target.write_bytes(msgspec.json.encode(trace))
 
     def write_page(self, target: Path, with_cpu: bool) -> None:
-        """Write a page: every line of the files that used the device, with what it did.
+        """Write a page: the timeline, and every line of the files that used the device.
 
         Raises OSError.
         """
-        columns = columns_of(self.spent)
-        tables: list[str] = []
-        for file, rows in self._rows_by_file().items():
-            tables += _html_table(file, rows, columns)
-        figures = []
-        cells = totals(self.ledger.records, self.spent)
-        for heading, cell in zip(columns, cells, strict=True):
-            if cell:
-                figures.append(f"{heading} {cell}")
-        sentences = " ".join(self._sentences_on_times(with_cpu))
-        timeline = "\n".join(self._timeline_lines(PAGE_COLUMNS))
-        page = PAGE.format(
-            title=f"What {html.escape(self.name)} did on {self.device}",
-            sums=html.escape(", ".join(figures)),
-            told=html.escape(sentences),
-            drawn=html.escape(timeline),
-            body="\n".join(tables),
+        sources = []
+        for file in self._rows_by_file():
+            sources.append(PageSource(file, _short_path(file), _lines_of_file(file) or []))
+        timeline = []
+        if self.times is None and self.ledger.records:
+            timeline = self._timeline_lines(PAGE_COLUMNS)
+        texts = PageTexts(
+            title=f"What {self.name} did on {self.device}",
+            told=list(self._sentences_on_times(with_cpu))[1:],  # the first is in the figures
+            timeline=timeline,
         )
+        page = make_page(self.ledger, self.times, sources, texts)
         target.write_text(page, encoding="utf-8")
-
-
-PAGE: Final = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>{title}</title>
-<style>
-:root{{color-scheme:light dark}}
-body{{font:15px system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}}
-table{{border-collapse:collapse;font-size:13px}}
-td,th{{padding:.1em .6em;text-align:right;white-space:nowrap}}
-td:nth-child(2){{text-align:left;white-space:pre}} tr:not(.used) td,tr>th:first-child{{opacity:.6}}
-tr.used{{background:color-mix(in srgb,orange 15%,transparent)}} pre,.wide{{overflow-x:auto}}
-</style></head><body><h1>{title}</h1>
-<p>In all: {sums}.</p>
-<p>{told}</p>
-<pre>{drawn}</pre>
-<div class="wide">
-{body}
-</div></body></html>
-"""
-
-
-def _html_table(file: str, rows: list[LineRow], columns: tuple[str, ...]) -> list[str]:
-    """The lines of a page with a table of all lines of a file."""
-    path = html.escape(_short_path(file))
-    headings = "".join(f"<th>{heading}</th>" for heading in columns)
-    lines = [f"<h2>{path}</h2><table><tr><th></th><th></th>{headings}</tr>"]
-    every_line = _every_line(file, rows, len(columns))
-    lines += [_html_row(row) for row in every_line]
-    lines.append("</table>")
-    return lines
-
-
-def _html_row(row: LineRow) -> str:
-    """A row of a table on a page; one with any figure is marked."""
-    kind = ""
-    if any(row.cells):
-        kind = ' class="used"'
-    code = html.escape(row.code)
-    cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells)
-    return f"<tr{kind}><th>{row.number}</th><td><code>{code}</code></td>{cells}</tr>"
-
-
-def _every_line(file: str, rows: list[LineRow], columns: int) -> list[LineRow]:
-    """The rows of all lines of a file, also of those that did nothing.
-
-    Only the given rows where the file cannot be read.
-    """
-    source = _lines_of_file(file)
-    if source is None:
-        return rows
-    known = {row.number: row for row in rows}
-    empty = ("",) * columns
-    every = []
-    for number, text in enumerate(source, 1):
-        row = known.get(number, LineRow(number, text, empty))
-        every.append(row)
-    return every
 
 
 def _lines_of_file(file: str) -> list[str] | None:

@@ -29,7 +29,10 @@ _SIZE: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([a-z]*)", re.ASCI
 
 
 def parse_size(size: str | int | float) -> int:
-    """The bytes meant by a number or by a text with a unit: GB is 1000³ bytes, GiB is 1024³."""
+    """The bytes meant by a number or by a text with a unit: GB is 1000³ bytes, GiB is 1024³.
+
+    Raises BadSize for what is no size of at least one byte.
+    """
     if isinstance(size, bool):  # True is 1 to Python, and never a size to a reader
         raise BadSize(size)
     if isinstance(size, str):

@@ -7,7 +7,10 @@ from typing import Any
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """A copy of a tree, with `function` applied to all that is no list, tuple or dict."""
+    """A copy of a tree, with `function` applied to all that is no list, tuple or dict.
+
+    A tree is a value, or a list, tuple or dict of trees. Raises what `function` raises.
+    """
     if isinstance(tree, dict):
         return {key: map_leaves(function, value) for key, value in tree.items()}
     if not isinstance(tree, (list, tuple)):

@@ -46,13 +46,13 @@ def what_limits(times: Times) -> str:
         return f"Copies take {shares.total:.0%} of the time: {advice}."
     idle = times.idle_share
     if idle >= MUCH:
-        advice = _why_it_waits(times)
-        return f"The GPU waits {idle:.0%} of the time: {advice} keep it busy."
+        advice = _why_it_is_idle(times)
+        return f"The GPU is idle {idle:.0%} of the time: {advice} keep it busy."
     return f"The GPU works {1 - idle:.0%} of the time: the work itself limits the speed."
 
 
-def _why_it_waits(times: Times) -> str:
-    """The reason why the GPU waits, and the beginning of the advice."""
+def _why_it_is_idle(times: Times) -> str:
+    """The reason why the GPU is idle, and the beginning of the advice."""
     work = _work_on_device(times)
     kernel_count = count_phrase(work.kernels, "kernel")
     if work.kernels >= work.copies:
@@ -104,7 +104,7 @@ class CopyShares(NamedTuple):
 
 
 def _copy_shares(times: Times) -> CopyShares:
-    """The shares of the whole time that copies take; kernels are left out."""
+    """The shares of the whole time, which is not 0, that copies take; kernels are left out."""
     pageable = 0.0
     pinned = 0.0
     for interval in times.on_device:
@@ -136,7 +136,10 @@ class OnCpu(NamedTuple):
 
 
 def on_cpu(rows: Sequence[Row], cpu: Gpu) -> OnCpu:
-    """The modelled time of these rows on a CPU: no copies, no waits, one after the other."""
+    """The modelled time of these rows on a CPU: no copies, no waits, one after the other.
+
+    `cpu` describes the CPU by the figures of a GPU.
+    """
     host = HostCosts()
     chip = cpu.chip()
     fixed = 0.0
@@ -166,7 +169,7 @@ def _is_for_a_gpu_only(row: Row) -> bool:
 def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
     """Lines to print: how much faster the GPU is than a CPU, and from how much data on.
 
-    `rows` are those of a whole ledger.
+    `rows` are those of a whole ledger, `times` their modelled times on `gpu`.
     """
     cpu = cpu_to_compare_with()
     other = on_cpu(rows, cpu)
@@ -181,7 +184,10 @@ def compare_with_cpu(rows: Sequence[Row], times: Times, gpu: Gpu) -> list[str]:
 
 
 def _which_is_faster(rows: Sequence[Row], times: Times, other: OnCpu) -> str:
-    """Which of GPU and CPU is faster; where it is not the GPU, also why."""
+    """Which of GPU and CPU is faster; where it is not the GPU, also why.
+
+    `times` are those of the GPU, `other` those of the CPU. Neither may end at 0.
+    """
     ratio = other.seconds / times.end
     if ratio >= CLOSE:
         return f"the GPU is {ratio:.1f} times as fast"
@@ -201,7 +207,10 @@ def _why_not_faster(rows: Sequence[Row], times: Times) -> str:
 
 
 def _from_when_on(rows: Sequence[Row], times: Times, gpu: Gpu, other: OnCpu) -> str:
-    """A sentence that says from how much data on the GPU is faster, with these operations."""
+    """A sentence that says from how much data on the GPU is faster, with these operations.
+
+    `times` are those of the rows on this GPU, `other` those on the CPU.
+    """
     factor = _least_factor_for_gpu(rows, times, gpu, other)
     if factor is None:
         return "More data would not change that."
@@ -220,7 +229,8 @@ def _least_factor_for_gpu(
 ) -> float | None:
     """The least of `_FACTORS` of the data with which the GPU is faster; None if it never is.
 
-    The host issues as much as before; the rest grows or shrinks with the data.
+    `times` are those of the rows on this GPU, `other` those on the CPU. The host issues as much as
+    before; the rest grows or shrinks with the data.
     """
     issuing = 0.0
     for interval in times.intervals:
@@ -252,7 +262,10 @@ _BATCHED: Final = {"addmm": 1, "mm": 0, "convolution": 0, "linear": 0}
 
 
 def batch_of(rows: Sequence[Row]) -> int:
-    """The most frequent first dimension of what layers are given; 0 where there are none."""
+    """The most frequent first dimension of what layers are given; 0 where there are none.
+
+    Only operators that ran with gradients on are looked at.
+    """
     found: Counter[int] = Counter()
     for row in rows:
         if not isinstance(row, OperationRow) or not row.mode & GRAD:

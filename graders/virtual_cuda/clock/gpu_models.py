@@ -90,7 +90,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def kernel_seconds(self, kernel: Kernel) -> float:
-        """The modelled time of a kernel."""
+        """The modelled time of a kernel, in seconds."""
         figures = self._figures_of(kernel)
         # The time of the memory, and that of the arithmetic.
         moved = self.bytes_from_memory(kernel.bytes)
@@ -124,10 +124,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return size * (0.5 + 0.5 * share)
 
     def collective_seconds(self, name: str, size: int, ranks: int) -> float:
-        """How long an exchange of so many bytes between ranks keeps the device.
+        """How many seconds an exchange of `size` bytes between ranks keeps the device.
 
-        The ranks form a ring. What is reduced for all of them goes round it twice, anything else
-        once; a rank alone sends nothing.
+        `name` is that of the exchange: "allreduce". The ranks form a ring. What is reduced for all
+        of them goes round it twice, anything else once; a rank alone sends nothing.
         """
         if ranks < 2:
             return 0.0
@@ -139,9 +139,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def copy_seconds(
         self, direction: str, size: int, pinned: bool, again: bool = False
     ) -> CopySeconds:
-        """How long a copy of this size takes.
+        """How long a copy of this many bytes keeps the host and the device, in seconds.
 
-        `again` says that the copy goes into memory that was in use before.
+        `direction` is "to_device", "to_host" or "between_devices". `again` says that the copy goes
+        into memory that was in use before.
         """
         way = way_of_copy(direction, pinned, again)
         low, high = _points_around(size, self.copies[way])
@@ -210,7 +211,7 @@ def cpu_to_compare_with() -> Gpu:
 
 @functools.cache
 def _gpus_and_cpu() -> dict[str, Gpu]:
-    """The CPU and all GPUs by name; `gpus.json` is read once."""
+    """The CPU and all GPUs by name; `gpus.json` is read once, and they are remembered."""
     file = resources.files(__package__).joinpath("gpus.json")
     text = file.read_text(encoding="utf-8")
     found: dict[str, Gpu] = {}
@@ -225,8 +226,9 @@ def _gpus_and_cpu() -> dict[str, Gpu]:
 def _complete_figures(figures: _Figures, known: dict[str, Gpu]) -> _Figures:
     """All figures of a GPU of which only published figures are known.
 
-    The other figures are those of the GPU that it is `like`, which is among the known ones. Times
-    of kernels and copies are scaled by clock and bus.
+    The other figures are those of the GPU that it is `like`, which is among the known ones. The
+    least times of kernels are multiplied by `slower`, and a copy takes at least what the `bus`
+    needs. Raises KeyError where `like`, `slower` or `bus` is missing.
     """
     published = dict(figures)
     base = known[published.pop("like")]
@@ -251,7 +253,10 @@ def _complete_figures(figures: _Figures, known: dict[str, Gpu]) -> _Figures:
 
 
 def _copy_by_bus(point: CopyPoint, bus: float) -> CopyPoint:
-    """The figures of a copy over a bus of so many bytes per second."""
+    """The figures of a copy over a bus of so many bytes per second.
+
+    They are those of `point`, but not less than the bus needs.
+    """
     fastest = point.size / bus
     host = max(point.host, fastest) if point.host else 0.0
     return CopyPoint(point.size, max(point.device, fastest), host)

@@ -46,6 +46,8 @@ _LIBRARIES: Final = {
 _ALLOCATING: Final = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
 )  # fmt: skip
+# How autograd adds up gradients of a tensor that was used more than once. C++ calls them itself.
+_GRADIENT_SUMS: Final = ("add", "add_")
 _MULTI_TENSOR: Final = (*LIST_OPERATORS, "_amp_foreach_")
 # What each kernel but the first costs, by the operator: where it has others inside, each is one.
 _LAUNCHES: Final = {
@@ -67,9 +69,10 @@ class HostCosts:
     def of_row(
         self, number: int, row: Row, call: KernelCall | None, kernels: int
     ) -> Iterator[Cost]:
-        """The costs of a row; an operation needs `call` and the number of its kernels.
+        """The costs of row `number`: names of costs, each with how often it arises.
 
-        Remembers which passes, steps and replays begin and end here.
+        An operation needs `call` and the number of its kernels. Remembers which passes, steps and
+        replays begin and end here.
         """
         match row:
             # A CUDA graph is launched as a whole: its operators cost the host nothing more.
@@ -105,7 +108,7 @@ class HostCosts:
                 yield from _of_stream(row)
 
     def _of_operator(self, call: KernelCall, kernels: int, builds_graph: bool) -> Iterator[Cost]:
-        """The costs of one operator.
+        """The costs of one operator: names of costs, each with how often it arises.
 
         Autograd runs its own operators. In a forward pass with gradients, operators also build the
         graph.
@@ -124,6 +127,8 @@ class HostCosts:
         elif call.name.startswith(_MULTI_TENSOR):
             yield "list", 1
             yield "list tensor", len(call.inputs)
+        elif in_backward and call.name in _GRADIENT_SUMS:
+            yield "gradient sum", 1
         elif in_backward:
             yield "operator backward", 1
         else:

@@ -90,6 +90,26 @@ class KernelCall(NamedTuple):
         """True for a convolution, a norm or a pool of tensors whose channels lie last in memory."""
         return self.dim == 1
 
+    @property
+    def is_misaligned(self) -> bool:
+        """True for a product in half precision whose rows begin where tensor cores cannot copy."""
+        return self.dim == 1
+
+    @property
+    def is_packed(self) -> bool:
+        """True for a recurrent network whose sequences are packed, each with its own length."""
+        return self.dim == 1
+
+    @property
+    def is_causal(self) -> bool:
+        """True for attention in which every element looks at those before it only."""
+        return self.dim == 1
+
+    @property
+    def as_single_precision(self) -> float:
+        """Times as many bytes in single precision: what counts where elements go one by one."""
+        return item_size_of("float32") / self.item_size
+
     def input_elements(self, index: int) -> int:
         """Elements of one of the inputs. Raises IndexError where there are fewer."""
         return math.prod(self.inputs[index])
@@ -184,14 +204,18 @@ RULES: Final[dict[str, Rule]] = {}  # by the name of the operator
 
 
 def kernel_rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of these operators.
+    """A decorator that registers a function as the rule of these operators.
 
-    An operator has one rule only: a second one fails an assertion. A rule may raise IndexError or
-    ValueError where the ledger has too few shapes: the operator then counts as one pass over its
-    memory.
+    A rule is called with a KernelCall and a Chip, and yields the kernels of the call. An operator
+    has one rule only: a second one raises AssertionError. A rule may raise IndexError or ValueError
+    where the ledger has too few shapes: the operator then counts as one pass over its memory.
     """
 
     def register(rule: Rule) -> Rule:
+        """Add a rule to RULES under these names, and return it.
+
+        Raises AssertionError for an operator that has a rule.
+        """
         for name in names:
             assert name not in RULES, f"two rules for {name}"
             RULES[name] = rule

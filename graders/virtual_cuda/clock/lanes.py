@@ -70,6 +70,11 @@ class Times(NamedTuple):
     label: str = ""  # the GPU, as it is named beside a time: `Gpu.label`
 
     @property
+    def seconds(self) -> float:
+        """How long it takes in all: until the host and the devices are done."""
+        return max(self.issued, self.end)
+
+    @property
     def on_device(self) -> list[Interval]:
         """The intervals of all streams, without the host's."""
         return [interval for interval in self.intervals if interval.lane != HOST]
@@ -108,7 +113,10 @@ class Times(NamedTuple):
         return 1 - busy / self.end
 
     def by_record(self, ledger: Ledger) -> dict[int, ModelledSeconds]:
-        """Seconds of the host and of the devices for each record of the ledger, by its index."""
+        """Seconds of the host and of the devices for each record of the ledger, by its index.
+
+        Records that took no time are left out. Raises ValueError for a row of no known kind.
+        """
         host: defaultdict[int, float] = defaultdict(float)  # by row
         device: defaultdict[int, float] = defaultdict(float)
         for interval in self.intervals:
@@ -130,7 +138,10 @@ def times_of(ledger: Ledger, gpu: Gpu) -> Times:
 
 
 def times_of_rows(rows: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None = None) -> Times:
-    """The modelled times of the rows `first` to `until` of a whole ledger."""
+    """The modelled times of the rows `first` to `until` of a whole ledger; None is its end.
+
+    The rows before `first` only tell which memory is cached, and whether products may use TF32.
+    """
     clock = Clock(rows, gpu, first)
     clock.advance(until)
     return Times(
@@ -204,7 +215,10 @@ class Clock:
             self._allow_tf32(bool(row.other))
 
     def advance(self, until: int | None = None) -> float:
-        """Read the rows written since, or those before `until`; returns the time of the host."""
+        """Read the rows written since, or those before `until`; returns the time of the host.
+
+        All that the clock knows moves on.
+        """
         end = len(self._rows)
         if until is not None:
             end = min(until, end)
@@ -215,12 +229,18 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let time of the host pass in which its processor has nothing to do; streams go on."""
+        """Let time of the host pass in which its processor has nothing to do; streams go on.
+
+        Reads the new rows first.
+        """
         self.advance()
         self._idle_until(self.now + seconds)
 
     def spend(self, seconds: float) -> None:
-        """Let time of the host pass in which its processor works; streams go on."""
+        """Let time of the host pass in which its processor works; streams go on.
+
+        Reads the new rows first.
+        """
         self.advance()
         self.now += seconds
 
@@ -243,7 +263,10 @@ class Clock:
         return max(self.now, self._queues.device_free_at(""))
 
     def _read_row(self, number: int, row: Row) -> None:
-        """Move the host and the streams on by one row."""
+        """Move the host and the streams on by one row; `number` is its place in the ledger.
+
+        Raises KeyError where the GPU lacks the figure of a cost.
+        """
         before = self.now
         call = None
         kernels: list[Kernel] = []
@@ -275,7 +298,7 @@ class Clock:
             self._add_host_interval(number, row, before)
 
     def _kernels_of(self, call: KernelCall) -> list[Kernel]:
-        """The kernels of a call; equal calls are looked up once."""
+        """The kernels of a call; equal calls are looked up once, and remembered."""
         if call not in self._kernels:
             self._kernels[call] = kernels_of(call, self._chip)
         return self._kernels[call]
@@ -288,23 +311,40 @@ class Clock:
             name=_name_on_host(row),
             start=start,
             end=self.now,
-            kind="wait" if self._has_waited_for(row) else "issue",
+            kind=self._kind_on_host(number, row),
         )
         self.intervals.append(interval)
 
-    def _has_waited_for(self, row: Row) -> bool:
-        """True if the host has waited for the device in this row, the last one it has read."""
-        if isinstance(row, TransferRow):
-            last_used = self._queues.last_used
-            return self.now >= self._queues.free_at(last_used)
-        return isinstance(row, SyncRow)
+    def _kind_on_host(self, number: int, row: Row) -> Literal["copy", "issue", "wait"]:
+        """What the host did in this row, the last one it has read.
+
+        A copy to the device that returns when it is on its way is no wait: nothing is read.
+        """
+        if isinstance(row, SyncRow):
+            if row.what == "copy" and number and self._copies_to_device(number - 1):
+                return "copy"
+            return "wait"
+        if not isinstance(row, TransferRow):
+            return "issue"
+        last_used = self._queues.last_used
+        if self.now < self._queues.free_at(last_used):
+            return "issue"
+        if self._copies_to_device(number):
+            return "copy"
+        return "wait"
+
+    def _copies_to_device(self, number: int) -> bool:
+        """True if the row of this number is a copy from the host to a device."""
+        row = self._rows[number]
+        return isinstance(row, TransferRow) and row.direction == "to_device"
 
     def _put_into_stream(
         self, stream: StreamKey, work: _StreamWork, engine: Engine | None = None
     ) -> None:
-        """Put work into a stream, behind what the stream was given before.
+        """Put work into a stream, behind what the stream was given before, and note its interval.
 
-        If it needs an engine of the device, it also comes behind what that was given.
+        If it needs an engine of the device, it also comes behind what that was given, and keeps the
+        engine.
         """
         if engine is not None:
             self._queues.hold_for_engine(stream, engine)
@@ -326,7 +366,7 @@ class Clock:
         self.intervals.append(interval)
 
     def _reserve_memory(self, row: OperationRow) -> bool:
-        """True if this operation needs more memory than is cached.
+        """True if this operation needs more memory than is cached; False if not.
 
         Notes that so much is cached from then on.
         """
@@ -379,7 +419,10 @@ class Clock:
             self._idle_until(self._queues.free_at(stream))
 
     def _run_collective(self, number: int, row: CollectiveRow) -> None:
-        """Put an exchange with other ranks into the current stream of its device."""
+        """Put an exchange with other ranks into the current stream of its device.
+
+        One that takes no time is left out.
+        """
         seconds = self.gpu.collective_seconds(row.name, row.bytes, row.ranks)
         if not seconds:
             return
@@ -388,10 +431,10 @@ class Clock:
         self._put_into_stream(stream, work)
 
     def _wait_for_device(self, row: SyncRow) -> None:
-        """Let the host wait for a device.
+        """Let the host wait for a device: its time moves on to when that is done.
 
-        An explicit wait is for the awaited event or stream, or else for everything; an implicit one
-        is for the stream that was given work last.
+        An explicit wait is for the awaited event or stream, which is forgotten then, or else for
+        everything; an implicit one is for the stream that was given work last.
         """
         if not row.explicit:
             done = self._queues.free_at(self._queues.last_used)
@@ -438,7 +481,7 @@ class Clock:
                 self._awaited = self._queues.free_at(stream)
 
     def _allow_tf32(self, allowed: bool) -> None:
-        """Follow torch's setting for matrix products, from here on."""
+        """Follow torch's setting for matrix products, from here on; known kernels are forgotten."""
         if allowed != self._chip.tf32:
             self._chip = self._chip._replace(tf32=allowed)
             self._kernels.clear()

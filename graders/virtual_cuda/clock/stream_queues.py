@@ -25,6 +25,7 @@ class StreamQueues:
     """
 
     def __init__(self) -> None:
+        """Begin with streams that were never used, at the moment 0."""
         # The stream that was given something to do last.
         self.last_used = StreamKey("cuda:0", 0)
         self._current_numbers: dict[str, int] = {}  # by device
@@ -75,7 +76,8 @@ class StreamQueues:
     def lane_of(self, stream: StreamKey) -> str:
         """The name of a stream among the lanes: "cuda:0 stream 0" is a default stream.
 
-        The others have the numbers 1, 2, … in the order in which they were first used.
+        The others have the numbers 1, 2, … in the order in which they were first asked for here;
+        that is remembered.
         """
         if stream.number == 0:
             return f"{stream.device} stream 0"

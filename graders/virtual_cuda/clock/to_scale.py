@@ -44,6 +44,7 @@ class _LaneParts:
     """What one lane did in each of PARTS equal parts of the time."""
 
     def __init__(self, parts_per_second: float) -> None:
+        """Begin a lane that did nothing; the whole time is PARTS parts long."""
         self.parts_per_second = parts_per_second
         nothing: _Part = ("issue", 0)
         self.done = [nothing] * PARTS
@@ -76,7 +77,10 @@ class _LaneParts:
         shares[kind] = shares.get(kind, 0.0) + share
 
     def finish(self) -> list[_Part]:
-        """For each part what took most of it, and the percentage in which the lane did anything."""
+        """For each part what took most of it, and the percentage in which the lane did anything.
+
+        The shares are put into `done` for that, which is returned.
+        """
         for part, shares in self.shares.items():
             most = max(shares, key=shares.__getitem__)
             share = sum(shares.values())
@@ -88,7 +92,8 @@ class _LaneParts:
 def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
     """The trace of modelled times, as Perfetto reads it.
 
-    There is a track for the host and one for each stream, to scale.
+    There is a track for the host and one for each stream, to scale. `times` are those of the
+    ledger. Raises ValueError for a row of no known kind.
     """
     records = ledger.records_by_row()
     tracks = {HOST: 1}

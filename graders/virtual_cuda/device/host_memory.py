@@ -15,6 +15,7 @@ class HostMemory:
     """
 
     def __init__(self) -> None:
+        """Begin without blocks, and with all figures at 0."""
         self.cached: list[int] = []
         names = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
         self._figures = {name: dict.fromkeys(_MOMENTS, 0) for name in names}

@@ -26,6 +26,7 @@ LARGE_SEGMENT: Final = 20 << 20
 LARGE_ALONE: Final = 10 << 20
 NO_POOL: Final = (0, 0)
 _FIRST: Final = 0x7E00_0000_0000  # of device 0; each device has 2**38 addresses
+_REGIONS: Final = 16  # below them, for memory that is counted apart: 2**42 addresses each
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OUR_FOLDER: Final = os.path.dirname(_HERE) + os.sep
 
@@ -68,6 +69,7 @@ class Spot:
     __slots__ = ("address", "frames", "requested", "segment", "size", "used")
 
     def __init__(self, segment: Segment, address: int, size: int) -> None:
+        """Describe a free stretch: where it begins in its segment, and its size in bytes."""
         self.segment = segment
         self.address = address
         self.size = size
@@ -125,7 +127,10 @@ class Segment:
         spot.size = size
 
     def join_with_neighbours(self, spot: Spot) -> None:
-        """Join a free stretch with the free ones before and after it."""
+        """Join a free stretch with the free ones before and after it.
+
+        The first of them grows, and the others are removed.
+        """
         place = self.spots.index(spot)
         before = max(place - 1, 0)
         neighbours = self.spots[before : place + 2]
@@ -158,6 +163,11 @@ class History:
     """The events that `torch.cuda.memory._record_memory_history` asks for."""
 
     def __init__(self, context: str | None, most: int, skipped: Iterable[str] = ()) -> None:
+        """Begin an empty history of at most so many events, the latest ones.
+
+        `context` says whose calling frames are kept, or is None; events of the actions in `skipped`
+        are left out.
+        """
         # Whose calling frames are kept: "state" those of blocks,
         # "alloc" also those of allocations among the events, "all" those of every event.
         self.context = context
@@ -210,8 +220,8 @@ class _WaitingSpot(NamedTuple):
 class Layout:
     """Where the blocks of one device lie."""
 
-    def __init__(self, index: int, streams: dict[int, int]) -> None:
-        """Begin without segments, at the first address of this device.
+    def __init__(self, index: int, streams: dict[int, int], region: int = 0) -> None:
+        """Begin without segments, at the first address of this device in a region.
 
         `streams` gives the current stream of each device; it is read whenever a block is placed.
         """
@@ -221,7 +231,7 @@ class Layout:
         self.history: History | None = None
         # Pools in use, the innermost last; each with its thread, or None for all threads.
         self.pools: list[tuple[Pool, int | None]] = []
-        self._next = _FIRST + (index << 38)
+        self._next = _FIRST + (index << 38) - (region % _REGIONS << 42)
         self._spots: dict[int, Spot] = {}  # by the identity of a block
         self._users: dict[int, list[Any]] = {}  # likewise: other streams that work on it
         self._waiting: list[_WaitingSpot] = []
@@ -238,6 +248,7 @@ class Layout:
     def spot_of(self, block: Any, requested: int | None = None) -> Spot:
         """The stretch of memory of a block; it is given one if it has none.
 
+        For that a segment may be added; both are noted in the history, if one is recorded.
         `requested` is how many bytes the program asked for, if that is less than the block's size.
         """
         spot = self._spots.get(identity(block))
@@ -250,7 +261,8 @@ class Layout:
     def _place_block(self, block: Any, requested: int) -> Spot:
         """Give a block its stretch of memory, and return it.
 
-        This may add a segment. Both are noted in the history, if one is recorded.
+        First, stretches are freed whose streams are done. A segment may be added. All that is noted
+        in the history, if one is recorded.
         """
         size = block.size
         history = self.history
@@ -280,7 +292,10 @@ class Layout:
         return spot
 
     def _free_spot_for(self, size: int, pool: Pool, stream: int) -> Spot | None:
-        """The smallest free stretch that fits, the one with the lowest address first, or None."""
+        """The smallest free stretch that fits, the one with the lowest address first, or None.
+
+        Only stretches of this pool and this stream are looked at; nothing is taken.
+        """
         is_small = size <= SMALL
         fitting = []
         for segment in self.segments:
@@ -326,10 +341,10 @@ class Layout:
             self._free_spot(spot)
 
     def record_stream(self, block: Any, stream: Any) -> None:
-        """Note that another stream works on a block.
+        """Note that another stream works on a block; `stream` is one of `torch_api/streams.py`.
 
-        The block is given an address if it has none. When it is freed, its memory is not used
-        again before the stream has done what it then has to do.
+        The block is given an address if it has none. When it is freed, its memory is not used again
+        before the stream has done what it then has to do.
         """
         self.spot_of(block)
         users = self._users.setdefault(identity(block), [])

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from virtual_cuda.device.hidden import conceal
 from virtual_cuda.device.layout import (
@@ -80,6 +80,7 @@ class Piece:
     __slots__ = ("after", "before", "free", "size")
 
     def __init__(self, size: int, before: Piece | None = None, after: Piece | None = None) -> None:
+        """Describe a stretch of `size` bytes that is in use, between its neighbours or the ends."""
         self.size = size
         self.before = before
         self.after = after
@@ -92,6 +93,16 @@ class _Counted(NamedTuple):
     blocks_ever: int = 0
     blocks: int = 0
     live: int = 0
+
+
+class BlockObserver(Protocol):
+    """Is told of blocks of memory."""
+
+    def took(self, block: Any, wanted: int) -> None:
+        """A block has just got its memory, which is counted; `wanted` bytes were asked for."""
+
+    def gave(self, block: Any) -> None:
+        """A block is about to give its memory back."""
 
 
 class Allocator:
@@ -108,17 +119,21 @@ class Allocator:
         "blocks",
         "blocks_ever",
         "emptied",
+        "for_library",
         "freed",
+        "gives_addresses",
         "index",
         "layout",
         "library_bytes",
         "live",
         "lock",
+        "observer",
         "ooms",
         "peak",
         "peak_reserved",
         "pieces",
         "quick",
+        "region",
         "reserved_large",
         "retries",
         "returned",
@@ -130,12 +145,20 @@ class Allocator:
         "waiting",
     )
 
-    def __init__(self, total: int, index: int = 0, streams: dict[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        total: int,
+        index: int = 0,
+        streams: dict[int, int] | None = None,
+        region: int = 0,
+    ) -> None:
         """Begin with `total` bytes, all of them free.
 
-        `index` is the device's; `streams` gives the current stream of each device, for addresses.
+        `index` is the device's. For addresses: `streams` gives the current stream of each device,
+        and `region` tells apart those of several allocators of a device.
         """
         self.index = index
+        self.region = region
         self.streams = {} if streams is None else streams  # device -> current stream
         self.layout: Layout | None = None  # made by the first question about an address
         # In bytes.
@@ -147,7 +170,10 @@ class Allocator:
         self.freed = 0
         self.small_live = 0
         self.small_high = 0  # the most that small blocks had at once since the cache was emptied
-        self.quick = 0  # as `small_high`; -1 while every block gets its address
+        self.quick = 0  # as `small_high`; -1 while every block gets its address or is observed
+        self.gives_addresses = False  # whether every block gets its address
+        self.observer: BlockObserver | None = None
+        self.for_library = False  # whether what is taken now is a library's workspace
         self.reserved_large = 0
         self.peak_reserved = 0
         # Counts.
@@ -177,9 +203,10 @@ class Allocator:
         return self.total - self.reserved
 
     def take(self, wanted: int) -> tuple[int, Piece | None]:
-        """Allocate a block; gives the size counted for it and, for a large one, its piece.
+        """Allocate a block of `wanted` bytes, and count it.
 
-        Raises OutOfMemory.
+        Gives the size counted for it and, for a large one, its piece; a small one has None. The
+        cache is emptied where there is no room otherwise. Raises OutOfMemory.
         """
         size = (wanted + ROUND - 1) & -ROUND
         piece = None
@@ -198,7 +225,7 @@ class Allocator:
         return size, piece
 
     def give(self, size: int, piece: Piece | None) -> None:
-        """Free a block of this size.
+        """Free a block of this size; `piece` is what `take` gave for it.
 
         A piece of a large segment is joined with free neighbours at once, or later by the thread
         that is at work on the pieces.
@@ -218,7 +245,11 @@ class Allocator:
                 self.lock.release()
 
     def empty_cache(self) -> None:
-        """Give segments back that nothing lives in, also those of the layout."""
+        """Give segments back that nothing lives in, also those of the layout.
+
+        That is counted, and the history of allocations notes those of the layout, if it is
+        recorded.
+        """
         with self._working():
             for piece in list(self.pieces):
                 if piece.before is None and piece.after is None:
@@ -233,17 +264,31 @@ class Allocator:
     def make_layout(self) -> Layout:
         """The addresses of the blocks; made when they are asked for first."""
         if self.layout is None:
-            self.layout = Layout(self.index, self.streams)
+            self.layout = Layout(self.index, self.streams, self.region)
         return self.layout
 
     def give_addresses(self, watched: bool) -> None:
         """Set whether every block gets its address when it is allocated, from now on."""
-        self.quick = -1 if watched else self.small_high
+        self.gives_addresses = watched
+        self._set_quick()
+
+    def observe(self, observer: BlockObserver | None) -> None:
+        """Tell an observer of every block from now on; None ends that."""
+        self.observer = observer
+        self._set_quick()
+
+    def _set_quick(self) -> None:
+        """Let `ops/dispatch.py` count small blocks itself, unless somebody wants to know them."""
+        is_watched = self.gives_addresses or self.observer is not None
+        self.quick = -1 if is_watched else self.small_high
 
     # ---- pieces ----
 
     def _take_small(self, size: int) -> None:
-        """Count a small block. Raises OutOfMemory."""
+        """Count a small block, in a new segment where there is no room.
+
+        The cache is emptied where no segment can be had otherwise. Raises OutOfMemory.
+        """
         small_live = self.small_live + size
         if small_live > self.small_high:
             self._make_room(lambda: _whole_segments(small_live) + self.reserved_large, size)
@@ -252,9 +297,10 @@ class Allocator:
         self.small_live = small_live
 
     def _take_large(self, size: int) -> Piece:
-        """The smallest free piece that fits, or one of a new segment.
+        """Take the smallest free piece that fits, or one of a new segment, and return it.
 
-        It is no longer free; what is over becomes a free piece. Raises OutOfMemory.
+        It is no longer free; what is over becomes a free piece. The cache is emptied where no
+        segment can be had otherwise. Raises OutOfMemory.
         """
         fitting = [piece for piece in self.pieces if piece.size >= size]
         if fitting:
@@ -275,9 +321,9 @@ class Allocator:
         return piece
 
     def _new_segment(self, size: int) -> Piece:
-        """A piece that is a whole new segment, large enough for this size.
+        """Reserve a new segment, large enough for this size; gives the piece that is all of it.
 
-        Raises OutOfMemory.
+        The cache is emptied where there is no room otherwise. Raises OutOfMemory.
         """
         segment = LARGE_SEGMENT if size < LARGE_ALONE else _whole_segments(size)
         self._make_room(lambda: self.reserved + segment, size)
@@ -305,7 +351,11 @@ class Allocator:
         raise OutOfMemory(size, self)
 
     def _set_small_high(self, size: int) -> None:
-        """Ask for, or give back, segments so that small blocks of this many bytes have room."""
+        """Ask for, or give back, segments so that small blocks of this many bytes have room.
+
+        Nothing but the counts changes: those of segments, and the limit up to which blocks are only
+        counted.
+        """
         difference = _whole_segments(size) - _whole_segments(self.small_high)
         segments = difference // SMALL_SEGMENT
         if segments > 0:
@@ -335,7 +385,7 @@ class Allocator:
                 self.at_work = outer
 
     def _join_waiting(self) -> None:
-        """Join freed pieces with their free neighbours."""
+        """Join freed pieces with their free neighbours, and add them to the free pieces."""
         while self.waiting:
             piece = self.waiting.popleft()
             piece.free = True

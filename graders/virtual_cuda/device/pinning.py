@@ -75,7 +75,10 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pin_sparse(tensor: torch.Tensor) -> torch.Tensor:
-    """A sparse tensor of pinned copies of the parts, which it keeps alive."""
+    """A sparse tensor of pinned copies of the parts, which it keeps alive.
+
+    The copies are counted in the pinned memory of the open GPU.
+    """
     copies = [pin(part) for part in parts_of_sparse(tensor)]
     make: Any = torch.sparse_compressed_tensor
     options: dict[str, Any] = {"layout": tensor.layout}

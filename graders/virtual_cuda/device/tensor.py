@@ -44,7 +44,7 @@ class Plans(dict[int, Any]):
     maker: Any = None  # function(operator) -> plan
 
     def of(self, func: Any) -> Any:
-        """The plan of an operator, made when it is asked for first."""
+        """The plan of an operator, made by `maker` when it is asked for first, and kept."""
         plan = self.get(identity(func))
         if plan is None:
             plan = self[identity(func)] = self.maker(func)
@@ -67,7 +67,7 @@ operator_hooks: Final[list[OperatorHook]] = []
 
 
 def _plan_with_hooks(func: Any, plan: Plan) -> Plan:
-    """A plan that runs this one inside of all hooks."""
+    """A plan that runs this plan of the operator `func` inside of all hooks."""
     for hook in operator_hooks:
         plan = functools.partial(hook, func, plan)
     return plan
@@ -87,6 +87,10 @@ class DeviceClass(_TensorMeta):
     _student_class: type
 
     def __eq__(cls, other: object) -> bool:
+        """True for the class itself, and for the class of torch or of a student that it stands for.
+
+        Not where `singledispatch` puts bases in order: it is the caller then.
+        """
         if cls is other:
             return True
         if other is not cls._student_class:
@@ -112,6 +116,11 @@ class Tensor(torch.Tensor, metaclass=DeviceClass):
 
     @staticmethod
     def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Run an operator that meets a device tensor, by its plan, inside of all hooks.
+
+        torch calls this: `func` is the operator, `types` are the classes it has met. Gives the
+        operator's results; raises what CUDA raises, or DeviceClosed.
+        """
         plan = _plan_of(identity(func))
         if plan is None:
             plan = PLANS.of(func)
@@ -142,7 +151,8 @@ VIRTUAL: Final[set[type]] = {
 def wrap_new(inner: torch.Tensor, shape: Any, dtype: Any, block: Block) -> Any:
     """A device tensor around a strided tensor that a kernel has just made.
 
-    It is `wrap` without what only other tensors need. `shape` and `dtype` are those of `inner`.
+    `shape` and `dtype` are those of `inner`, whose memory is `block`. That begins where `inner`
+    does, and conjugate and negative bits are not looked at.
     """
     # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell: Any = make_shell(
@@ -205,7 +215,7 @@ def update_shell(tensor: Any) -> None:
     """Make a device tensor say what its inner tensor has become.
 
     `resize_`, `t_`, `set_` and `out=` change the inner one in place. The tensor gets a larger block
-    if need be. Raises OutOfMemory where there is no room for it.
+    if need be. Raises torch's OutOfMemoryError where there is no room for it.
     """
     inner = tensor._virtual_inner
     nbytes = inner.untyped_storage().nbytes()

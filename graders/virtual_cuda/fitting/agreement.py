@@ -35,7 +35,10 @@ class _Pair(NamedTuple):
 
 
 def agreement_of(programs: Mapping[str, Program], modelled: Mapping[str, Times]) -> Agreement:
-    """The agreement of the modelled times with the recorded ones."""
+    """The agreement of the modelled times with the recorded ones, by the names of programs.
+
+    Each program has modelled times.
+    """
     walls = []
     kernels = []
     well_counted = 0
@@ -53,7 +56,11 @@ def agreement_of(programs: Mapping[str, Program], modelled: Mapping[str, Times])
 
 
 def _errors_of(pairs: Sequence[_Pair]) -> tuple[float, float]:
-    """The median and the 90th percentile of the factors of error; 1 without any pairs."""
+    """The median and the 90th percentile of the factors of error; 1 without any pairs.
+
+    A factor is at least 1: twice as long and half as long are both 2. Raises ZeroDivisionError for
+    a recorded time of 0.
+    """
     if not pairs:
         return 1.0, 1.0
     factors = []

@@ -9,7 +9,6 @@ the record says little about.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import defaultdict
@@ -41,6 +40,7 @@ from virtual_cuda.fitting.least_squares import Equation, UsualFigure, solve_equa
 from virtual_cuda.fitting.program_runs import ProgramRun, run_programs
 from virtual_cuda.fitting.records import ClockRecord, Program, read_records
 from virtual_cuda.ledger.rows import OperationRow, StepRow, TransferRow
+from virtual_cuda.single_options import SingleOptionsParser
 
 # The least share of the usual figure: of times, and of what bytes and FLOPs cost. No kernel beats
 # the memory by much, also where the record has small ones only; some algorithms need fewer FLOPs
@@ -69,6 +69,7 @@ _USUAL: Final = {
     "operator": 13e-6,
     "gradient": 2e-6,
     "operator backward": 20e-6,
+    "gradient sum": 10e-6,
     "cuBLAS": 9e-6,
     "cuDNN": 28e-6,
     "cuDNN norm": 35e-6,
@@ -134,7 +135,8 @@ def fit_gpu(
 ) -> Gpu:
     """The GPU whose model fits a record best; its size and its peaks are those of `base`.
 
-    `runs` and `weights` are by the names of the record's programs.
+    `runs` and `weights` are by the names of the record's programs; each has a run, and one without
+    a weight has 1.
     """
     weights = weights or {}
     features = {name: _features_of(runs[name], base) for name in record.programs}
@@ -155,7 +157,10 @@ def fit_gpu(
 
 
 def _features_of(run: ProgramRun, gpu: Gpu) -> Features:
-    """The work of a step's kernels by kind and part, and the host's costs by name."""
+    """The work of a step's kernels by kind and part, and the host's costs by name.
+
+    `gpu` says how fast bytes and FLOPs are, so that parts are in seconds.
+    """
     chip = gpu.chip()
     host = HostCosts()
     work: defaultdict[KernelPart, float] = defaultdict(float)
@@ -186,7 +191,10 @@ def _fit_host(
     base: Gpu,
     weights: Mapping[str, float],
 ) -> dict[str, float]:
-    """The costs of the host, by name, from the programs that wait for it."""
+    """The costs of the host in seconds, by name, from the programs that wait for it.
+
+    `features` and `weights` are by the names of programs.
+    """
     fixed = dict(_FIXED)
     fixed["item"] = base.latency + base.gap + _FIXED["item"] + _FIXED["wait"]
     equations = []
@@ -219,7 +227,8 @@ def _fit_kernels(
 ) -> dict[str, KernelFigures]:
     """The figures of kernels, by kind, from the programs that ran any.
 
-    `gpu` has the fitted costs of the host. Kinds that no program has keep its figures.
+    `features`, `runs` and `weights` are by the names of programs. `gpu` has the fitted costs of the
+    host. Kinds that no program has keep its figures.
     """
     usual: dict[KernelPart, UsualFigure] = {}
     equations = []
@@ -265,9 +274,9 @@ def _fit_copies(
     base: Gpu,
     host: Mapping[str, float],
 ) -> dict[str, list[CopyPoint]]:
-    """The times of copies, from the programs that do nothing else.
+    """The times of copies, by way, from the programs that do nothing else.
 
-    Sizes beyond theirs are scaled like the nearest one.
+    `host` has the fitted costs of the host. Sizes beyond theirs are scaled like the nearest one.
     """
     recorded: defaultdict[str, dict[int, CopyPoint]] = defaultdict(dict)  # by way and size
     issuing = 2 * host["event"] + host["operator"] + host["transfer"]
@@ -323,9 +332,10 @@ def modelled_times(run: ProgramRun, gpu: Gpu) -> Times:
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda fit") -> int:
     """Fit a GPU to the records that the arguments name, and print its figures.
 
-    Returns the exit status.
+    Their programs are run for that; what one raises is raised. Returns the exit status: 2, after a
+    message, for a record or GPU that cannot be used. Exits where the arguments are wrong.
     """
-    parser = argparse.ArgumentParser(
+    parser = SingleOptionsParser(
         prog, description="Fit the modelled clock to the times of a real GPU."
     )
     parser.add_argument(

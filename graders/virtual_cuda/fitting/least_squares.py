@@ -84,7 +84,11 @@ def _improve(
     least: Sequence[float],
     pull: float,
 ) -> None:
-    """Change `found` towards the least squares: one coefficient after the other, many times."""
+    """Change `found` towards the least squares: one coefficient after the other, many times.
+
+    `matrix` and `weights` are the equations, whose right sides are 1. No coefficient gets below its
+    share in `least`; `pull` is how much it counts that each is usually 1.
+    """
     weighted = matrix * weights[:, None]
     square = weighted.T @ matrix + pull * np.eye(len(found))
     right = weighted.sum(axis=0) + pull

@@ -40,13 +40,18 @@ class ProgramRun(NamedTuple):
         return self.rows[self.first :]
 
 
-def run_programs(programs: Mapping[str, Program]) -> dict[str, ProgramRun]:
+def run_programs(
+    programs: Mapping[str, Program], with_values: bool = True
+) -> dict[str, ProgramRun]:
     """Run every program, and return what it wrote, by its name.
 
-    Executes the code that a record holds.
+    Executes the code that a record holds, without arithmetic first; what that raises is ignored.
+    Raises what a program raises when it is run once more.
+    Without values, programs may be larger than the memory.
     """
     found: dict[str, ProgramRun] = {}
-    with without_arithmetic(), virtual_cuda(memory="1 TiB") as gpu:
+    simplified = without_arithmetic() if with_values else contextlib.nullcontext()
+    with simplified, virtual_cuda(memory="1 TiB", values=with_values) as gpu:
         for name, program in programs.items():
             # Any error: a solver that is given zeros, for one, raises its own.
             with contextlib.suppress(Exception):
@@ -63,7 +68,8 @@ def run_programs(programs: Mapping[str, Program]) -> dict[str, ProgramRun]:
 def _run_program(program: Program, name: str, gpu: VirtualGpu) -> ProgramRun:
     """Run a program as the recorder does, once to warm up and once for its rows.
 
-    Clears the ledger before. Of the rows before the step only the setting of TF32 is kept.
+    Clears the ledger before, and seeds torch. Of the rows before the step only the setting of TF32
+    is kept. Raises what the program raises.
     """
     gpu.ledger.rows.clear()
     torch.manual_seed(0)
@@ -103,7 +109,7 @@ def without_arithmetic() -> Iterator[None]:
         for name, function in _STAND_INS.items():
             library.impl(name, function, "CPU")
         for name in ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"):
-            library.impl(name, _zeros_of_network, "CompositeImplicitAutograd")
+            library.impl(name, _network_without_arithmetic, "CompositeImplicitAutograd")
     torch.set_num_threads(1)
     try:
         yield
@@ -156,7 +162,10 @@ def _zeros_of_convolution(
     output_paddings: Any,
     groups: int,
 ) -> Any:
-    """Zeros in the shape that a convolution, or a transposed one, would give."""
+    """Zeros in the shape that a convolution, or a transposed one, would give.
+
+    The arguments are those of `aten::convolution`.
+    """
     lengths = []
     for axis, (length, window) in enumerate(zip(x.shape[2:], weight.shape[2:], strict=True)):
         stride = strides[axis]
@@ -198,8 +207,12 @@ def _zeros_of_attention_gradients(g: Any, q: Any, k: Any, v: Any, *rest: Any, **
     return tuple(_zeros(tensor, *tensor.shape) for tensor in (q, k, v))
 
 
-def _zeros_of_network(x: Any, hx: Any, weights: Any, *rest: Any) -> Any:
-    """The output and the states of a recurrent network, linked to its weights for gradients."""
+def _network_without_arithmetic(x: Any, hx: Any, weights: Any, *rest: Any) -> Any:
+    """The output of a recurrent network as zeros, and its states as given, linked to its weights.
+
+    `hx` are its states, or the one; `rest` are the other arguments of `lstm.input`, the fifth of
+    which says whether it goes both ways.
+    """
     is_bidirectional = rest[4]
     states = hx if isinstance(hx, (list, tuple)) else [hx]
     linked_zero = weights[0].flatten()[0] * 0

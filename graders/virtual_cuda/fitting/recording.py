@@ -9,7 +9,6 @@ medians of all passes, and `walls_s` has those of each.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -24,6 +23,7 @@ from rich.progress import track
 
 from virtual_cuda.errors import VirtualCudaError
 from virtual_cuda.fitting.records import USUAL_RECORD, Program, read_record
+from virtual_cuda.single_options import SingleOptionsParser
 
 _WARM_UP: Final = 3
 _FEWEST_REPEATS: Final = 5
@@ -56,11 +56,11 @@ class _StepCode:
             self.run()
 
     def run(self) -> None:
-        """Run the step once."""
+        """Run the step once; raises whatever it raises."""
         exec(self.code, self.scope)
 
     def time_once(self) -> _Round:
-        """Run the step on an idle device, and wait for its end."""
+        """Run the step on an idle device, and wait for its end; raises whatever the step raises."""
         first = torch.cuda.Event(enable_timing=True)
         last = torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
@@ -74,7 +74,10 @@ class _StepCode:
         return _Round(ended - begun, issued - begun, first.elapsed_time(last) / 1e3)
 
     def time_repeats(self, seconds: float) -> Figures:
-        """The medians of as many repeats as fit into so many seconds."""
+        """The medians of as many repeats as fit into so many seconds.
+
+        Raises whatever the step raises.
+        """
         once = self.time_once().wall
         count = int(seconds / max(once, 1e-6))
         count = max(_FEWEST_REPEATS, min(_MOST_REPEATS, count))
@@ -87,7 +90,10 @@ class _StepCode:
         }
 
     def count_kernels(self) -> Figures:
-        """The number and the seconds of the kernels and copies of one step, by the profiler."""
+        """The number and the seconds of the kernels and copies of one step, by the profiler.
+
+        The step is run for that; what it raises is raised.
+        """
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profile:
             self.run()
@@ -113,7 +119,11 @@ class _StepCode:
 
 
 def _record_program(program: Program, seconds: float, with_kernels: bool) -> Figures:
-    """What a program took; where it failed, its error instead."""
+    """What a program took; where it failed, its error instead.
+
+    The program is run, at most so many seconds if it is fast; `with_kernels` counts its kernels,
+    too. The cache of the GPU's memory is emptied afterwards.
+    """
     try:
         step = _StepCode(program)
         figures = step.time_repeats(seconds)
@@ -128,7 +138,7 @@ def _record_program(program: Program, seconds: float, with_kernels: bool) -> Fig
 def record_programs(programs: Mapping[str, Program], passes: int) -> dict[str, Figures]:
     """Time all programs so many times, and return what each took, by its name.
 
-    Shows a progress bar on stderr.
+    Shows a progress bar on stderr. Raises ZeroDivisionError without any program.
     """
     seconds = min(_MOST_SECONDS, _ALL_SECONDS / len(programs))
     by_name: dict[str, list[Figures]] = {name: [] for name in programs}
@@ -164,8 +174,12 @@ def _median_figures(recorded: Sequence[Figures]) -> Figures:
 
 
 def main(arguments: Sequence[str], prog: str = "python -m virtual_cuda record") -> int:
-    """Time programs on this machine's GPU, and write a record; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    """Time programs on this machine's GPU, and write a record; returns the exit status.
+
+    It is 2, after a message, without a GPU or for programs that cannot be read. Exits where the
+    arguments are wrong. Raises OSError where the record cannot be written.
+    """
+    parser = SingleOptionsParser(
         prog,
         description="Time programs on the GPU of this machine, for `python -m virtual_cuda fit`. "
         "This takes less than three minutes.",

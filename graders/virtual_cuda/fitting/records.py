@@ -66,7 +66,8 @@ def read_records(paths: Sequence[str | Path]) -> WeightedRecord:
     """The programs of several records of one GPU, and the weight of each program.
 
     Every record counts as much as another, but the programs of a short one not more than so many
-    times as much as the average one. Raises BadClockRecord for a bad file, or for two GPUs.
+    times as much as the average one. With several records, names get the number of theirs. Raises
+    BadClockRecord for a bad file, or for two GPUs.
     """
     records = [read_record(path) for path in paths]
     first = records[0]

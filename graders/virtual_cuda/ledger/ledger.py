@@ -17,7 +17,9 @@ from typing import Final, NamedTuple, overload
 
 import msgspec
 
+from virtual_cuda.errors import BadMark
 from virtual_cuda.ledger import questions, records, trace
+from virtual_cuda.ledger.names import ANYTHING, LedgerPart, Vocabulary, device_label
 from virtual_cuda.ledger.records import Record, Site, Span
 from virtual_cuda.ledger.rows import (
     GRAD,
@@ -52,9 +54,13 @@ class Ledger(Sequence[Record]):
     they are read through a part of the ledger.
     """
 
-    def __init__(self, opened_at: float | None = None) -> None:
-        """Begin an empty ledger; `opened_at` is a time of `time.perf_counter`, now if not given."""
+    def __init__(self, opened_at: float | None = None, vocabulary: Vocabulary = ANYTHING) -> None:
+        """Begin an empty ledger; `opened_at` is a time of `time.perf_counter`, now if not given.
+
+        `vocabulary` is what its records can name, so that questions refuse all else.
+        """
         self.opened_at = time.perf_counter() if opened_at is None else opened_at
+        self.vocabulary = vocabulary
         self.peaks: dict[str, int] = {}
         self._reader = _RowReader(self.opened_at)
         self._first = 0
@@ -91,14 +97,21 @@ class Ledger(Sequence[Record]):
     def since(self, mark: int, until: int | None = None) -> Ledger:
         """The part of the ledger written after a mark.
 
-        It ends at the mark `until`, or grows with the ledger where that is None.
+        It ends at the mark `until`, or grows with the ledger where that is None. Raises BadMark.
         """
-        part = Ledger(self.opened_at)
+        require_marks(mark, until, len(self.rows))
+        part = Ledger(self.opened_at, self.vocabulary)
         part._reader = self._reader
         part._first = max(mark, self._first)
         ends = [end for end in (until, self._until) if end is not None]
         part._until = min(ends, default=None)
         return part
+
+    @property
+    def whole(self) -> Sequence[Record]:
+        """The records of the whole ledger, of which this may be a part."""
+        self._reader.read_new_rows()
+        return self._reader.records
 
     @property
     def bounds(self) -> tuple[int, int | None]:
@@ -116,7 +129,10 @@ class Ledger(Sequence[Record]):
         return self.rows[self._first : self._until]
 
     def records_by_row(self) -> dict[int, Record]:
-        """The records of this part by the number of their row; not every row has a record."""
+        """The records of this part by the number of their row; not every row has a record.
+
+        Raises ValueError for a row of no known kind.
+        """
         found = self.records
         numbers = []
         for number, row in enumerate(self.rows_of_part(), self._first):
@@ -161,6 +177,14 @@ class Ledger(Sequence[Record]):
                     computed += math.prod(shape)
         return computed
 
+    def was_used(self) -> bool:
+        """True if this part has an operation, a copy, a wait or an allocation of the device.
+
+        Passes of modules and steps of optimizers may be on the host. Cheap: no records are made.
+        """
+        on_device = (OperationRow, TransferRow, SyncRow, AllocationRow)
+        return any(isinstance(row, on_device) for row in self.rows_of_part())
+
     def count_with_line(self) -> int:
         """The number of records that a known line caused. Cheap: no records are made."""
         count = 0
@@ -177,26 +201,29 @@ class Ledger(Sequence[Record]):
         return first_useless_wait(self.rows_of_part(), self._reader.site_of)
 
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Write a trace that chrome://tracing and ui.perfetto.dev open; returns its path."""
+        """Write a trace that chrome://tracing and ui.perfetto.dev open; returns its path.
+
+        Raises OSError, and ValueError for a row of no known kind.
+        """
         path = Path(path)
         path.write_bytes(msgspec.json.encode(trace.trace_of(self.records)))
         return path
 
-    def peak_bytes(self, device: str = "cuda") -> int:
-        """The most bytes that were allocated on a device at one time.
+    def peak_bytes(self, device: object = None) -> int:
+        """The most bytes that were allocated on a device, or on the fullest one, at one time.
 
         What was there before this part of the ledger is included. Raises UnknownInLedger for a
-        device of no known type.
+        device that was not opened, and ValueError for a row of no known kind.
         """
-        figures = [questions.peak_bytes(self.records, device)]
+        figures = [questions.peak_bytes(self, device)]
         if self._first:
             count = self._reader.count_records_before(self._first)
-            earlier = self._reader.records[:count]
+            earlier = LedgerPart(self._reader.records[:count], self)
             figures += questions.live_bytes(earlier, device).values()
             return max(figures)
         # The device also sees the peaks inside an operation, which leave no record.
         for name, peak in self.peaks.items():
-            if questions.is_on(name, device):
+            if device is None or questions.is_on(name, device_label(self, device)):
                 figures.append(peak)
         return max(figures)
 
@@ -275,6 +302,19 @@ class Ledger(Sequence[Record]):
     live_bytes = questions.live_bytes
 
 
+def require_marks(first: object, until: object, latest: int) -> None:
+    """Raise BadMark for what are no two marks in order; `until` may be None, for the end.
+
+    `latest` is the number of rows there are.
+    """
+    if not isinstance(first, int) or isinstance(first, bool) or not 0 <= first <= latest:
+        raise BadMark(first, 0, latest)
+    if until is None:
+        return
+    if not isinstance(until, int) or isinstance(until, bool) or not first <= until <= latest:
+        raise BadMark(until, first, latest)
+
+
 def records_of(rows: Sequence[Row], opened_at: float = 0.0) -> tuple[Record, ...]:
     """The records of the rows of a whole ledger.
 
@@ -300,7 +340,7 @@ class _RowReader:
         self._open_spans: dict[int, int] = {}
         # Rows of the forward and backward passes that now run, outermost first.
         self._enclosing: list[int] = []
-        self._sites = _Sites()
+        self._sites = Sites()
 
     def count_records_before(self, row: int) -> int:
         """The number of records written before this row."""
@@ -329,14 +369,17 @@ class _RowReader:
 
     def _forget_everything(self) -> None:
         """Begin again before the first row."""
-        self.records.clear()
+        self.records = []  # parts keep the old ones
         self._rows_without_record.clear()
         self._open_spans.clear()
         self._enclosing.clear()
         self._rows_read = 0
 
     def _close_span(self, row: EndRow) -> None:
-        """Give the record of the span that ends here its end and its length."""
+        """Give the record of the span that ends here its end and its length.
+
+        Does nothing to records where no span is open that began with the row which `row` names.
+        """
         self._rows_without_record.append(self._rows_read)
         self._leave_pass(row.opened)
         position = self._open_spans.pop(row.opened, None)
@@ -427,7 +470,8 @@ class _RowReader:
     def _span_record_of(self, row: _SpanRow, index: int, at: float, site: Site | None) -> Span:
         """The record of something that lasts, still without its end.
 
-        Notes forward and backward passes as enclosing the rows that follow.
+        `index` is its number, `at` its time since the opening in seconds. Notes forward and
+        backward passes as enclosing the rows that follow.
         """
         match row:
             # Passes enclose what follows; steps and exchanges with other ranks do not.
@@ -474,10 +518,11 @@ class _LineTable(NamedTuple):
     lines: list[int]
 
 
-class _Sites:
+class Sites:
     """Finds the line of an instruction; each code object's table is unpacked once."""
 
     def __init__(self) -> None:
+        """Begin with no line found."""
         # By identity: code objects compare by content without their file name, so that two
         # students' identical files would be taken for one. The code is kept, so that its identity
         # is not given to another.
@@ -485,7 +530,10 @@ class _Sites:
         self._found: dict[tuple[int, int], Site] = {}
 
     def find(self, code: CodeType | None, offset: int | None) -> Site | None:
-        """The line of the instruction at this offset; None where no code is known."""
+        """The line of the instruction at this offset; None where no code is known.
+
+        What was found is remembered.
+        """
         if code is None or offset is None:
             return None
         key = (_identity(code), offset)
@@ -509,6 +557,7 @@ class _Sites:
 
 
 def _line_table_of(code: CodeType) -> _LineTable:
+    """The table of where each line of a code object begins."""
     table = _LineTable(code, [], [])
     for start, _, line in code.co_lines():
         if line is not None:

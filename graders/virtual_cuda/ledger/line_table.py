@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from virtual_cuda.ledger import questions
-from virtual_cuda.ledger.questions import Records, SourceLine
+from virtual_cuda.ledger.names import SourceLine
+from virtual_cuda.ledger.questions import Records
 from virtual_cuda.ledger.records import Record
 from virtual_cuda.ledger.texts import cut, duration, printable, short_size
 
@@ -85,8 +86,11 @@ def columns_of(spent: Spent | None) -> Cells:
 def line_rows(
     records: Records, file: str, code: Iterable[str], first: int = 1, spent: Spent | None = None
 ) -> list[LineRow]:
-    """One row for every line of the code, which begins at line `first` of the file."""
-    records_of_lines = _records_by_line(records)
+    """One row for every line of the code, which begins at line `first` of the file.
+
+    `spent` has the modelled seconds by the index of a record; with it, rows have columns of times.
+    """
+    records_of_lines = records_by_line(records)
     rows = []
     for number, text in enumerate(code, first):
         of_line = records_of_lines[file, number]
@@ -95,7 +99,7 @@ def line_rows(
     return rows
 
 
-def _records_by_line(records: Records) -> defaultdict[SourceLine, list[Record]]:
+def records_by_line(records: Records) -> defaultdict[SourceLine, list[Record]]:
     """The records that each line caused; those without a line under NO_LINE.
 
     A line that caused none has an empty list.
@@ -110,7 +114,10 @@ def _records_by_line(records: Records) -> defaultdict[SourceLine, list[Record]]:
 
 
 def totals(records: Records, spent: Spent | None = None) -> Cells:
-    """A text for each column of `columns_of(spent)`, over all of the records."""
+    """A text for each column of `columns_of(spent)`, over all of the records.
+
+    `spent` has the modelled seconds by the index of a record; None where no times are modelled.
+    """
     cells = [figure.cell(records) for figure in COLUMNS.values()]
     if spent is None:
         return tuple(cells)
@@ -120,10 +127,10 @@ def totals(records: Records, spent: Spent | None = None) -> Cells:
         seconds = spent.get(record.index, ModelledSeconds())
         host += seconds.host
         device += seconds.device
-    return (_time_cell(host), _time_cell(device), *cells)
+    return (time_cell(host), time_cell(device), *cells)
 
 
-def _time_cell(seconds: float) -> str:
+def time_cell(seconds: float) -> str:
     """A time in words; "" for none."""
     if seconds:
         return duration(round(seconds * 1e9))
@@ -136,9 +143,13 @@ NARROW: Final = 24  # with less, the figures are below the code
 
 
 def file_rows(records: Records, spent: Spent | None = None) -> dict[str, list[LineRow]]:
-    """The lines that did something on a device, in order, by file."""
+    """The lines that did something on a device, in order, by file.
+
+    Their code is read from the files. What no line of the user's did is in one row under NO_LINE,
+    which stands for a file and its line. `spent` has the modelled seconds by the index of a record.
+    """
     found: defaultdict[str, list[LineRow]] = defaultdict(list)
-    by_line = sorted(_records_by_line(records).items())
+    by_line = sorted(records_by_line(records).items())
     for (file, number), of_line in by_line:
         cells = totals(of_line, spent)
         if not any(cells):
@@ -158,6 +169,7 @@ def draw_table(
     """The lines of a table, at most `width` characters wide.
 
     Columns without any figure are left out. `sums` are the cells of the last line, the total.
+    `headings` name the cells of all rows. Raises ValueError where they lack "peak" or "ops".
     """
     return _Table(files, sums, width, headings).draw()
 
@@ -201,7 +213,8 @@ class _Table:
         """The lines of the table.
 
         Figures stand beside the code, or below it where the code would have too little room. Drops
-        the columns of DISPENSABLE from `shown` where the code needs their room.
+        the columns of DISPENSABLE from `shown` where the code needs their room. Raises ValueError
+        where there is no such column.
         """
         wanted_room = min(CODE, self.longest)
         for name in DISPENSABLE:

@@ -1,19 +1,24 @@
 """Questions about the records of a ledger: copies, waits, operations, memory, training.
 
-All are pure functions. A question raises UnknownInLedger if it names a device, a direction, a dtype
-or a call of a scaler that no ledger has.
+All are pure functions. A question raises UnknownInLedger if it names what the ledger cannot have: a
+device that was not opened, a kind of wait that none records, what is no operator of torch. What a
+ledger can have, `names.py` knows. So a typo is never answered with nothing. A moment that is not in
+the ledger raises BadMoment, and what has no inside NoSpan.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final, TypeVar, get_args
+from typing import Final, TypeVar
 
-from virtual_cuda.device_kinds import DEVICE_TYPES
-from virtual_cuda.errors import UnknownInLedger
+from virtual_cuda.errors import NoSpan
+from virtual_cuda.ledger import names
+from virtual_cuda.ledger.names import LedgerPart, SourceLine
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -30,7 +35,6 @@ from virtual_cuda.ledger.records import (
 from virtual_cuda.ledger.rows import Direction
 
 Records = Sequence[Record]
-Part = tuple[Record, ...]  # of a ledger
 Moment = Record | int  # a record stands for the moment in which it began
 Collectives = tuple[Collective, ...]
 Transfers = tuple[Transfer, ...]
@@ -41,83 +45,137 @@ Forwards = tuple[Forward, ...]
 Backwards = tuple[Backward, ...]
 Steps = tuple[OptimizerStep, ...]
 ScalerCalls = tuple[ScalerCall, ...]
-SourceLine = tuple[str, int]  # file and line
 CountPair = tuple[int, int]  # on the smaller and on the larger input
 CountedKey = TypeVar("CountedKey")
 RecordKind = TypeVar("RecordKind", bound=Record)
-
-DIRECTIONS: Final = get_args(Direction)
-AUTOCAST_DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
-SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
 
 
 # Parts of a ledger
 
 
-def between(records: Records, first: Moment, second: Moment) -> Part:
-    """The records that began after `first` began and before `second` did."""
-    start = _place_of_index(records, _index_of(first) + 1)
-    end = _place_of_index(records, _index_of(second))
-    return tuple(records[start:end])
+def between(records: Records, first: Moment, second: Moment) -> LedgerPart:
+    """The records that began after `first` began and before `second` did.
+
+    A moment is a record, or an index in the whole ledger. Raises BadMoment for what is none, and
+    for two moments that are not in this order.
+    """
+    begin = names.index_of_moment(records, first)
+    end = names.index_of_moment(records, second, begin)
+    start = _place_of_index(records, begin + 1)
+    return LedgerPart(records[start : _place_of_index(records, end)], records)
 
 
-def before(records: Records, moment: Moment) -> Part:
+def before(records: Records, moment: Moment) -> LedgerPart:
     """The records that began before `moment`."""
-    end = _place_of_index(records, _index_of(moment))
-    return tuple(records[:end])
+    end = _place_of_index(records, names.index_of_moment(records, moment))
+    return LedgerPart(records[:end], records)
 
 
-def after(records: Records, moment: Moment) -> Part:
+def after(records: Records, moment: Moment) -> LedgerPart:
     """The records that began after `moment` began, the inside of a span included."""
-    start = _place_of_index(records, _index_of(moment) + 1)
-    return tuple(records[start:])
+    start = _place_of_index(records, names.index_of_moment(records, moment) + 1)
+    return LedgerPart(records[start:], records)
 
 
-def within(records: Records, span: Span) -> Part:
-    """The records from inside a span; of one that never ended (it raised), all that follow."""
+def within(records: Records, span: Span) -> LedgerPart:
+    """The records from inside a span; of one that never ended (it raised), all that follow.
+
+    Raises NoSpan for another record, and for what is none, and BadMoment for a span whose place
+    this ledger does not have.
+    """
+    if not isinstance(span, Span):
+        raise NoSpan(span)
     if span.end is None:
         return after(records, span)
     return between(records, span, span.end)
 
 
-def rounds(records: Records, starts: Records) -> tuple[Part, ...]:
+def rounds(records: Records, starts: Records) -> tuple[LedgerPart, ...]:
     """A loop's records, round by round.
 
-    Each of `starts` begins a round; the last round goes on to the end of the records.
+    Each of `starts` begins a round; the last round goes on to the end of the records. Raises
+    NoRecords for starts that are no sequence of records, and BadMoment for one that is not in this
+    ledger, or not after the one before it.
     """
-    cuts = [_place_of_index(records, start.index) for start in starts]
+    names.require_records(starts)
+    cuts = []
+    earliest = 0
+    for start in starts:
+        moment = names.index_of_moment(records, start, earliest)
+        cuts.append(_place_of_index(records, moment))
+        earliest = moment + 1
     cuts.append(len(records))
     parts = []
-    for start, end in pairwise(cuts):
-        parts.append(tuple(records[start:end]))
+    for begin, end in pairwise(cuts):
+        parts.append(LedgerPart(records[begin:end], records))
     return tuple(parts)
 
 
-def in_function(records: Records, function: str) -> Part:
-    """The records caused by a line of this function (its qualified name)."""
+def in_function(records: Records, function: str | Callable[..., object]) -> LedgerPart:
+    """The records caused by a line of this function: the function itself, or its qualified name.
+
+    Raises UnknownInLedger for the name of a function that does not exist, and TypeError for what
+    has no code of Python.
+    """
+    found = [record for record in records if _is_in_function(record, function)]
+    if not found and isinstance(function, str):
+        names.require_function(records, function)
+    return LedgerPart(found, records)
+
+
+def _is_in_function(record: Record, function: str | Callable[..., object]) -> bool:
+    """True if a line of this function caused the record."""
+    if record.site is None:
+        return False
+    if isinstance(function, str):
+        return record.site.function == function
+    code = names.code_of(function)
+    if code is None:
+        raise TypeError(f"{function!r} is no function of Python, and no name of one")
+    return (record.site.file, record.site.function) == (code.co_filename, code.co_qualname)
+
+
+def on_line(records: Records, file: str | os.PathLike[str], line: int) -> LedgerPart:
+    """The records caused by this line; `file` is a path, or the end of one: "train.py".
+
+    Raises UnknownInLedger for a file that does not exist, and BadLine for a line that it does not
+    have.
+    """
+    file = os.fspath(file)
+    names.require_file(records, file)
+    names.require_line(records, file, line)
     found = []
     for record in records:
-        if record.site is not None and record.site.function == function:
+        site = record.site
+        if site is not None and site.line == line and names.is_file(site.file, file):
             found.append(record)
-    return tuple(found)
-
-
-def on_line(records: Records, file: str, line: int) -> Part:
-    """The records caused by this line."""
-    return tuple(record for record in records if _line_of(record) == (file, line))
+    return LedgerPart(found, records)
 
 
 # Lines
 
 
 def per_line(records: Records) -> Counter[SourceLine]:
-    """The number of records that each line caused; those without a site are left out."""
+    """The number of records that each line caused; those without a site are left out.
+
+    Its keys are whole paths with a number. Asked for another key, the answer raises UnknownInLedger
+    for a file that has none, and BadLine for a line that the file does not have.
+    """
     lines = [_line_of(record) for record in records]
-    return Counter(line for line in lines if line is not None)
+
+    def require(line: SourceLine) -> None:
+        names.require_one_of(line[0], {each[0] for each in lines if each is not None})
+        names.require_line(records, *line)
+
+    return names.counts_of([line for line in lines if line is not None], require)
 
 
 def hot_lines(records: Records, at_least: int) -> dict[SourceLine, int]:
-    """The lines that caused at least so many of the records, the busiest first."""
+    """The lines that caused at least so many of the records, the busiest first.
+
+    Raises BadLimit for less than 1.
+    """
+    names.require_at_least(at_least)
     counts = per_line(records).most_common()
     return {line: count for line, count in counts if count >= at_least}
 
@@ -130,9 +188,9 @@ def transfers(records: Records, direction: Direction | None = None) -> Transfers
 
     A direction is "to_device", "to_host" or "between_devices". Raises UnknownInLedger for others.
     """
-    _require_one_of(direction, DIRECTIONS)
     if direction is None:
         return _records_of_kind(Transfer, records)
+    names.require_one_of(direction, names.DIRECTIONS)
     return _records_of_kind(Transfer, records, direction=direction)
 
 
@@ -164,8 +222,10 @@ def non_blocking_transfers(records: Records) -> Transfers:
 def repeated_transfers(records: Records, at_least: int = 2) -> tuple[Transfers, ...]:
     """Groups of at least so many equal copies: something is copied in a loop.
 
-    Copies are equal if line, direction and size are the same.
+    Copies are equal if line, direction and size are the same. Copies without a line are left out.
+    Raises BadLimit for less than 1.
     """
+    names.require_at_least(at_least)
     equal_copies: defaultdict[object, list[Transfer]] = defaultdict(list)
     for copy in transfers(records):
         line = _line_of(copy)
@@ -189,8 +249,17 @@ def bytes_to_host(records: Records) -> int:
 # Synchronisations
 
 
-def syncs(records: Records, what: str | None = None, besides: Sequence[str] = ()) -> Syncs:
-    """The implicit waits of the host: all, those of one kind, or all besides some kinds."""
+def syncs(records: Records, what: str | None = None, besides: str | Sequence[str] = ()) -> Syncs:
+    """The implicit waits of the host: all, those of one kind, or all besides some kinds.
+
+    A kind is the ledger's name for a wait: "item", "copy". Raises UnknownInLedger for what is none.
+    """
+    if isinstance(besides, str):
+        besides = (besides,)
+    for kind in besides:
+        names.require_wait(records, kind)
+    if what is not None:
+        names.require_wait(records, what)
     found = []
     for sync in _records_of_kind(Sync, records, explicit=False):
         is_wanted = what is None or sync.what == what
@@ -222,14 +291,24 @@ def _is_copy_to_device(record: Record | None) -> bool:
     return record.direction == "to_device"
 
 
-def explicit_syncs(records: Records) -> Syncs:
-    """The explicit waits of the host: `torch.cuda.synchronize()` and the like."""
-    return _records_of_kind(Sync, records, explicit=True)
+def explicit_syncs(records: Records, what: str | None = None) -> Syncs:
+    """The explicit waits of the host: `torch.cuda.synchronize()` and the like, or those of a kind.
+
+    Raises UnknownInLedger for what is no kind of explicit wait.
+    """
+    if what is None:
+        return _records_of_kind(Sync, records, explicit=True)
+    names.require_wait(records, what, explicit=True)
+    return _records_of_kind(Sync, records, explicit=True, what=what)
 
 
 def sync_counts(records: Records) -> Counter[str]:
-    """The number of implicit synchronisations of each kind."""
-    return Counter(sync.what for sync in syncs(records))
+    """The number of implicit synchronisations of each kind.
+
+    Asked for a kind that no device records, the answer raises UnknownInLedger.
+    """
+    kinds = [sync.what for sync in syncs(records)]
+    return names.counts_of(kinds, functools.partial(names.require_wait, records))
 
 
 def syncs_between(records: Records, first: Moment, second: Moment) -> Syncs:
@@ -243,12 +322,15 @@ def syncs_within(records: Records, span: Span) -> Syncs:
 
 
 def syncs_per_round(
-    records: Records, starts: Records, besides: Sequence[str] = ()
+    records: Records, starts: Records, besides: str | Sequence[str] = ()
 ) -> tuple[int, ...]:
     """The number of implicit synchronisations in each round of a loop.
 
-    What follows the loop counts for the last round.
+    What follows the loop counts for the last round. `besides` are kinds of waits that are not
+    counted. Raises UnknownInLedger for what is no kind, NoRecords for starts that are no sequence
+    of records, and BadMoment for starts that are not in this ledger, or not in order.
     """
+    syncs((), besides=besides)
     parts = rounds(records, starts)
     return tuple(len(syncs(part, besides=besides)) for part in parts)
 
@@ -257,23 +339,39 @@ def syncs_per_round(
 
 
 def operations(records: Records, name: str | None = None) -> Operations:
-    """All operations, or those called "aten.add.Tensor", "aten.add" (any overload) or "add"."""
+    """All operations, or those called "aten.add.Tensor", "aten.add" (any overload) or "add".
+
+    Raises UnknownInLedger for what is no operator of torch, and for one that torch always makes of
+    others, such as "linear".
+    """
     every = _records_of_kind(Operation, records)
     if name is None:
         return every
-    return tuple(operation for operation in every if name in _names_of(operation))
+    found = tuple(each for each in every if name in names.names_of_operator(each.name))
+    if not found:
+        names.require_operator(records, name)
+    return found
 
 
 def operation_counts(records: Records) -> Counter[str]:
-    """The number of times that each operation ran."""
-    return Counter(operation.name for operation in operations(records))
+    """The number of times that each operation ran, by its full name: "aten.add.Tensor".
+
+    Asked for what is no full name of an operator of torch, or for one that torch always makes of
+    others, the answer raises UnknownInLedger.
+    """
+    every = [operation.name for operation in operations(records)]
+    return names.counts_of(every, functools.partial(names.require_full_operator, records))
 
 
-def operations_on(records: Records, device: str) -> Operations:
-    """The operations that ran on a device."""
-    _require_device(device)
+def operations_on(records: Records, device: object) -> Operations:
+    """The operations that ran on a device: "cuda:0", or "cuda" for all of this type.
+
+    An index and a torch.device name one, too. Raises UnknownInLedger for a device that was not
+    opened.
+    """
+    label = names.device_label(records, device)
     every = operations(records)
-    return tuple(operation for operation in every if is_on(operation.device, device))
+    return tuple(operation for operation in every if is_on(operation.device, label))
 
 
 def operations_building_graph(records: Records) -> Operations:
@@ -281,36 +379,46 @@ def operations_building_graph(records: Records) -> Operations:
     return _records_of_kind(Operation, records, builds_graph=True)
 
 
-def operations_under_autocast(records: Records, dtype: str | None = None) -> Operations:
-    """The operations that ran under autocast, to any dtype or to this one ("float16")."""
-    _require_one_of(dtype, AUTOCAST_DTYPES)
+def operations_under_autocast(records: Records, dtype: object = None) -> Operations:
+    """The operations that ran under autocast, to any dtype or to this one ("float16").
+
+    A torch.dtype names one, too. Raises UnknownInLedger for a dtype that autocast does not have.
+    """
     if dtype is not None:
-        return _records_of_kind(Operation, records, autocast=dtype)
+        name = str(dtype).removeprefix("torch.")
+        names.require_one_of(name, names.AUTOCAST_DTYPES)
+        return _records_of_kind(Operation, records, autocast=name)
     every = operations(records)
     return tuple(operation for operation in every if operation.autocast is not None)
 
 
 def autocast_dtypes(records: Records) -> Counter[str]:
-    """The number of operations that ran under autocast to each dtype."""
-    counts: Counter[str] = Counter()
-    for operation in operations(records):
-        if operation.autocast is not None:
-            counts[operation.autocast] += 1
-    return counts
+    """The number of operations that ran under autocast to each dtype.
+
+    Asked for a dtype that autocast does not have, the answer raises UnknownInLedger.
+    """
+    found = [each.autocast for each in operations(records) if each.autocast is not None]
+    return names.counts_of(found, lambda name: names.require_one_of(name, names.AUTOCAST_DTYPES))
 
 
 def grown_operations(smaller: Records, larger: Records) -> dict[str, CountPair]:
     """The operations that ran more often on the larger input, with both counts.
 
-    Such an operation stands in a loop over elements.
+    Such an operation stands in a loop over elements. Raises NoRecords if `larger` is no sequence of
+    records.
     """
+    names.require_records(larger)
     smaller_counts = operation_counts(smaller)
     larger_counts = operation_counts(larger)
     return _grown_counts(smaller_counts, larger_counts)
 
 
 def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, CountPair]:
-    """The lines that caused more operations on the larger input, with both counts."""
+    """The lines that caused more operations on the larger input, with both counts.
+
+    Raises NoRecords if `larger` is no sequence of records.
+    """
+    names.require_records(larger)
     smaller_counts = per_line(operations(smaller))
     larger_counts = per_line(operations(larger))
     return _grown_counts(smaller_counts, larger_counts)
@@ -319,39 +427,54 @@ def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, CountPair
 # Exchanges with other ranks
 
 
-def collectives(records: Records, name: str = "") -> Collectives:
+def collectives(records: Records, name: str | None = None) -> Collectives:
     """The exchanges with other ranks, all or those of one name.
 
-    Names are "allreduce", "broadcast", "barrier" and so on.
+    Names are "allreduce", "broadcast", "barrier" and so on, with or without underscores. Raises
+    UnknownInLedger for what torch does not have.
     """
-    if not name:
-        return _records_of_kind(Collective, records)
-    return _records_of_kind(Collective, records, name=name)
+    every = _records_of_kind(Collective, records)
+    if name is None:
+        return every
+    names.require_collective(records, name)
+    return tuple(each for each in every if names.same_collective(each.name, name))
 
 
 # Memory
 
 
-def allocations(records: Records, device: str = "cuda") -> MemoryEvents:
-    """The operations and other events that took memory on a device."""
+def allocations(records: Records, device: object = None) -> MemoryEvents:
+    """The operations and other events that took memory on a device, or on any.
+
+    Raises UnknownInLedger for a device that was not opened.
+    """
     events = _memory_events(records, device)
     return tuple(event for event in events if event.bytes > 0)
 
 
-def allocated_bytes(records: Records, device: str = "cuda") -> int:
-    """The total of memory taken on a device, whatever was freed since."""
+def allocated_bytes(records: Records, device: object = None) -> int:
+    """The total of memory taken on a device, or on all of them, whatever was freed since.
+
+    Raises UnknownInLedger for a device that was not opened.
+    """
     return sum(event.bytes for event in allocations(records, device))
 
 
-def live_bytes(records: Records, device: str = "cuda") -> dict[str, int]:
-    """The bytes allocated after the last record, by device."""
-    return {event.device: event.live for event in _memory_events(records, device)}
+def live_bytes(records: Records, device: object = None) -> Counter[str]:
+    """The bytes allocated after the last record, by device.
+
+    Its keys are labels, "cuda:0". Raises UnknownInLedger for a device that was not opened; so does
+    the answer when it is asked for one.
+    """
+    found = {event.device: event.live for event in _memory_events(records, device)}
+    return names.counts_of(found, functools.partial(names.require_label, records))
 
 
-def peak_bytes(records: Records, device: str = "cuda") -> int:
+def peak_bytes(records: Records, device: object = None) -> int:
     """The most bytes that were allocated on a device after any record.
 
-    Of several devices, the figure of the fullest one.
+    Of several devices, the figure of the fullest one. Raises UnknownInLedger for a device that was
+    not opened.
     """
     events = _memory_events(records, device)
     return max((event.live for event in events), default=0)
@@ -368,26 +491,6 @@ def _records_of_kind(
     for name, value in attributes.items():
         found = [record for record in found if getattr(record, name) == value]
     return tuple(found)
-
-
-def _require_one_of(name: str | None, known: tuple[str, ...]) -> None:
-    """Raise UnknownInLedger for a name that is none of these; None stands for all of them."""
-    if name is not None and name not in known:
-        raise UnknownInLedger(name, known)
-
-
-def _require_device(device: str) -> None:
-    """Raise UnknownInLedger for a device of a type that no ledger has: "gpu", "GPU 0"."""
-    kind, _, index = str(device).partition(":")
-    if kind not in DEVICE_TYPES or (index and not index.isdigit()):
-        raise UnknownInLedger(device, DEVICE_TYPES)
-
-
-def _index_of(moment: Moment) -> int:
-    """The index in the whole ledger of a record, or of a moment that is one already."""
-    if isinstance(moment, int):
-        return moment
-    return moment.index
 
 
 def _place_of_index(records: Records, index: int) -> int:
@@ -411,34 +514,32 @@ def is_on(device: str, wanted: str) -> bool:
     return wanted in (device, device_type)
 
 
-def _names_of(operation: Operation) -> set[str]:
-    """The names an operation answers to: "aten.add.Tensor", "aten.add", "add"."""
-    namespace, _, rest = operation.name.partition(".")
-    base = rest.partition(".")[0]
-    if not base:  # a name without a namespace
-        return {operation.name}
-    return {operation.name, f"{namespace}.{base}", base}
-
-
 def _grown_counts(
     smaller: Counter[CountedKey], larger: Counter[CountedKey]
 ) -> dict[CountedKey, CountPair]:
     """What was counted more often in the larger of two runs, with both counts."""
     grown = {}
+    counted = dict(smaller)  # which, unlike the counts, may be asked for anything
     for key, count in larger.items():
-        if count > smaller[key]:
-            grown[key] = (smaller[key], count)
+        before = counted.get(key, 0)
+        if count > before:
+            grown[key] = (before, count)
     return grown
 
 
-def _memory_events(records: Records, device: str) -> MemoryEvents:
-    """The records that say how much is allocated on a device."""
-    _require_device(device)
-    found = []
-    for record in records:
-        if isinstance(record, Operation | Allocation) and is_on(record.device, device):
-            found.append(record)
-    return tuple(found)
+def _memory_events(records: Records, device: object) -> MemoryEvents:
+    """The records that say how much is allocated on a device, or on any GPU where it is None.
+
+    Where the CPU was recorded, None stands for the CPU. Raises UnknownInLedger for a device that
+    was not opened.
+    """
+    every = [record for record in records if isinstance(record, Operation | Allocation)]
+    if device is not None:
+        label = names.device_label(records, device)
+        return tuple(event for event in every if is_on(event.device, label))
+    if names.vocabulary_of(records).devices == ("cpu",):
+        return tuple(every)
+    return tuple(event for event in every if event.device != "cpu")
 
 
 # Forward and backward passes, optimizer steps
@@ -447,14 +548,19 @@ def _memory_events(records: Records, device: str) -> MemoryEvents:
 def forwards(records: Records, module: str | None = None, top_level_only: bool = True) -> Forwards:
     """The forward passes, of all modules or of one class.
 
-    With `top_level_only`, those inside another pass are left out.
+    With `top_level_only`, those inside another pass are left out. Raises UnknownInLedger for what
+    is no class of modules.
     """
-    wanted: dict[str, object] = {}
-    if module is not None:
-        wanted["module"] = module
-    if top_level_only:
-        wanted["depth"] = 0
-    return _records_of_kind(Forward, records, **wanted)
+    found = []
+    of_this_class = False
+    for forward in _records_of_kind(Forward, records):
+        if module is None or forward.module == module:
+            of_this_class = True
+            if not top_level_only or not forward.depth:
+                found.append(forward)
+    if module is not None and not of_this_class:
+        names.require_module(records, module)
+    return tuple(found)
 
 
 def forwards_building_graph(records: Records) -> Forwards:
@@ -467,12 +573,15 @@ def forwards_in_training_mode(records: Records) -> Forwards:
     return _records_of_kind(Forward, records, training=True)
 
 
-def forwards_on(records: Records, device: str) -> Forwards:
-    """The top-level forward passes with all parameters and inputs on this device."""
-    _require_device(device)
+def forwards_on(records: Records, device: object) -> Forwards:
+    """The top-level forward passes with all parameters and inputs on this device, or on the CPU.
+
+    Raises UnknownInLedger for a device that was not opened.
+    """
+    label = names.device_label(records, device, also=("cpu",))
     found = []
     for forward in forwards(records):
-        elsewhere = [each for each in forward.devices if not is_on(each, device)]
+        elsewhere = [each for each in forward.devices if not is_on(each, label)]
         if forward.devices and not elsewhere:
             found.append(forward)
     return tuple(found)
@@ -570,9 +679,9 @@ def scaler_calls(records: Records, call: str | None = None) -> ScalerCalls:
 
     The methods are "scale", "unscale_", "step" and "update"; others raise UnknownInLedger.
     """
-    _require_one_of(call, SCALER_CALLS)
     if call is None:
         return _records_of_kind(ScalerCall, records)
+    names.require_one_of(call, names.SCALER_CALLS)
     return _records_of_kind(ScalerCall, records, call=call)
 
 
@@ -653,7 +762,7 @@ def gradient_norms(records: Records) -> Operations:
 
 def _is_norm(operation: Operation) -> bool:
     """True for an operation that computes a norm."""
-    return not _NORMS.isdisjoint(_names_of(operation))
+    return not _NORMS.isdisjoint(names.names_of_operator(operation.name))
 
 
 def norms_before_unscale(records: Records) -> Operations:

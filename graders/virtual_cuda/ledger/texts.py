@@ -1,4 +1,4 @@
-"""Short texts for tables and pictures: sizes, durations and counts.
+"""Short texts for tables and pictures: sizes, durations, counts and places in files.
 
 Some outputs do not have all characters; for these, similar signs are written instead.
 """
@@ -6,6 +6,7 @@ Some outputs do not have all characters; for these, similar signs are written in
 from __future__ import annotations
 
 import codecs
+import os
 from typing import Any, Final
 
 
@@ -44,6 +45,21 @@ def count_phrase(count: int, one: str, several: str = "") -> str:
         return f"1 {one}"
     word = several or f"{one}s"
     return f"{count:,} {word}"
+
+
+def short_line(line: str) -> str:
+    """A text like "/home/me/train.py:14" with the path from the current folder, if that is shorter.
+
+    A text of another form stays as it is.
+    """
+    file, _, number = line.rpartition(":")
+    if not file or not number:
+        return line
+    try:
+        file = min(file, os.path.relpath(file), key=len)
+    except (ValueError, OSError):  # another drive; the current folder was removed
+        return line
+    return f"{file}:{number}"
 
 
 def cut(text: str, width: int) -> str:
@@ -96,7 +112,11 @@ def _similar_signs(error: UnicodeError) -> tuple[str, int]:
 
 
 def with_similar_signs(text: str, encoding: str) -> str:
-    """The text, with similar signs for those that the encoding does not have."""
+    """The text, with similar signs for those that the encoding does not have.
+
+    Registers the handler of errors for that with Python's codecs. Raises LookupError for an
+    encoding that Python does not know.
+    """
     codecs.register_error(_HANDLER, _similar_signs)
     return text.encode(encoding, _HANDLER).decode(encoding)
 
@@ -104,7 +124,7 @@ def with_similar_signs(text: str, encoding: str) -> str:
 def write_similar(*streams: Any) -> None:
     """Let text streams that lack characters write similar ones instead of raising an error.
 
-    Changes the error handler of each stream that lacks some.
+    Changes the error handler of each stream that lacks some, and registers it with Python's codecs.
     """
     codecs.register_error(_HANDLER, _similar_signs)
     for stream in streams:

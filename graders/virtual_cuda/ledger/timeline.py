@@ -78,7 +78,7 @@ class Scaled(msgspec.Struct, frozen=True, gc=False):
 
     gpu: ShortText
     end: Natural  # nanoseconds
-    idle: Percentage  # of the time in which the GPU waits
+    idle: Percentage  # of the time in which the GPU runs nothing
     limit: Annotated[str, msgspec.Meta(max_length=300)]  # what limits the code, in a sentence
     lanes: Annotated[list[Lane], msgspec.Meta(max_length=MOST_LANES)]
 
@@ -125,7 +125,8 @@ def timeline_of(
     """The timeline of a call's records, thinned out to at most `limit` events and LARGEST bytes.
 
     Line numbers are those of `file`, whose text is `source`. `peak_bytes` is what the device knows
-    beyond the records: the peaks inside an operation.
+    beyond the records: the peaks inside an operation. `place` is that of the call in its scenario,
+    `scaled` its lanes to scale; None where unknown.
     """
     every = _events_of(ledger, file)
     counts = Counter(event.kind for event in every)

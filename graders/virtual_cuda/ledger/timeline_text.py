@@ -20,7 +20,7 @@ from virtual_cuda.ledger.timeline import (
     TimelineEvent,
 )
 
-# Of the columns, at most, for events that have one each; the rest is for operations.
+# Of the columns, at most, for copies, waits and passes, of which no two share one.
 SHARE: Final = 0.75
 
 # A text and its meaning: "", "wait", "copy", "grad", "no grad", "autocast", "pass" or "memory".
@@ -117,7 +117,10 @@ Columns = Sequence[Column]
 
 
 def split_into_columns(timeline: Timeline, room: int) -> list[Column]:
-    """At most `room` columns. Copies and waits have one each as long as there are enough."""
+    """At most `room` columns, each with events that follow one another.
+
+    Copies and waits have one each as long as there are enough. Events without a mark are left out.
+    """
     drawn = [event for event in timeline.events if mark_of(event) is not None]
     numbers = _column_numbers(drawn, max(room, 1))
     by_number: dict[int, Column] = {}
@@ -140,9 +143,11 @@ def _note_memory(columns: Columns, events: Sequence[TimelineEvent]) -> None:
 
 
 def _column_numbers(events: Sequence[TimelineEvent], room: int) -> list[int]:
-    """The number of the column for each event, ascending.
+    """The number of the column for each event, ascending and below `room`.
 
-    Operations share the columns that other events leave.
+    No two copies, waits or passes get the same column, if these are at most SHARE of the columns.
+    Operations are spread over the rest, and one just before such an event may be in its column.
+    Otherwise all events are spread evenly.
     """
     count = len(events)
     if count <= room:
@@ -170,13 +175,13 @@ def _column_numbers(events: Sequence[TimelineEvent], room: int) -> list[int]:
 def draw_timeline(
     timeline: Timeline, width: int, theirs: Timeline | None = None
 ) -> list[DrawnLine]:
-    """The lines of the picture, `width` characters wide.
+    """The lines of the picture, `width` characters wide, within NARROWEST and WIDEST.
 
-    `theirs` is the reference's timeline of the same call, which the last line compares with.
+    `theirs` is the reference's timeline of the same call, which the last lines compare with. A
+    timeline without a scenario, which is that of a program, ends with the meaning of the signs.
     """
     width = min(max(width, NARROWEST), WIDEST)
-    heading = cut(_heading(timeline), width)
-    lines = [_plain_line(heading)]
+    lines = [_plain_line(text) for text in textwrap.wrap(_heading(timeline), width)]
     columns = split_into_columns(timeline, width - LABEL)
     lines += _draw_columns(timeline, columns)
     for text in (*_describe_copies(timeline), *_describe_waits(timeline)):
@@ -245,9 +250,10 @@ def _label(text: str) -> Fragment:
 def _draw_lane(
     label: str, columns: Columns, sign_of: Callable[[Column], str], meaning: str
 ) -> DrawnLine:
-    """One line with a sign for each column.
+    """One line with a sign for each column, which `sign_of` chooses.
 
-    Waits go through all lanes. The lane without a label is that of copies, with their sizes.
+    `meaning` is that of a sign which has none in MEANINGS. Waits go through all lanes. The lane
+    without a label is that of copies, with their sizes.
     """
     pieces = [_label(label)]
     for column in columns:
@@ -429,19 +435,19 @@ def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
 # Of a lane to scale: the signs for what fills little of a column, more, and most of it.
 FILLED: Final[dict[LaneKind, str]] = {"kernel": "░▒▓█", "copy": "▽▼", "issue": "░▒▓█", "wait": "╎┃"}
 SHADES: Final = {"kernel": "grad", "copy": "copy", "issue": "pass", "wait": "wait"}
-FILLINGS: Final = "░▒▓█ works little, more, all of the time   ▽▼ copies   ╎┃ waits for the GPU"
+FILLINGS: Final = ("░▒▓█ works little, more, all of the time", "▽▼ copies", "╎┃ the host waits")
 
 
 def draw_to_scale(scaled: Scaled, width: int) -> list[DrawnLine]:
-    """The lanes of host and streams to scale.
+    """The lines with the lanes of host and streams to scale, after a heading.
 
     Below them stand the meaning of the signs, and what limits the code.
     """
     room = max(width - LABEL, 1)
     end = duration(scaled.end)
     gpu = printable(scaled.gpu)
-    heading = f"modelled on {gpu}, to scale: {end}, GPU idle {scaled.idle} % of the time"
-    lines = [_plain_line(cut(heading, width))]
+    heading = f"modelled on {gpu}, to scale: {end}, GPU idle {scaled.idle}% of the time"
+    lines = [_plain_line(text) for text in textwrap.wrap(heading, width)]
     for lane in scaled.lanes:
         pieces = [_label_of_lane(lane), *_fill_lane(lane, room)]
         lines.append(tuple(_join_neighbours(pieces)))
@@ -449,11 +455,18 @@ def draw_to_scale(scaled: Scaled, width: int) -> list[DrawnLine]:
     limit = printable(scaled.limit)
     below = [
         INDENT + axis,
-        INDENT + cut(FILLINGS, room),
+        *_wrap_entries(FILLINGS, width, INDENT),
         *textwrap.wrap(limit, width),
     ]
     lines += [_plain_line(text) for text in below]
     return lines
+
+
+def _wrap_entries(entries: Iterable[str], width: int, indent: str = "") -> list[str]:
+    """Entries of a legend in lines, none of which ends inside an entry."""
+    whole = [entry.replace(" ", "\xa0") for entry in entries]
+    lines = textwrap.wrap("   ".join(whole), width, initial_indent=indent, subsequent_indent=indent)
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def _label_of_lane(lane: Lane) -> Fragment:

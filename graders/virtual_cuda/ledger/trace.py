@@ -155,7 +155,10 @@ def _span_events(records: Records) -> list[TraceEvent]:
 
 
 def _short_events(records: Records, device_tracks: dict[str, int]) -> list[TraceEvent]:
-    """Operations, copies and synchronisations, one after the other on each track."""
+    """Operations, copies and synchronisations, one after the other on each track.
+
+    `device_tracks` has the number of the track of each device.
+    """
     moments = _moments_of(records)
     free_from: dict[int, float] = {}  # by track
     events: list[TraceEvent] = []
@@ -184,7 +187,10 @@ def _moment_after(moment: float, moments: list[float]) -> float:
 
 
 def _track_of(record: Record, device_tracks: dict[str, int]) -> int | None:
-    """The track of an operation, copy or synchronisation; None for other records."""
+    """The track of an operation, copy or synchronisation; None for other records.
+
+    Raises KeyError for an operation on a device without a track.
+    """
     match record:
         case Operation():
             return device_tracks[record.device]
@@ -205,7 +211,11 @@ def _moments_of(records: Records) -> list[float]:
 
 
 def _event(record: Record, phase: str, start: float, track: int, **more: Any) -> TraceEvent:
-    """One event of the trace, with the title and the details of its record."""
+    """One event of the trace, with the title and the details of its record.
+
+    `phase` is the letter that the format has for the kind of event, `start` is in microseconds,
+    `more` are further fields.
+    """
     return {
         "name": title_of(record),
         "cat": _TITLES[type(record)].category,

@@ -16,9 +16,16 @@ from virtual_cuda.device.cuda_errors import argument_elsewhere_error, label_of
 from virtual_cuda.device.hidden import conceal, reveal
 from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import VIRTUAL, wrap
-from virtual_cuda.internals import find_internal
-from virtual_cuda.ops.dispatch import allocate, closed_device_error, record_operation, work_of
+from virtual_cuda.internals import find_internal, is_transformed
+from virtual_cuda.ops.dispatch import (
+    allocate,
+    closed_device_error,
+    record_operation,
+    require_open_device,
+    work_of,
+)
 from virtual_cuda.ops.elementwise import is_slow_on_host
+from virtual_cuda.ops.nested import RUN_ON_HOST
 from virtual_cuda.ops.whole_kernels import (
     WholeKernel,
     are_on_several_devices,
@@ -26,12 +33,14 @@ from virtual_cuda.ops.whole_kernels import (
     call_in_cuda_words,
     cast_by_autocast,
     gradients_by_host,
+    graph_on_host,
     hold_memory,
     inner_leaf_of,
     is_recording_operators,
     refuse_second_gradients,
     wrap_each,
 )
+from virtual_cuda.ops.workspaces import Workspaces, use_workspaces
 
 _host_attention: Final = find_internal(
     "torch._C._nn.scaled_dot_product_attention",
@@ -41,6 +50,7 @@ _order_of_kernels: Final = find_internal(
     "torch._C._get_sdp_priority_order", otherwise=lambda: [1, 2, 0, 3]
 )
 _LARGEST_HEAD: Final = 256  # of the flash kernel and cuDNN's
+_MOST_IN_GRID: Final = 65535  # of images or heads, which cuDNN counts in its grid
 _HALF_OR_SINGLE: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -60,7 +70,7 @@ class _KeptForBackward(NamedTuple):
     inner: list[Any]  # query, key, value and a mask that is trained, on the host
     result: Any  # on the host, with its graph
     device: VirtualDevice
-    kernel: str
+    settings: _Settings
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -75,6 +85,7 @@ def _attend_on_host(*args: Any, **named: Any) -> Any:
     """The result of the CPU's attention, whichever of CUDA's kernels are switched off.
 
     The CPU's attention obeys some of their switches, so these are on for the length of the call.
+    Raises what it raises.
     """
     flash = torch.backends.cuda.flash_sdp_enabled()
     math = torch.backends.cuda.math_sdp_enabled()
@@ -92,7 +103,8 @@ def _attend_on_host(*args: Any, **named: Any) -> Any:
 def _compute_attention(settings: _Settings, operands: list[Any], bias: Any) -> Any:
     """The result of attention on inner query, key and value; `bias` is the mask or None.
 
-    Half precision is computed in single where the CPU is slow in it.
+    Half precision is computed in single where the CPU is slow in it. Raises what the CPU's
+    attention raises.
     """
     query, key, value = operands
     dtype = query.dtype
@@ -122,8 +134,12 @@ def _compute_attention(settings: _Settings, operands: list[Any], bias: Any) -> A
 
 
 def _hide_future(bias: Any, queries: int, keys: int) -> Any:
-    """A mask that also hides keys which come after a query."""
-    past = torch.ones(queries, keys, dtype=torch.bool).tril()
+    """A mask that also hides keys which come after a query; `bias` stays as it is.
+
+    It is a mask of booleans, or numbers that are added. `queries` and `keys` are how many there
+    are.
+    """
+    past = torch.ones(queries, keys, dtype=torch.bool, device=bias.device).tril()
     if bias.dtype is torch.bool:
         return bias & past
     return bias.masked_fill(~past, float("-inf"))
@@ -140,7 +156,7 @@ def _copy_heads_inside(tensor: Any) -> Any:
 
 
 def _copy_laid_out_as(tensor: Any, pattern: Any) -> Any:
-    """A copy in the memory layout of an operand, whose heads may have another size.
+    """A copy in the memory layout of an operand, `pattern`, whose heads may have another size.
 
     The kernels other than the memory-efficient one write results so.
     """
@@ -173,7 +189,7 @@ def _copy_result(kernel: str, result: Any, query: Any) -> Any:
 
 
 def _copy_gradient(kernel: str, gradient: Any, operand: Any) -> Any:
-    """A copy of an operand's gradient, laid out in memory as the kernel does it."""
+    """The gradient of an operand, laid out as the kernel does it; a copy where it is not yet."""
     if kernel == "efficient":
         return _copy_heads_inside(gradient)
     if kernel == "flash" and operand.shape[3] % 8 > 0:
@@ -202,6 +218,38 @@ def _sizes_for_backward(kernel: str, query: Any, key: Any, value: Any, mask: Any
     return sizes
 
 
+_SINGLE: Final = 4  # bytes of a number in single precision
+_CUDNN_CONSTANT: Final = 256  # bytes that cuDNN's kernel takes besides
+
+
+def _gradient_workspaces(kernel: str, query: Any, key: Any, gradient: Any) -> Workspaces:
+    """The workspace of a kernel's backward pass, for inner tensors.
+
+    The sizes of the memory-efficient kernel and of cuDNN's are those of an H200, with torch 2.11;
+    the flash kernel is taken to need what cuDNN's does.
+    """
+    batch, heads, rows, size = query.shape
+    sums = batch * heads * rows * _SINGLE
+    if kernel != "efficient":
+        # The gradient of the query is added up in single precision.
+        return Workspaces(passing=query.numel() * _SINGLE + sums + _CUDNN_CONSTANT)
+    # The gradient is copied if its heads do not lie side by side.
+    copied = 0 if gradient.transpose(1, 2).is_contiguous() else gradient.nbytes
+    # The products of result and gradient are there before the tiles, in which keys are taken.
+    tile = 64 if size <= 64 else 128
+    tiles = -(-key.shape[2] // tile)
+    tile_bytes = tile * tile * _SINGLE + tile // 4
+    in_tiles = batch * heads * tiles * tile_bytes
+    products = query.nbytes + sums
+    return Workspaces(passing=copied + sums + max(products, in_tiles))
+
+
+def _work_of_attention(result: Any, operands: Any, settings: _Settings) -> tuple[Any, ...]:
+    """The work of attention, for the clock; a 1 at its end says that the mask is causal."""
+    work = work_of(result, operands)
+    return (*work, 1) if settings.is_causal else work
+
+
 # ---- the kernels ---------------------------------------------------------------------------------
 
 
@@ -214,12 +262,13 @@ class FusedAttention(WholeKernel):
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, settings: _Settings) -> Any:
-        """Compute attention on the host, and put the result on the device.
+        """Compute attention on the host, and return the result on the device.
 
         The operation is recorded. If gradients are needed, what CUDA keeps for backward is
-        allocated and saved in `ctx`.
+        allocated and saved in `ctx`. Raises DeviceClosed or the error of what ended the device,
+        torch's OutOfMemoryError, and what the CPU's attention raises.
         """
-        device = query._virtual_block.device
+        device = require_open_device(query)
         kernel = settings.kernel
         needs_graph = any(ctx.needs_input_grad)
         operands = [inner_leaf_of(tensor) for tensor in (query, key, value)]
@@ -227,7 +276,7 @@ class FusedAttention(WholeKernel):
             bias = None
         else:
             bias = inner_leaf_of(mask)
-        with torch.enable_grad() if needs_graph else torch.no_grad():
+        with graph_on_host(needs_graph):
             host_result = _compute_attention(settings, operands, bias)
         # Put the result on the device, laid out in memory as the kernel does it.
         first = operands[0].detach()
@@ -237,13 +286,14 @@ class FusedAttention(WholeKernel):
         block = allocate(device, inner.nbytes // size * padded)
         result = wrap(inner, block)
         name = "aten._scaled_dot_product_efficient_attention.default"
-        record_operation(name, device, inner.nbytes, work_of(inner, operands))
+        work = _work_of_attention(inner, operands, settings)
+        record_operation(name, device, inner.nbytes, work)
         if not needs_graph:
             return result
         # Keep for backward what CUDA keeps.
         if bias is not None and bias.requires_grad:
             operands.append(bias)
-        kept_values = _KeptForBackward(operands, host_result, device, kernel)
+        kept_values = _KeptForBackward(operands, host_result, device, settings)
         ctx.held = conceal(kept_values)
         kept = [result]
         if mask is not None and mask.dtype is not torch.bool:
@@ -257,29 +307,33 @@ class FusedAttention(WholeKernel):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """The gradients of query, key, value and mask, on the device.
+        """The gradients of query, key, value and mask, on the device; and None for the settings.
 
-        The operation is recorded. Raises if the device is closed, or if a saved tensor was changed
-        since. With `create_graph`, the gradients refuse to be differentiated again.
+        The operation is recorded. Raises RuntimeError if a saved tensor was changed since,
+        DeviceClosed or the error of what ended the device, and torch's OutOfMemoryError. With
+        `create_graph`, the gradients refuse to be differentiated again.
         """
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         kept: _KeptForBackward = reveal(ctx.held)
         device = kept.device
         if device.closed:
             raise closed_device_error(device)
+        kernel = kept.settings.kernel
         inner_gradient = gradient._virtual_inner
         computed = gradients_by_host([kept.result], [inner_gradient], kept.inner)
         for position in range(3):  # those of query, key and value
             found = computed[position]
             if found is not None:
                 operand = kept.inner[position].detach()
-                computed[position] = _copy_gradient(kept.kernel, found, operand)
+                computed[position] = _copy_gradient(kernel, found, operand)
         results = wrap_each(computed, device)
         nbytes = bytes_of_all(results)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
-        record_operation(name, device, nbytes, work_of(None, kept.inner))
+        record_operation(name, device, nbytes, _work_of_attention(None, kept.inner, kept.settings))
+        query, key = kept.inner[:2]
+        use_workspaces(device, _gradient_workspaces(kernel, query, key, inner_gradient))
         # One gradient for each argument of forward: there is none of the settings.
-        operator = f"aten::_scaled_dot_product_{kept.kernel}_attention_backward"
+        operator = f"aten::_scaled_dot_product_{kernel}_attention_backward"
         refusal = f"derivative for {operator} is not implemented"
         missing = 5 - len(results)
         return *refuse_second_gradients(results, refusal), *[None] * missing
@@ -380,7 +434,10 @@ def _shapes_fit(operands: _Operands) -> bool:
 
 
 def _kernel_suits(kernel: str, operands: _Operands) -> bool:
-    """True if this fused kernel takes operands that have the form for fused kernels."""
+    """True if this fused kernel takes operands that have the form for fused kernels.
+
+    `kernel` is a key of KERNELS.
+    """
     query, key, value, mask, _ = operands
     is_single = query.dtype is torch.float32
     head_sizes = (query.shape[3], value.shape[3])
@@ -397,6 +454,8 @@ def _kernel_suits(kernel: str, operands: _Operands) -> bool:
     if kernel == "flash":
         return mask is None and query.shape[3] == value.shape[3]
     # cuDNN's.
+    if max(query.shape[:2]) > _MOST_IN_GRID:
+        return False
     if mask is not None and mask.requires_grad:
         return False
     return bool(key.shape[2] > 1) and _are_multiples(head_sizes, 8)
@@ -408,7 +467,10 @@ def _are_multiples(numbers: tuple[int, ...], factor: int) -> bool:
 
 
 def _kernel_takes(kernel: str, operands: _Operands) -> bool:
-    """True if this kernel is switched on and takes the operands."""
+    """True if this kernel is switched on and takes the operands; "math" takes all.
+
+    `kernel` is "math" or a key of KERNELS.
+    """
     if not _ENABLED[kernel]():
         return False
     if kernel == "math":  # plain operators take anything
@@ -450,11 +512,13 @@ def attend(
 ) -> Any:
     """Run attention with the kernel that CUDA chooses, and return its result.
 
-    `original` is torch's own function; it runs where the query is not on the device, where
-    operators are being recorded, and where no fused kernel is chosen. Raises RuntimeError, as CUDA
-    does, if no kernel takes the operands or the mask is on another device.
+    `original` is torch's own function; it runs where the query is not on the device, inside
+    `torch.func`, where a CUDA graph or `torch.jit.trace` takes down operators, and where no fused
+    kernel is chosen. The ledger records what runs. Raises RuntimeError, as CUDA does, if no kernel
+    takes the operands or the mask is on another device, torch's OutOfMemoryError, and what
+    `original` raises.
     """
-    if type(query) not in VIRTUAL:
+    if type(query) not in VIRTUAL or is_transformed(key) or is_transformed(value):
         return call_in_cuda_words(
             original, query, key, value, attn_mask, dropout_p, is_causal, **named
         )
@@ -489,6 +553,35 @@ def attend(
     return call_in_cuda_words(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
 
 
+def _attend_to_nested(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **named: Any
+) -> Any:
+    """Attention of nested tensors on the host: the result of the kernel that CUDA would choose.
+
+    Plain operators want contiguous tensors of the same batch and heads. A fused kernel takes any,
+    but no mask, and stretches batches and heads of size 1. Raises what torch's attention raises.
+    """
+    has_fused_kernel = _ENABLED["flash"]() or _ENABLED["efficient"]()
+    if attn_mask is not None or not has_fused_kernel:
+        return _host_attention(query, key, value, attn_mask, *args, **named)
+    operands = (query, key, value)
+    batch = max(operand.size(0) for operand in operands)
+    heads = max(operand.size(1) for operand in operands)
+    stretched = []
+    for operand in operands:
+        pieces = operand.unbind()
+        if len(pieces) == 1:
+            pieces = pieces * batch
+        stretched.append([piece.expand(heads, -1, -1) for piece in pieces])
+    attended = []
+    for of_one in zip(*stretched, strict=True):
+        attended.append(_attend_on_host(*of_one, None, *args, **named))
+    return torch.nested.as_nested_tensor(attended)
+
+
+RUN_ON_HOST["scaled_dot_product_attention"] = _attend_to_nested
+
+
 def _no_kernel_error() -> Exception:
     """torch's error where no kernel that is on takes the operands, or none is on."""
     if any(is_enabled() for is_enabled in _ENABLED.values()):
@@ -500,7 +593,11 @@ def _no_kernel_error() -> Exception:
 
 
 def can_use_kernel(kernel: str, original: Any, params: Any, debug: bool = False) -> bool:
-    """The answer of `torch.backends.cuda.can_use_flash_attention` and its kin."""
+    """The answer of `torch.backends.cuda.can_use_flash_attention` and its kin.
+
+    `kernel` is a key of KERNELS. `original` answers for tensors of the host, and raises what torch
+    raises.
+    """
     if type(params.query) not in VIRTUAL:
         return bool(original(params, debug))
     operands = _Operands(
@@ -521,7 +618,10 @@ def number_of_chosen_kernel(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> int:
-    """torch's number of the kernel that CUDA chooses; -1 if none takes the operands."""
+    """torch's number of the kernel that CUDA chooses; -1 if none takes the operands.
+
+    `original` answers for tensors of the host, and raises what torch raises.
+    """
     if type(query) not in VIRTUAL:
         named = {"scale": scale, "enable_gqa": enable_gqa}
         choice = original(query, key, value, attn_mask, dropout_p, is_causal, **named)

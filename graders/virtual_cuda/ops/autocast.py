@@ -60,7 +60,8 @@ def cast_argument(value: Any, dtype: torch.dtype) -> Any:
     """The argument as autocast casts it; lists and tuples are cast inside.
 
     Floating-point tensors on the device get this dtype, except float64 ones. A weight that was cast
-    to half precision is kept until the outermost autocast region ends, and given again.
+    to half precision is kept until the outermost autocast region ends, and given again. A cast is
+    recorded. Raises torch's OutOfMemoryError.
     """
     if isinstance(value, (list, tuple)):
         return type(value)(cast_argument(item, dtype) for item in value)
@@ -82,7 +83,10 @@ def _is_weight(tensor: torch.Tensor) -> bool:
 
 
 def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The weight in this dtype: a kept copy, or a new one, which is kept from now on."""
+    """The weight in this dtype: a kept copy, or a new one, which is kept from now on.
+
+    The cast is recorded. Raises torch's OutOfMemoryError.
+    """
     kept = _cast_weights.get(id(weight))
     if kept is not None and kept.serves(weight):
         return kept.copy
@@ -96,12 +100,16 @@ def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _run_cast(dtype: torch.dtype, op: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operator with all its arguments cast to this dtype."""
-    cast_args = [cast_argument(value, dtype) for value in args]
+    """Run an operator with all its arguments cast to this dtype, the last one first.
+
+    The order is that of torch's builds: it decides where in memory the copies lie, and in which
+    order a backward pass comes by them. Gives and raises what the operator does.
+    """
     cast_kwargs = {}
-    for key, value in kwargs.items():
+    for key, value in reversed(kwargs.items()):
         cast_kwargs[key] = cast_argument(value, dtype)
-    return op(*cast_args, **cast_kwargs)
+    cast_args = [cast_argument(value, dtype) for value in reversed(args)]
+    return op(*reversed(cast_args), **cast_kwargs)
 
 
 def _run_lower(op: Any, args: Any, kwargs: Any) -> Any:
@@ -113,6 +121,7 @@ def _run_with_single_result(op: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator so that its result is float32.
 
     It runs unchanged if the caller has asked for a dtype, or autocast does not cast the input.
+    Gives and raises what the operator does.
     """
     values = [*args, *kwargs.values()]
     has_dtype = any(isinstance(value, torch.dtype) for value in values)
@@ -133,7 +142,7 @@ def _run_with_single_result(op: Any, args: Any, kwargs: Any) -> Any:
 def _run_norm_with_dtype(op: Any, args: Any, kwargs: Any) -> Any:
     """Run `norm` in the overload that takes a dtype, with float32.
 
-    It runs unchanged if autocast does not cast the input.
+    It runs unchanged if autocast does not cast the input. Gives and raises what the operator does.
     """
     if not _is_castable(args[0]):
         return op(*args, **kwargs)
@@ -150,7 +159,8 @@ def _run_norm_with_dtype(op: Any, args: Any, kwargs: Any) -> Any:
 def _run_in_widest(op: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator in the widest floating dtype among its arguments.
 
-    That is float32 if one of them has it, else autocast's dtype.
+    That is float32 if one of them has it, else autocast's dtype. Gives and raises what the operator
+    does.
     """
     tensors = tensors_in((args, kwargs))
     dtypes = [tensor.dtype for tensor in tensors if _is_castable(tensor)]
@@ -177,7 +187,10 @@ POLICIES: Final = {
 
 
 def _run_by_policy(op: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator by its autocast policy, with autocast off inside."""
+    """Run an operator by its autocast policy, with autocast off inside.
+
+    Gives and raises what the policy, a function(op, args, kwargs), does.
+    """
     with _without_keys(AUTOCAST):
         return policy(op, args, kwargs)
 

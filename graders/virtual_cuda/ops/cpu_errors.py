@@ -19,10 +19,13 @@ from virtual_cuda.device.cuda_errors import (
 )
 from virtual_cuda.device.memory import OutOfMemory
 from virtual_cuda.device.state import VirtualDevice, now
+from virtual_cuda.errors import NeedsValues
 from virtual_cuda.ops.registry import NOT_EMULATED, facts_of, measured_table
 from virtual_cuda.recorder import tensors_in
 from virtual_cuda.trees import map_only
 
+# Complaints of kernels about tensors of "meta", which have no values.
+WANTS_VALUES: Final = re.compile(r"[Mm]eta tensors?\b|'Meta' backend|no fake impl|Meta kernel")
 # Complaints of CPU kernels about values, which CUDA finds on the device.
 _BAD_VALUE: Final = re.compile(
     r"out of bounds(?! for dimension with size 0)|out of range|between 0 and 1|"
@@ -35,8 +38,11 @@ def handle_cpu_error(
 ) -> Any:
     """The result that an operator gives on CUDA although the CPU raised `error`.
 
-    Where CUDA raises as well, this raises: the error in CUDA's words, or `error` itself. For a bad
-    index the result is a stand-in, and the open GPU is marked: the next wait of the host raises.
+    `inner` and `kwargs` are the arguments with CPU tensors. In a run without values, NeedsValues is
+    raised for an operator that needs them. Where CUDA raises as well, this raises: the error in
+    CUDA's words, or `error` itself; torch's OutOfMemoryError where the host had no memory. For a
+    bad index the result is a stand-in, and the open GPU is marked: the next wait of the host
+    raises.
     """
     text = str(error)
     if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
@@ -46,6 +52,8 @@ def handle_cpu_error(
         if numbers:
             wanted = numbers[0]
         raise out_of_memory_error(OutOfMemory(wanted, device.memory), device.index) from None
+    if not device.gpu.values and WANTS_VALUES.search(text):
+        raise _error_without_values(func) from error
     facts = facts_of(func)
     if facts.asserts and now.gpu is not None and _BAD_VALUE.search(text):
         now.gpu.asserted = True
@@ -54,14 +62,29 @@ def handle_cpu_error(
         emulated = facts.emulate(func, inner, kwargs, error)
         if emulated is not NOT_EMULATED:
             return emulated
+    if facts.complex_half and text.endswith("not implemented for 'ComplexHalf'"):
+        return _compute_in_complex64(func, inner, kwargs)
     try:
         raise _error_in_cuda_words(func, inner, error) or error from None
     finally:
         del error  # it would keep this frame, and the frame it
 
 
+def _error_without_values(func: Any) -> NeedsValues:
+    """The error for an operator that cannot run without values."""
+    if func.namespace == "aten":
+        return NeedsValues(str(func))
+    name = func.name()
+    remedy = f'say what its results look like: torch.library.register_fake("{name}", function)'
+    return NeedsValues(name, remedy)
+
+
 def _result_before_assertion(func: Any, inner: Any, kwargs: Any) -> Any:
-    """The result of a launch whose kernel will assert: zeros, or what was to be changed."""
+    """The result of a launch whose kernel will assert: zeros, or what was to be changed.
+
+    `inner` and `kwargs` are the arguments with CPU tensors. Raises what the operator raises on
+    "meta".
+    """
     schema = func._schema
     if schema.is_mutable:
         return inner[0]
@@ -74,13 +97,47 @@ def _result_before_assertion(func: Any, inner: Any, kwargs: Any) -> Any:
     return map_only(torch.Tensor, _zeros_on_host, results)
 
 
+def _compute_in_complex64(func: Any, inner: Any, kwargs: Any) -> Any:
+    """The results of an operator on complex32, computed in complex64.
+
+    A tensor that the operator writes to gets the values, and is returned. `inner` and `kwargs` are
+    the arguments with CPU tensors. Raises what the operator raises in complex64.
+    """
+    arguments = (tuple(inner), kwargs)
+    args, named = map_only(torch.Tensor, _as_complex64, arguments)
+    if named.get("dtype") is torch.complex32:
+        named["dtype"] = torch.complex64
+    results = func(*args, **named)
+    if not func._schema.is_mutable:
+        return map_only(torch.Tensor, _as_complex32, results)
+    target = kwargs.get("out", inner[0])
+    return target.resize_(results.shape).copy_(results)
+
+
+def _as_complex64(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its values as complex64 if it is complex32."""
+    if tensor.dtype is torch.complex32:
+        return tensor.to(torch.complex64)
+    return tensor
+
+
+def _as_complex32(tensor: torch.Tensor) -> torch.Tensor:
+    """The values in half precision: complex32, and float16 for real ones such as angles."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex32)
+    return tensor.to(torch.float16)
+
+
 def _zeros_on_host(tensor: torch.Tensor) -> torch.Tensor:
     """Zeros of the shape and dtype of a tensor."""
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
 def _error_in_cuda_words(func: Any, inner: Any, error: Exception) -> Exception | None:
-    """CUDA's exception in place of a CPU kernel's; None where both say the same."""
+    """CUDA's exception in place of a CPU kernel's; None where both say the same.
+
+    It is returned, not raised. `inner` are the arguments of the operator, with CPU tensors.
+    """
     text = str(error)
     facts = facts_of(func)
     # A rule of the operator's own goes first.

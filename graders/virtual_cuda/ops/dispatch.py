@@ -18,13 +18,12 @@ import torch
 from virtual_cuda.device.cuda_errors import (
     device_assert_error,
     forked_process_error,
-    out_of_memory_error,
 )
+from virtual_cuda.device.known_values import shape_with_values
 from virtual_cuda.device.layout import ROUND, SMALL
-from virtual_cuda.device.memory import OutOfMemory
-from virtual_cuda.device.state import CPU, Block, VirtualDevice, open_device_of
+from virtual_cuda.device.state import Block, VirtualDevice, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, set_conjugate, update_shell, wrap, wrap_new
-from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.errors import DeviceClosed, DevicePaused
 from virtual_cuda.identity import identity
 from virtual_cuda.ledger.rows import GRAD, INFERENCE, OperationRow
 from virtual_cuda.ops import placement
@@ -32,6 +31,7 @@ from virtual_cuda.ops.cpu_errors import handle_cpu_error
 from virtual_cuda.ops.registry import ALLOWED
 from virtual_cuda.ops.rules import rules_of
 from virtual_cuda.recorder import site
+from virtual_cuda.trees import map_leaves
 
 _is_grad_enabled: Final = torch.is_grad_enabled
 _is_inference_mode: Final = torch.is_inference_mode_enabled
@@ -61,19 +61,23 @@ thread_state: Final = _ThreadState()
 def closed_device_error(device: VirtualDevice) -> Exception:
     """The error for a tensor whose device is no longer open.
 
-    It is the error of what has ended the device, a fork or a failed kernel; else DeviceClosed.
+    It is the error of what has ended the device, a fork or a failed kernel; else DevicePaused or
+    DeviceClosed.
     """
     if thread_state.forked:
         return forked_process_error()
     if device.gpu.lost:
         return device_assert_error()
+    if device.gpu.is_paused:
+        return DevicePaused(device.label)
     return DeviceClosed(device.label)
 
 
 def require_open_device(tensor: Any) -> VirtualDevice:
-    """The device of a tensor.
+    """The device that a device tensor is on.
 
-    Raises DeviceClosed, or the error of what has ended the device.
+    Raises DeviceClosed if it is no longer open, or the RuntimeError of what has ended it: a fork or
+    a failed kernel.
     """
     device: VirtualDevice = tensor._virtual_block.device
     if device.closed:
@@ -82,9 +86,10 @@ def require_open_device(tensor: Any) -> VirtualDevice:
 
 
 def allocate(device: VirtualDevice, nbytes: int) -> Block:
-    """A new block of memory on a device.
+    """A new block of at least `nbytes` bytes on a device; the device's counts of memory are raised.
 
-    Raises torch's OutOfMemoryError, after the GPU's observers were called.
+    The device's cache is emptied where there is no room otherwise. Raises torch's OutOfMemoryError,
+    after the GPU's observers were called.
     """
     memory = device.memory
     size = (nbytes + ROUND - 1) & -ROUND
@@ -99,15 +104,11 @@ def allocate(device: VirtualDevice, nbytes: int) -> Block:
             memory.peak = memory.live
         block = _new(Block)
         block.device = device
+        block.memory = memory
         block.size = size
         block.piece = None
         return block
-    try:
-        return Block(device, nbytes)
-    except OutOfMemory as error:
-        for observer in device.gpu.oom_observers:
-            observer(device.index, error.requested, memory.live, memory.free)
-        raise out_of_memory_error(error, device.index) from None
+    return Block(device, nbytes)
 
 
 def record_operation(
@@ -117,10 +118,12 @@ def record_operation(
     work: Any = None,
     where: Any = None,
 ) -> None:
-    """Append one operation to the ledger; all operations go through here.
+    """Append one operation to the ledger of a device; all operations go through here.
 
-    `nbytes` is what its results newly occupy. `where`, if known: code object and instruction offset
-    of the student's line.
+    `name` is the operator's, "aten.add.Tensor". `nbytes` is what its results newly occupy. `work`
+    is what the clock needs to know: a dtype, the shape of the result or None, and the shapes of the
+    tensors given. `where`, if known: code object and instruction offset of the student's line; else
+    the line is looked for.
     """
     ended = perf_counter()
     code, offset = where or site()
@@ -139,7 +142,8 @@ def record_operation(
 def work_of(results: Any, arguments: Any) -> tuple[Any, ...]:
     """The work of an operator, for the clock.
 
-    That is the dtype, the shape of the first result, and the shapes of the tensors it was given.
+    That is the dtype of the first tensor it was given, else that of the result; the shape of the
+    first result, None without one; and the shapes of all tensors it was given, one after another.
     """
     tensors = _tensors_among(arguments)
     shapes = [tensor.shape for tensor in tensors]
@@ -166,10 +170,10 @@ def _tensors_among(values: Any) -> list[torch.Tensor]:
 
 
 def put_on_device(result: Any, device: VirtualDevice, name: str, *shapes: Any) -> Any:
-    """A device tensor around a new strided result; the operation is recorded.
+    """A device tensor around a new strided result, with its own memory; the operation is recorded.
 
-    `shapes`: those of the tensors it was made from, where they are not the result's. Raises torch's
-    OutOfMemoryError.
+    `name` is the operator's. `shapes`: those of the tensors it was made from, where they are not
+    the result's. Raises torch's OutOfMemoryError.
     """
     nbytes = result.nbytes
     shape = result.shape
@@ -185,8 +189,9 @@ def put_on_device(result: Any, device: VirtualDevice, name: str, *shapes: Any) -
 def refuse_if_too_large(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> None:
     """Raise torch's OutOfMemoryError for a result that does not fit on the device.
 
-    This is done before the host computes it. The size is found by a run on torch's "meta" device,
-    where tensors have no values.
+    `inner` are the arguments by position, with CPU tensors. This is done before the host computes
+    it. The size is found by a run on torch's "meta" device, where tensors have no values; whatever
+    that run raises is ignored. Observers of the GPU are told of the request that fails.
     """
     on_meta = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in inner]
     try:
@@ -208,6 +213,7 @@ class Unwrapped:
     __slots__ = ("back", "blocks", "device", "devices", "plain")
 
     def __init__(self) -> None:
+        """Begin with nothing opened."""
         self.device: VirtualDevice | None = None  # the first one met
         self.devices: list[VirtualDevice] = []
         self.plain: list[torch.Tensor] = []  # tensors that are not on the device
@@ -249,7 +255,7 @@ class Unwrapped:
     def unshare(self, tensor: Any) -> torch.Tensor:
         """A new inner tensor of an argument whose shape is to change in place.
 
-        No other device tensor may share it then.
+        The argument holds it from now on, and no other device tensor does.
         """
         inner: torch.Tensor = tensor._virtual_inner.detach()
         tensor._virtual_inner = inner
@@ -260,7 +266,7 @@ class Unwrapped:
         """The results on the device, and how many bytes are new there.
 
         An inner tensor that was an argument becomes that argument again. Without a device, results
-        stay on the host.
+        stay on the host. Raises torch's OutOfMemoryError.
         """
         if isinstance(value, torch.Tensor):
             return self._close_tensor(value, device)
@@ -278,7 +284,8 @@ class Unwrapped:
     def _close_tensor(self, tensor: torch.Tensor, device: VirtualDevice | None) -> tuple[Any, int]:
         """The device tensor for an inner one, and how many bytes are new.
 
-        An argument whose shape or strides have changed is updated.
+        An argument whose shape or strides have changed is updated. Raises torch's
+        OutOfMemoryError for a result, and for an argument that has grown.
         """
         known = self.back.get(identity(tensor))
         if known is not None:
@@ -301,8 +308,9 @@ def wrap_result(
 ) -> tuple[Any, int]:
     """A device tensor around a result, and how many bytes are new.
 
-    It shares the block of an argument or an earlier result with the same storage; a new block is
-    added to `blocks`. Raises torch's OutOfMemoryError.
+    It shares the block of an argument or an earlier result with the same storage. `blocks` holds
+    these by the address of the storage, and a new block is added to it. Raises torch's
+    OutOfMemoryError.
     """
     if tensor.layout is not torch.strided:
         return WRAPPERS[tensor.layout](tensor, device)
@@ -317,10 +325,12 @@ def wrap_result(
 
 
 def run_any(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run any operator, whatever devices its arguments are on, and record it.
+    """Run any operator, whatever devices its arguments are on, and record it; gives its results.
 
-    Raises what CUDA raises. Gives NotImplemented where an argument has a dispatcher of its own,
-    which torch asks next.
+    Raises what CUDA raises, torch's OutOfMemoryError, RuntimeError at a wait that is refused or
+    tells of a failed kernel, DeviceClosed or the error of what ended the device, and NeedsValues in
+    a run without values. Gives NotImplemented where an argument has a dispatcher of its own, which
+    torch asks next.
     """
     opened = Unwrapped()
     inner = [opened.open(value) for value in args]
@@ -344,6 +354,9 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
         rules.refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
         inner[0] = opened.unshare(args[0])
+    if ledger_device is not None and not ledger_device.gpu.values:
+        inner = map_leaves(shape_with_values, inner)
+        named = map_leaves(shape_with_values, named)
     # Compute, wrap and record.
     results = _compute_on_host(func, inner, named, ledger_device)
     wrapped, nbytes = opened.close(results, target)
@@ -361,7 +374,9 @@ def run_any(func: Any, args: Any, kwargs: Any) -> Any:
 def _compute_on_host(func: Any, inner: Any, named: Any, device: VirtualDevice | None) -> Any:
     """What an operator gives for inner tensors, in the form that it has on CUDA.
 
-    Raises what CUDA raises; without a device, what the CPU raises.
+    `inner` are the arguments by position, `named` those by name, all with CPU tensors. After a bad
+    index the open GPU is marked: the next wait of the host raises. Raises what CUDA raises, and
+    NeedsValues in a run without values; without a device, what the CPU raises.
     """
     rules = rules_of(func)
     try:
@@ -378,15 +393,15 @@ def _compute_on_host(func: Any, inner: Any, named: Any, device: VirtualDevice | 
 def move_to_host(named: dict[str, Any], device: VirtualDevice | None) -> VirtualDevice | None:
     """The device where results will be; None for the host.
 
-    That is `device`, unless there is a `device=` among the arguments by name. One on the virtual
-    device is changed to the CPU, where everything is computed. Raises CUDA's error for an index
-    that is not there.
+    That is `device`, unless there is a `device=` among the arguments by name, `named`. There a
+    virtual device is replaced by the CPU, where everything is computed, or by "meta". Raises CUDA's
+    error for an index that is not there.
     """
     if named.get("device") is None:
         return device
     target = open_device_of(named["device"])
     if target is not None:
-        named["device"] = CPU
+        named["device"] = target.inside
     return target
 
 

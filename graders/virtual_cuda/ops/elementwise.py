@@ -21,7 +21,7 @@ from virtual_cuda.device.cuda_errors import (
     two_devices_error,
 )
 from virtual_cuda.internals import find_internal
-from virtual_cuda.ops import placement
+from virtual_cuda.ops import largest, placement
 from virtual_cuda.ops.placement import (
     OperatorCall,
     allow_anywhere,
@@ -30,6 +30,7 @@ from virtual_cuda.ops.placement import (
     on_device,
     on_host,
     record_crossing,
+    refuse_factors,
     result_beside,
     takes_no_number,
     unless_empty,
@@ -55,30 +56,30 @@ def _is_host_mask(index: Any) -> bool:
 
 
 def _waits_of_indices(indices: Any) -> int:
-    """How often the host waits for these indices.
+    """How often the host waits for these indices: once for each mask on the device.
 
-    A mask on the device must be counted. Numbers on the host must be copied. A mask on the host
-    costs nothing.
+    Its elements must be counted. A mask on the host costs nothing, and numbers on the host are
+    copied, which is recorded by `_record_copies_to_device`.
     """
-    waits = 0
-    for index in tensors_in(indices):
-        is_mask = index.dtype in _MASKS
-        if on_device(index):
-            waits += is_mask
-        else:
-            waits += not is_mask and index.numel() > 0
-    return waits
+    masks = [index for index in tensors_in(indices) if _is_device_mask(index)]
+    return len(masks)
 
 
 def _waits_of_index(given: dict[str, Any]) -> int:
-    """How often the host waits for `x[indices]`."""
+    """How often the host waits for `x[indices]`.
+
+    `given` are the arguments by name.
+    """
     if on_device(given["self"]):
         return _waits_of_indices(given["indices"])
     return 0
 
 
 def _index_put_waits(given: dict[str, Any]) -> int:
-    """How often the host waits for `x[indices] = values`."""
+    """How often the host waits for `x[indices] = values`.
+
+    `given` are the arguments by name.
+    """
     indices = given["indices"]
     values = given["values"]
     accumulates = given.get("accumulate")
@@ -89,8 +90,6 @@ def _index_put_waits(given: dict[str, Any]) -> int:
     if not accumulates and _fills_by_mask(indices, values):
         return 0
     waits = _waits_of_indices(indices)
-    if on_host(values):
-        waits += 1
     if accumulates:  # sums over sorted indices, for which a host mask is copied too
         masks = [index for index in indices if _is_host_mask(index)]
         waits += len(masks)
@@ -108,24 +107,14 @@ def _fills_by_mask(indices: Any, values: Any) -> bool:
     return len(given_indices) == 1 and _is_device_mask(given_indices[0])
 
 
-def _waits_of_where(given: dict[str, Any]) -> int:
-    """How often the host waits for `where`: once for each operand on the host.
-
-    These are copied to the device of the others.
-    """
-    operands = [given["condition"], given["self"], given["other"]]
-    if not any(on_device(operand) for operand in operands):
-        return 0
-    return sum(on_host(operand) for operand in operands)
-
-
 # ---- placement -----------------------------------------------------------------------------------
 
 
 def _judge_index(call: OperatorCall) -> Any:
     """Allow indices on the host or on the device of the indexed tensor.
 
-    Raises RuntimeError for indices on another device.
+    Gives ALLOWED, after it has recorded the copies of those on the host. Raises RuntimeError for
+    indices on another device, and at a wait that is refused or tells of a failed kernel.
     """
     base = call.given["self"]
     for index in tensors_in(call.given["indices"]):
@@ -134,11 +123,16 @@ def _judge_index(call: OperatorCall) -> Any:
                 "indices should be either on cpu or on the same device as the indexed tensor "
                 f"({label_of(base)})"
             )
+    if on_device(base):
+        _record_copies_to_device(base, _numbers_among(call.given["indices"]))
     return _judge_mask(call)
 
 
 def _judge_mask(call: OperatorCall) -> Any:
-    """Allow a mask on the device of the tensor. Raises RuntimeError for one elsewhere."""
+    """Allow a mask on the device of the tensor. Raises RuntimeError for one elsewhere.
+
+    Gives ALLOWED.
+    """
     base = call.given["self"]
     mask = call.given.get("mask")
     if mask is not None and mask.device != base.device:
@@ -152,7 +146,10 @@ def _judge_mask(call: OperatorCall) -> Any:
 def _judge_index_put_call(call: OperatorCall) -> Any:
     """Judge `x[indices] = values`: indices may be anywhere, and so may a value without dimensions.
 
-    Raises RuntimeError for other values on another device, after recording that masks were counted.
+    Gives the result where `x` is on the host, else ALLOWED; copies between host and device are
+    recorded, with their waits. Raises RuntimeError for other values on another device, after
+    recording that masks were counted, and RuntimeError at a wait that is refused or tells of a
+    failed kernel.
     """
     given = call.given
     base = given["self"]
@@ -160,6 +157,8 @@ def _judge_index_put_call(call: OperatorCall) -> Any:
     if values.device == base.device or values.dim() == 0:
         if on_host(base):
             _record_copies_to_host(values, given["indices"])
+        elif given.get("accumulate") or not _fills_by_mask(given["indices"], values):
+            _record_copies_to_device(base, [*_numbers_among(given["indices"]), values])
         return result_beside(call, base)
     tensors = tensors_in(given["indices"])
     masks = [index for index in tensors if _is_device_mask(index)]
@@ -176,29 +175,50 @@ def _judge_index_put_call(call: OperatorCall) -> Any:
     raise two_devices_error(base_label, values_label)
 
 
+def _record_copies_to_device(base: Any, tensors: Any) -> None:
+    """Record the copies of those of the tensors that are on the host to the device of `base`.
+
+    The host waits for each, which is recorded. Raises RuntimeError at a wait that is refused or
+    tells of a failed kernel.
+    """
+    for tensor in tensors:
+        if on_host(tensor):
+            placement.record_copy(tensor, placement.HOST, label_of(base))
+
+
+def _numbers_among(indices: Any) -> list[torch.Tensor]:
+    """Those of the indices that are numbers; what a mask on the host selects is found there."""
+    return [index for index in tensors_in(indices) if index.dtype not in _MASKS]
+
+
 def _record_copies_to_host(values: Any, indices: Any) -> None:
     """Record the copies to the host for `x[indices] = values`, where `x` is on the host.
 
     Those are `values` and each index of numbers that is on the device. The host waits for each,
-    and `record_copy` raises what such a wait raises. A mask is counted by `_index_put_waits`.
+    which is recorded; waits for masks are counted elsewhere. Raises RuntimeError at a wait that is
+    refused or tells of a failed kernel.
     """
-    numbers = [index for index in tensors_in(indices) if index.dtype not in _MASKS]
-    for tensor in (values, *numbers):
+    for tensor in (values, *_numbers_among(indices)):
         if on_device(tensor):
             placement.record_copy(tensor, label_of(tensor), placement.HOST)
 
 
 def _judge_masked_fill(call: OperatorCall) -> Any:
-    """Refuse a value in a tensor for a tensor on the host, and a mask on another device."""
+    """Refuse a value in a tensor for a tensor on the host, and a mask on another device.
+
+    Raises RuntimeError; else gives ALLOWED.
+    """
     if on_host(call.given["self"]) and isinstance(call.given["value"], torch.Tensor):
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
     return _judge_mask(call)
 
 
 def _judge_where(call: OperatorCall) -> Any:
-    """Allow operands without dimensions on the host. Raises RuntimeError for others.
+    """Allow operands without dimensions on the host, and record that they are copied.
 
-    None, so that the general rules decide, where no operand is on a device or `out=` is given.
+    Gives ALLOWED, or None, so that the general rules decide, where no operand is on a device or
+    `out=` is given. Raises RuntimeError for other operands on the host, and at a wait that is
+    refused or tells of a failed kernel.
     """
     given = [call.given.get(name) for name in ("condition", "self", "other")]
     operands = list(tensors_in(given))
@@ -209,13 +229,18 @@ def _judge_where(call: OperatorCall) -> Any:
     for tensor in operands:
         if tensor.device != first.device and tensor.dim() > 0:
             raise two_devices_error(label_of(first), label_of(tensor))
-    if "out" not in call.given:
-        return ALLOWED
-    return None
+    if "out" in call.given:
+        return None
+    _record_copies_to_device(first, operands)
+    return ALLOWED
 
 
 def _judge_index_fill(call: OperatorCall) -> Any:
-    """The result of `index_fill` on the host, or ALLOWED. Raises CUDA's error."""
+    """The result of `index_fill` on the host, or ALLOWED.
+
+    Raises CUDA's RuntimeError for operands on two devices, and one at a wait that is refused or
+    tells of a failed kernel.
+    """
     base = call.given["self"]
     operands = {"self": base, "index": call.given["index"]}
     find_host_number(call.func, operands, ("self",))
@@ -223,7 +248,10 @@ def _judge_index_fill(call: OperatorCall) -> Any:
 
 
 def _refuse_products(args: Any, kwargs: Any) -> None:
-    """Raise CUDA's error for `scatter(..., reduce="multiply")` of complex numbers or booleans."""
+    """Raise CUDA's error for `scatter(..., reduce="multiply")` of complex numbers or booleans.
+
+    It is a NotImplementedError. `args` are those of the operator, the source being the fourth.
+    """
     dtype = args[0].dtype
     if kwargs.get("reduce") != "multiply":
         return
@@ -236,7 +264,7 @@ def _refuse_products(args: Any, kwargs: Any) -> None:
 
 
 def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
-    """Raise torch's error for a tensor in a graph that is not contiguous.
+    """Raise torch's RuntimeError for a tensor in a graph that is not contiguous.
 
     The CPU's kernel raises it, too, but the tensors that it is given here are in no graph.
     """
@@ -257,7 +285,7 @@ def _index_put_unless_overlapping(
     """Change `self` as `index_put_` does, and return it.
 
     Raises RuntimeError for `x[mask] = x[0, 0]`: CUDA finds the number inside what is written to.
-    The CPU reads it first.
+    The CPU reads it first. Raises also what the CPU's kernel raises.
     """
     if values.numel() == 1 and self.is_contiguous() and _lies_inside(values, self):
         raise RuntimeError(
@@ -282,7 +310,8 @@ def _lies_inside(number: torch.Tensor, tensor: torch.Tensor) -> bool:
 def _index_put_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for values that do not fit; None for other texts.
 
-    Where CUDA sorts the indices first, it expands the values, and that says so in other words.
+    Where CUDA sorts the indices first, it expands the values, and that says so in other words. It
+    is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
     """
     found = re.search(r"cannot be broadcast to indexing result of shape \[([\d, ]*)\]", text)
     if found is None:
@@ -300,7 +329,10 @@ def _index_put_words(inner: Any, text: str) -> Exception | None:
 
 
 def in_single(func: Any, first: Any, *args: Any) -> Any:
-    """The result of a function, where half precision is computed in single and rounded once."""
+    """The result of a function, where half precision is computed in single and rounded once.
+
+    `first` decides; others in half precision are cast with it. Raises what the function raises.
+    """
     if first.dtype not in HALF:
         return func(first, *args)
     wide = [to_single(value) for value in args]
@@ -317,6 +349,7 @@ def to_single(value: Any) -> Any:
 def _bags_as_cuda(inner: Any, kwargs: Any, out: Any) -> Any:
     """The results of `_embedding_bag` with CUDA's side results.
 
+    `inner` and `kwargs` are the arguments, with CPU tensors, `out` is what the CPU gave for them.
     Every index has its bag. The largest of a bag are kept only for the mode "max".
     """
     result, _, sizes, largest = out
@@ -328,8 +361,8 @@ def _bags_as_cuda(inner: Any, kwargs: Any, out: Any) -> Any:
     bags = _bags_of_indices(indices, offsets)
     if len(sizes) <= len(offsets):
         padding = given.get("padding_idx", -1)
-        counted = bags[indices != padding]
-        counts = torch.bincount(counted, minlength=len(offsets))
+        is_counted = (indices != padding).long()
+        counts = is_counted.new_zeros(len(offsets)).scatter_add_(0, bags.long(), is_counted)
         sizes = counts[: len(sizes)].to(sizes.dtype)
     if given.get("mode", 0) != _LARGEST_OF_BAG:
         largest = largest.new_empty(0)
@@ -343,7 +376,7 @@ _LARGEST_OF_BAG: Final = 2  # the number of the mode "max"
 def _bags_of_indices(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """The bag of each index; `offsets` says where each bag begins."""
     starts = offsets[1:].contiguous()
-    positions = torch.arange(len(indices), dtype=starts.dtype)
+    positions = torch.arange(len(indices), dtype=starts.dtype, device=starts.device)
     return torch.searchsorted(starts, positions, right=True)
 
 
@@ -351,7 +384,10 @@ def _bags_of_indices(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tens
 
 
 def _index_select_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for an index of a wrong dtype or shape; None for other texts."""
+    """CUDA's exception for an index of a wrong dtype or shape; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     dtype = inner[2].dtype
     if "Expected dtype int32 or int64 for index" in text and dtype in DTYPE_NAMES:
         return kernel_lacks_dtype_error("index_select_out_cuda_impl", DTYPE_NAMES[dtype])
@@ -374,7 +410,10 @@ IN_CPP: Final = {
 
 
 def _masked_fill_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for a mask of a wrong dtype; None for other texts."""
+    """CUDA's exception for a mask of a wrong dtype; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     mask = inner[1]
     if "only supports boolean masks" not in text or mask.dtype not in DTYPE_NAMES:
         return None
@@ -383,7 +422,10 @@ def _masked_fill_words(inner: Any, text: str) -> Exception | None:
 
 
 def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for arguments of different dtypes; None for other texts."""
+    """CUDA's exception for arguments of different dtypes; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     if "'per_sample_weights'; but type" in text:
         expected = DTYPE_NAMES.get(inner[0].dtype)
         found = DTYPE_NAMES.get(inner[6].dtype)
@@ -399,7 +441,8 @@ def _embedding_bag_words(inner: Any, text: str) -> Exception | None:
 def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
     """CUDA's exception for a source or a mask of a wrong dtype; None for other texts.
 
-    CUDA calls the mask's dtype by its name in C++.
+    CUDA calls the mask's dtype by its name in C++. It is returned, not raised. `text` is the CPU's
+    message, `inner` the arguments with CPU tensors.
     """
     if text.startswith("masked_scatter: expected self and source"):
         text = re.sub(r"^masked_scatter: (.* but got) ?", r"masked_scatter_: \1 ", text)
@@ -412,18 +455,20 @@ def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
 
 
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
-    """The indices with one column after the other in memory, as CUDA leaves them."""
+    """The indices, `out`, with one column after the other in memory, as CUDA leaves them."""
     rows = max(len(out), 1)
     if out.stride() == (1, rows):
         return out
     turned = out.shape[::-1]
-    columns = torch.empty(turned, dtype=out.dtype)
+    columns = torch.empty(turned, dtype=out.dtype, device=out.device)
     columns.copy_(out.t())
     return columns.t()
 
 
 operator("index", placement=_judge_index, asserts=True)
-operator("index.Tensor", waits=("boolean index", _waits_of_index))
+operator(
+    "index.Tensor", largest=largest.select_by_indices, waits=("boolean index", _waits_of_index)
+)
 operator("_unsafe_index", placement=_judge_index, asserts=True)
 operator("_unsafe_masked_index", placement=_judge_index)
 _PUT: Final[dict[str, Any]] = {
@@ -442,11 +487,10 @@ operator(
     "index_fill.int_Tensor", "index_fill_.int_Tensor", waits=("fill value", device_values("value"))
 )
 operator("where", placement=_judge_where, binding=True)
-operator("where.self", waits=("copy", _waits_of_where))
 operator("masked_scatter", "masked_scatter_", words=_masked_scatter_words)
 operator("masked_scatter_backward", waits=("boolean index", 1))
-operator("masked_select", waits=("masked_select", 1))
-operator("nonzero", output=_by_columns, waits=("nonzero", 1))
+operator("masked_select", largest=largest.select_all, waits=("masked_select", 1))
+operator("nonzero", largest=largest.positions_of_all, output=_by_columns, waits=("nonzero", 1))
 operator("nonzero_static", output=_by_columns)
 operator(
     *("index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter", "scatter_"),
@@ -509,12 +553,16 @@ def wider_emulation(
 ) -> Any:
     """An emulation that computes `narrow` dtypes in a `wide` one, and casts back.
 
-    An emulation is called where the CPU's kernel has raised and CUDA's does not. Results for
-    booleans are cast to `back` where it is given.
+    An emulation is a function(func, inner, kwargs, error), called where the CPU's kernel has raised
+    and CUDA's does not. Results for booleans are cast to `back` where it is given.
     """
 
     def emulate(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
-        """The results, or NOT_EMULATED where the error has another reason."""
+        """The results, or NOT_EMULATED where the error has another reason.
+
+        `inner` and `kwargs` are the arguments with CPU tensors, `error` is what the CPU's kernel
+        raised. Raises what `func` raises in the wide dtype.
+        """
         if not isinstance(error, NotImplementedError):
             return NOT_EMULATED
         tensors = [value for value in inner if isinstance(value, torch.Tensor)]
@@ -557,8 +605,9 @@ def _first_dtype_among(
 def _divide_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
     """The quotient or remainder where some divisors are zero, which the CPU refuses.
 
-    It is written into the first argument by an in-place operator, or into `out`. NOT_EMULATED where
-    the error has another reason.
+    `inner` and `kwargs` are the arguments with CPU tensors, `error` is what the CPU raised. The
+    result is written into the first argument by an in-place operator, or into `out`. NOT_EMULATED
+    where the error has another reason.
     """
     if "ZeroDivisionError" not in str(error) or len(inner) < 2:
         return NOT_EMULATED
@@ -639,7 +688,7 @@ def _source_of_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Te
         return source
     if dtype.is_floating_point or dtype.is_complex:
         return source
-    if not source.is_floating_point() or not source.numel():
+    if not source.is_floating_point() or not source.numel() or source.is_meta:
         return source
     if dtype in _NARROW:
         bound = 2.0**31
@@ -669,7 +718,10 @@ def copy_as_cuda(
 
 
 def _judge_addcmul(call: OperatorCall) -> Any:
-    """Allow one CPU number as `tensor2`. Raises RuntimeError for other numbers."""
+    """Allow one CPU number as `tensor2`. Raises RuntimeError for other numbers.
+
+    Raises RuntimeError also for operands on two devices; else gives ALLOWED.
+    """
     number = find_host_number(call.func, call.given)
     if number is not None and number.argument in ("self", "tensor1"):
         text = (
@@ -688,7 +740,9 @@ def _judge_addcmul(call: OperatorCall) -> Any:
 def _judge_copy(call: OperatorCall) -> Any:
     """Record the copy that this operator makes, and go on or give its result on the host.
 
-    These operators copy under another name; `fill_` with a number on the host does not.
+    To go on is to give ALLOWED. These operators copy under another name; `fill_` with a number on
+    the host does not. Raises what the CPU's kernel raises, and RuntimeError at a wait that is
+    refused or tells of a failed kernel.
     """
     base = call.given["self"]
     source = call.given.get("src", call.given.get("value"))
@@ -708,11 +762,6 @@ operator(
         "mul",
         "mul_",
         "neg",
-        "sqrt",
-        "rsqrt",
-        "pow",
-        "exp",
-        "log",
         "reciprocal",
     ),
     *(
@@ -730,11 +779,37 @@ operator(
         "unsqueeze",
         "select",
     ),
-    *("clone", "relu", "relu_", "sigmoid", "tanh", "gelu", "silu", "leaky_relu", "zero_"),
+    *("clone", "relu", "relu_", "gelu", "silu", "leaky_relu", "zero_"),
     *("_foreach_add_", "_foreach_mul_", "_foreach_lerp_", "_foreach_sqrt", "_foreach_div_"),
     binding=True,
 )
+operator(
+    *("sqrt", "rsqrt", "pow", "exp", "log", "sigmoid", "tanh"),
+    binding=True,
+    complex_half=True,
+)
+operator(
+    *("sqrt_", "rsqrt_", "pow_", "exp_", "log_", "sigmoid_", "tanh_"),
+    *("angle", "logaddexp"),
+    complex_half=True,
+)
+for _name in (
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cos",
+    "cosh",
+    "sin",
+    "sinh",
+    "tan",
+):
+    operator(_name, f"{_name}_", complex_half=True)
 operator("_foreach_addcdiv_", "_foreach_addcmul_", binding=True)
+for _name in ("addcdiv", "addcmul"):
+    operator(f"_foreach_{_name}.Tensor", f"_foreach_{_name}_.Tensor", refuse=refuse_factors)
 for _name, _single in {"maximum": "clamp_min", "minimum": "clamp_max"}.items():
     operator(f"_foreach_{_name}", single=_single)
     operator(f"_foreach_{_name}_", single=f"{_single}_")
@@ -746,7 +821,7 @@ operator("_unsafe_view", fast_path="view")
 operator("zeros_like", "ones_like", "empty_like", binding=True, fast_path="like")
 operator("_local_scalar_dense", fast_path="item", waits=("item", 1))
 
-operator("div", "div_", binding=True, emulate=_divide_by_zero)
+operator("div", "div_", binding=True, emulate=_divide_by_zero, complex_half=True)
 operator(
     "floor_divide",
     "floor_divide_",
@@ -757,8 +832,8 @@ operator(
     emulate=_divide_by_zero,
 )
 operator("abs", binding=True, emulate=wider_emulation((torch.bool,), torch.uint8))
-operator("lerp", placement=takes_no_number)
-operator("lerp_", placement=takes_no_number, binding=True)
+operator("lerp", placement=takes_no_number, complex_half=True)
+operator("lerp_", placement=takes_no_number, binding=True, complex_half=True)
 operator("addcmul", placement=_judge_addcmul)
 operator("addcmul_", placement=_judge_addcmul, binding=True)
 # The probe met these with dimensions only; the rest is from the sources of the operators.

@@ -34,7 +34,8 @@ def transform_half_precision(
     """The transform of half-precision input, computed in single precision.
 
     The CPU has no Fourier transforms in half precision. All other input goes to `original`, torch's
-    function called `name`. Raises RuntimeError for sizes that are no powers of two, as cuFFT does.
+    function called `name`. Raises RuntimeError for sizes that are no powers of two, as cuFFT does,
+    and what `original` raises.
     """
     if type(input) not in VIRTUAL or torch.is_autocast_enabled("cuda"):
         return original(input, *args, **kwargs)
@@ -42,7 +43,12 @@ def transform_half_precision(
     if wider is None:
         return original(input, *args, **kwargs)
     result = original(input.to(wider), *args, **kwargs)
-    sizes = _transformed_sizes(name, input, result, args, kwargs)
+    _require_powers_of_two(_transformed_sizes(name, input, result, args, kwargs))
+    return _in_half_precision(result)
+
+
+def _require_powers_of_two(sizes: _Ints) -> None:
+    """Raise RuntimeError for the sizes of a signal that cuFFT does not take in half precision."""
     for size in sizes:
         is_power_of_two = size & (size - 1) == 0
         if not is_power_of_two:
@@ -50,11 +56,41 @@ def transform_half_precision(
                 "cuFFT only supports dimensions whose sizes are powers of two "
                 f"when computing in half precision, but got a signal size of{sizes}"
             )
+
+
+def _in_half_precision(result: torch.Tensor) -> torch.Tensor:
+    """The values as float16, complex ones as complex32."""
     if result.is_complex():
-        narrow = torch.complex32
-    else:
-        narrow = torch.float16
-    return result.to(narrow)
+        return result.to(torch.complex32)
+    return result.to(torch.float16)
+
+
+def _compute_one_kind(overload: Any, input: torch.Tensor, *args: Any) -> torch.Tensor:
+    """Call `_fft_c2c`, `_fft_c2r` or `_fft_r2c` for a tensor on the host.
+
+    Half precision is computed in single precision. `overload` is the CPU's kernel; what it raises
+    is raised.
+    """
+    wider = _WIDER.get(input.dtype)
+    if wider is None:
+        result: torch.Tensor = overload(input, *args)
+        return result
+    return _in_half_precision(overload(input.to(wider), *args))
+
+
+def _refuse_sizes_of_half(kind: str, args: Any, kwargs: Any) -> None:
+    """Raise RuntimeError if `_fft_c2c` or its like has half precision and other sizes than cuFFT's.
+
+    `args` and `kwargs` are those of the operator called `kind`.
+    """
+    input = args[0]
+    dims = args[1]
+    if input.dtype not in _WIDER or not dims:
+        return
+    sizes = [input.size(dim) for dim in dims]
+    if kind == "_fft_c2r":  # the last argument says how long the real signal is
+        sizes[-1] = args[3]
+    _require_powers_of_two(sizes)
 
 
 def _lengths_and_dims(
@@ -75,7 +111,8 @@ def _lengths_and_dims(
 def _transformed_sizes(name: str, input: Any, result: Any, args: Any, kwargs: Any) -> list[int]:
     """The sizes of the signal along the dimensions that `torch.fft.NAME` transforms.
 
-    `args` and `kwargs` are those of the function after its input.
+    `args` and `kwargs` are those of the function after its input. Raises IndexError for a dimension
+    that is not there.
     """
     lengths, dims = _lengths_and_dims(*args, **kwargs)
     if dims is None:
@@ -183,7 +220,10 @@ def _cufft_strides(kind: str, input: Any, dims: _Ints, result: Any) -> _Ints:
 
 
 def _lay_out_as_cufft(kind: str, inner: Any, kwargs: Any, result: Any) -> Any:
-    """The result with cuFFT's strides, if need be a copy; the CPU's libraries give others."""
+    """The result with cuFFT's strides, if need be a copy; the CPU's libraries give others.
+
+    `kind` is the operator's name; `inner` are its arguments, input and dimensions first.
+    """
     input = inner[0]
     dims = inner[1]
     if not dims:
@@ -195,4 +235,9 @@ def _lay_out_as_cufft(kind: str, inner: Any, kwargs: Any, result: Any) -> Any:
 
 
 for _name in ("_fft_c2c", "_fft_c2r", "_fft_r2c"):
-    operator(_name, output=functools.partial(_lay_out_as_cufft, _name))
+    operator(
+        _name,
+        kernel=functools.partial(_compute_one_kind, getattr(torch.ops.aten, _name).default),
+        output=functools.partial(_lay_out_as_cufft, _name),
+        refuse=functools.partial(_refuse_sizes_of_half, _name),
+    )

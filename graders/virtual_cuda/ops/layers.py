@@ -25,7 +25,11 @@ from virtual_cuda.device.cuda_errors import (
 )
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.internals import find_internal, torch_functions
-from virtual_cuda.ops import placement
+from virtual_cuda.ops import largest, placement
+from virtual_cuda.ops.convolution_workspaces import (
+    convolution_gradient_workspaces,
+    convolution_workspaces,
+)
 from virtual_cuda.ops.elementwise import (
     HALF,
     WHOLE,
@@ -44,12 +48,15 @@ from virtual_cuda.ops.placement import (
     takes_no_number,
     unless_empty,
 )
-from virtual_cuda.ops.registry import ALLOWED, name_of, operator
+from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, name_of, operator
 from virtual_cuda.ops.workspaces import (
+    batched_solver_workspaces,
     biased_product_workspaces,
-    convolution_gradient_workspaces,
-    convolution_workspaces,
+    distance_workspaces,
+    fused_product_workspaces,
     product_workspaces,
+    qr_workspaces,
+    solver_workspaces,
 )
 
 aten: Final = torch.ops.aten
@@ -62,7 +69,9 @@ aten: Final = torch.ops.aten
 def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
     """Check whether a factorization failed, and record the waits of the host.
 
-    The host reads whether anything failed; where it did, also what. Raises torch's error then.
+    `info` says at which step each has failed, 0 for none. The host reads whether anything failed;
+    where it did, also what. Raises torch's LinAlgError then, and RuntimeError at a wait that is
+    refused or tells of a failed kernel.
     """
     placement.record_waits("linalg")
     try:
@@ -72,8 +81,26 @@ def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
         raise
 
 
+def _invert_singular(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
+    """The inverse from a Cholesky factor with a zero on its diagonal, which the CPU refuses.
+
+    CUDA divides by that zero. `inner` and `kwargs` are the arguments with CPU tensors, `error` is
+    what the CPU raised. NOT_EMULATED where the error has another reason.
+    """
+    if "is zero" not in str(error) or "out" in kwargs:
+        return NOT_EMULATED
+    factor = inner[0]
+    size = factor.shape[-1]
+    identity = torch.eye(size, dtype=factor.dtype, device=factor.device).expand_as(factor)
+    return torch.cholesky_solve(identity, *inner, **kwargs)
+
+
 def _cholesky_with_wait(self: Any, upper: bool = False) -> Any:
-    """The Cholesky factor; the wait of the host is recorded."""
+    """The Cholesky factor; the wait of the host is recorded.
+
+    Raises torch's LinAlgError for a matrix that is not positive-definite, and RuntimeError at a
+    wait that is refused or tells of a failed kernel.
+    """
     if self.numel():
         placement.record_waits("linalg")
     return aten.cholesky.default(self, upper)
@@ -83,9 +110,11 @@ def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) 
     """The Cholesky factor, and the step at which each factorization failed, 0 for none.
 
     Where a factorization stops, CUDA has already taken the square root of what is negative. Raises
-    torch's error for a failure if `check_errors` is set.
+    torch's LinAlgError for a failure if `check_errors` is set.
     """
     factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
+    if factor.is_meta:
+        return factor, info
     diagonal = factor.diagonal(dim1=-2, dim2=-1)
     # Some CPUs go on where a pivot is no number.
     lost = diagonal.isnan()
@@ -106,7 +135,10 @@ def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) 
 
 
 def _lstsq_by_gels(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
-    """The solution by CUDA's only driver, "gels", which assumes full rank."""
+    """The solution by CUDA's only driver, "gels", which assumes full rank.
+
+    Raises what the CPU's kernel raises.
+    """
     return aten.linalg_lstsq.default(self, b, rcond, driver=driver or "gels")
 
 
@@ -143,7 +175,7 @@ def _row_major(position: int) -> Any:
     """
 
     def lay_out_by_rows(inner: Any, kwargs: Any, out: Any) -> Any:
-        """The results, one of them row-major."""
+        """The results, `out`, one of them row-major."""
         results = [*out]
         results[position] = make_contiguous(inner, kwargs, out[position])
         return tuple(results)
@@ -154,8 +186,9 @@ def _row_major(position: int) -> Any:
 def _multiply_into_dtype(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
     """The product in the dtype of the last argument, which the CPU's kernels lack.
 
-    Sums of half-precision products are kept in single precision. The result is written into `out`
-    if it is given. Raises RuntimeError for dtypes that CUDA does not combine.
+    `name` is that of torch's function. Sums of half-precision products are kept in single
+    precision. The result is written into `out` if it is given. Raises RuntimeError for dtypes that
+    CUDA does not combine, and for shapes that do not fit.
     """
     *operands, dtype = args
     left_dtype = operands[-2].dtype
@@ -174,7 +207,8 @@ def _multiply_into_dtype(name: str, /, *args: Any, out: Any = None, **named: Any
 def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
     """The product; one in half precision is computed in single precision and rounded once.
 
-    GPUs do it so. Where the CPU is fast in that dtype, it computes the product itself.
+    GPUs do it so. Where the CPU is fast in that dtype, it computes the product itself. Raises what
+    `product` raises.
     """
     dtype = operands[-1].dtype
     if not is_slow_on_host(dtype):
@@ -189,8 +223,26 @@ def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
 # ---- placement -----------------------------------------------------------------------------------
 
 
+def _require_result_beside(name: str, result: Any, input: Any) -> None:
+    """Raise RuntimeError, with `name` in its text, for a tensor of `out=` on another device.
+
+    `result` is that tensor, or None where there is none.
+    """
+    if result is not None and result.device != input.device:
+        raise RuntimeError(
+            f"{name}: Expected result and input tensors to be on the same device, "
+            f"but got result on {label_of(result)} and input on {label_of(input)}"
+        )
+
+
+def _judge_pinv_into(call: OperatorCall) -> Any:
+    """Raise CUDA's RuntimeError for a result elsewhere; else None: the general rules decide."""
+    _require_result_beside("linalg.pinv", call.given["out"], call.given["self"])
+
+
 def _refuse_cholesky_solve(call: OperatorCall) -> Any:
-    """Raise CUDA's RuntimeError for operands on different devices."""
+    """Raise CUDA's RuntimeError for operands, or a result, on different devices."""
+    _require_result_beside("cholesky_solve", call.given.get("out"), call.given["self"])
     right = label_of(call.given["self"])
     left = label_of(call.given["input2"])
     raise RuntimeError(
@@ -226,7 +278,10 @@ _REAL: Final = (*HALF, torch.float32, torch.float64)
 
 
 def _bmm_words(inner: Any, text: str) -> Exception | None:
-    """The CPU's text again for two floating dtypes, as CUDA says the same; else None."""
+    """A RuntimeError with the CPU's text for two floating dtypes, as CUDA says the same; else None.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     are_real = all(tensor.dtype in _REAL for tensor in inner[:2])
     if not are_real or not _SCALAR.match(text):
         return None
@@ -234,7 +289,10 @@ def _bmm_words(inner: Any, text: str) -> Exception | None:
 
 
 def _cross_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for different dtypes; None for other texts."""
+    """CUDA's exception for different dtypes; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     found = _SCALAR.match(text)
     if found is None:
         return None
@@ -242,7 +300,10 @@ def _cross_words(inner: Any, text: str) -> Exception | None:
 
 
 def _mv_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for different dtypes; None for other texts."""
+    """CUDA's exception for different dtypes; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     if "input tensors must have the same dtype" not in text:
         return None
     expected = DTYPE_NAMES.get(inner[0].dtype)
@@ -253,14 +314,20 @@ def _mv_words(inner: Any, text: str) -> Exception | None:
 
 
 def _trace_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for a tensor that is no matrix; None for other texts."""
+    """CUDA's exception for a tensor that is no matrix; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     if "expected a matrix" not in text:
         return None
     return RuntimeError("expected a matrix")
 
 
 def _waits_of_pinv(given: dict[str, Any]) -> int:
-    """How often the host waits for `pinv` with tensors as tolerances."""
+    """How often the host waits for `pinv` with tensors as tolerances.
+
+    `given` are the arguments by name.
+    """
     if not given["self"].numel():
         return 0
     if given.get("hermitian"):
@@ -283,20 +350,47 @@ for _name in ("mm", "bmm", "addmm", "baddbmm"):
     )
 operator("mv", binding=True, words=_mv_words, workspaces=product_workspaces)
 operator("dot", binding=True, workspaces=product_workspaces)
+operator(
+    "addmm_",
+    "baddbmm_",
+    "addmv",
+    "addmv_",
+    "addbmm",
+    "addbmm_",
+    "_int_mm",
+    "_trilinear",
+    workspaces=product_workspaces,
+)
+operator("_euclidean_dist", workspaces=distance_workspaces)
+operator("_addmm_activation", workspaces=biased_product_workspaces)
+operator("_grouped_mm", largest=largest.products_of_groups)
+operator("_scaled_mm", workspaces=fused_product_workspaces)
+operator("linalg_inv_ex", "linalg_solve_triangular", workspaces=solver_workspaces)
+operator(
+    "linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet", workspaces=batched_solver_workspaces
+)
+operator("linalg_qr", workspaces=qr_workspaces)
 operator("linalg_cross", words=_cross_words)
 operator(
     "trace",
     emulate=wider_emulation((*HALF, torch.bool), torch.float32, torch.int64),
+    complex_half=True,
     words=_trace_words,
 )
 operator("linalg_ldl_solve", refuse=_refuse_hermitian)
 operator("block_diag", placement=_judge_block_diag)
 operator("_linalg_check_errors", kernel=_check_errors)
 operator("cholesky", kernel=_cholesky_with_wait)
+operator("cholesky_inverse", emulate=_invert_singular)
 operator("cholesky_solve", placement=_refuse_cholesky_solve)
 operator("linalg_cholesky_ex", kernel=_cholesky_ex)
 operator(
-    "linalg_lstsq", kernel=_lstsq_by_gels, waits=("linalg", 1), refuse=_refuse_drivers, by_hand=True
+    "linalg_lstsq",
+    kernel=_lstsq_by_gels,
+    waits=("linalg", 1),
+    refuse=_refuse_drivers,
+    by_hand=True,
+    workspaces=solver_workspaces,
 )
 # Solved on the host, so in and out again; a real matrix is copied once more, as a complex one.
 operator(
@@ -313,8 +407,17 @@ operator(
 operator("_linalg_eigh", waits=("linalg", unless_empty("A", 1)))
 operator("_linalg_eigvals", waits=("linalg", 2))
 # One matrix is sorted by its norm into one of six cases, a batch by counting each case.
-operator("linalg_matrix_exp", waits=("linalg", lambda given: 6 if given["self"].dim() == 2 else 3))
-operator("linalg_pinv.atol_rtol_tensor", waits=("linalg", _waits_of_pinv))
+operator(
+    "linalg_matrix_exp",
+    waits=("linalg", lambda given: 6 if given["self"].dim() == 2 else 3),
+    workspaces=solver_workspaces,
+)
+operator(
+    "linalg_pinv.atol_rtol_tensor",
+    waits=("linalg", _waits_of_pinv),
+    workspaces=solver_workspaces,
+)
+operator("linalg_pinv.atol_rtol_tensor_out", placement=_judge_pinv_into)
 
 
 # cuDNN has a type for these, but no engine; for other integers it has no type either.
@@ -355,7 +458,10 @@ def _judge_convolution(call: OperatorCall) -> Any:
 
 
 def _wrapper_of_slow_convolution(given: dict[str, Any]) -> str:
-    """The C++ function that compares devices for a convolution by torch's own kernels."""
+    """The C++ function that compares devices for a convolution by torch's own kernels.
+
+    `given` are the arguments by name.
+    """
     depth = 2
     if given["weight"].dim() == 5:
         depth = 3
@@ -372,7 +478,7 @@ def _wrapper_of_slow_convolution(given: dict[str, Any]) -> str:
 def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any]) -> bool:
     """True if torch gives this convolution on the CPU to oneDNN, formerly MKL-DNN.
 
-    oneDNN has other words for arguments on different devices.
+    oneDNN has other words for arguments on different devices. `given` are the arguments by name.
     """
     if image.dtype is not torch.float32:
         return False
@@ -393,7 +499,10 @@ def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any
 
 
 def _refuse_integers(args: Any, kwargs: Any) -> None:
-    """Raise CUDA's error for a convolution of integers: cuDNN has none, though the CPU has."""
+    """Raise CUDA's error for a convolution of integers: cuDNN has none, though the CPU has.
+
+    It is a RuntimeError or a NotImplementedError. `args` are those of `convolution`.
+    """
     given = args[0]
     weight = args[1]
     dtype = given.dtype
@@ -414,7 +523,10 @@ def _refuse_integers(args: Any, kwargs: Any) -> None:
 
 
 def _convolution_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for an input and a weight of different dtypes; None for other texts."""
+    """CUDA's exception for an input and a weight of different dtypes; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     given = inner[0]
     weight = inner[1]
     is_about_types = "scalar type" in text or "Input type" in text
@@ -439,7 +551,8 @@ def _widen_half(tensor: torch.Tensor) -> torch.Tensor:
 def _batch_norm_in_single(func: Any, /, data: Any, weight: Any, bias: Any, *args: Any) -> Any:
     """The results of a batch norm; half precision is computed in single and rounded once.
 
-    Running statistics among the arguments are changed.
+    `func` is the CPU's kernel. Running statistics among the arguments are changed. Raises what the
+    kernel raises.
     """
     if data.dtype not in HALF:
         return func(data, weight, bias, *args)
@@ -487,8 +600,9 @@ def _batch_norm_as_cuda(
 ) -> Any:
     """The result and the statistics as CUDA leaves them.
 
-    `training` is the position of that argument, None for an operator that always trains;
-    `statistics` says whether running ones are arguments; `direct` says that cuDNN is not asked.
+    `inner` are the arguments with CPU tensors, `out` is what the CPU gave. `training` is the
+    position of that argument, None for an operator that always trains; `statistics` says whether
+    running ones are arguments; `direct` says that cuDNN is not asked.
     """
     data = inner[0]
     result, mean, invstd, *rest = out
@@ -514,8 +628,8 @@ def _batch_norm_as_cuda(
         eps = inner[-1]
         invstd = (variance + eps).rsqrt()
     else:
-        mean = torch.empty(size, dtype=dtype)
-        invstd = torch.empty(size, dtype=dtype)
+        mean = data.new_empty(size, dtype=dtype)
+        invstd = data.new_empty(size, dtype=dtype)
     return result, mean, invstd, *rest
 
 
@@ -527,7 +641,7 @@ def _cudnn_norms(data: Any, weight: Any, bias: Any) -> bool:
 
 
 def _judge_batch_norm(call: OperatorCall) -> Any:
-    """Raise the error of cuDNN's wrapper for arguments on different devices.
+    """Raise the RuntimeError of cuDNN's wrapper for arguments on different devices.
 
     None where all are on one device or cuDNN is not asked, so that the general rules decide.
     """
@@ -543,7 +657,10 @@ def _judge_batch_norm(call: OperatorCall) -> Any:
 
 
 def _batch_norm_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for dtypes that a batch norm does not take; None for other texts."""
+    """CUDA's exception for dtypes that a batch norm does not take; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     given = inner[0]
     weight = inner[1]
     training = inner[5]
@@ -573,7 +690,10 @@ def _batch_norm_words(inner: Any, text: str) -> Exception | None:
 
 
 def _layer_norm_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for an input and a weight of different dtypes; None for other texts."""
+    """CUDA's exception for an input and a weight of different dtypes; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     if "mixed dtype" not in text:
         return None
     given = inner[0]
@@ -600,7 +720,7 @@ def _norm_gradients_in_single(func: Any, statistic: int, /, *args: Any, **kwargs
     """The gradients of a norm whose statistics are wider than its input.
 
     They are computed in single precision and cast back. `statistic` is the position of one of the
-    statistics. All other calls go to `func` unchanged.
+    statistics. All other calls go to `func` unchanged. Raises what `func` raises.
     """
     half = args[1].dtype
     kept = args[statistic]
@@ -634,7 +754,7 @@ def _cast_if_any(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tenso
 
 
 def make_contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
-    """The result with the strides of a new tensor.
+    """The result, `out`, with the strides of a new tensor.
 
     Where a size is 0 or 1, a tensor with other strides counts as contiguous, too; here it gets
     those of a new one.
@@ -649,7 +769,10 @@ _UNPOOLED: Final = re.compile(
 
 
 def _unpool_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for indices of a wrong shape; None for other texts."""
+    """CUDA's exception for indices of a wrong shape; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     shapes = _UNPOOLED.search(text)
     if shapes is None:
         return None
@@ -680,8 +803,8 @@ def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
 def _convolve(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     """The result of a convolution, in the memory layout that cuDNN gives it.
 
-    Half precision is summed up in single precision; CPUs without such units also take a hundred
-    times as long.
+    `settings` are those of `torch.convolution`. Half precision is summed up in single precision;
+    CPUs without such units also take a hundred times as long. Raises what the CPU's kernel raises.
     """
     dtype = image.dtype
     operands = [image, weight, bias]
@@ -691,9 +814,22 @@ def _convolve(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     if dtype is torch.float64 or _not_by_cudnn(settings):
         # As cuDNN writes it, which has channels last in single and half precision only.
         return out.contiguous()
-    if image.dim() == 5 and (has_channels_last(image) or has_channels_last(weight)):
-        return out.contiguous(memory_format=torch.channels_last_3d)
+    form = _layout_to_be_made(image, weight)
+    if form is not None:
+        return out.contiguous(memory_format=form)
     return out
+
+
+def _layout_to_be_made(image: Any, weight: Any) -> torch.memory_format | None:
+    """The layout with channels last of cuDNN's results, where the kernel called here has another.
+
+    The CPU's kernel does so for pictures, but not for volumes, and that of "meta" for neither.
+    """
+    if not has_channels_last(image) and not has_channels_last(weight):
+        return None
+    if image.dim() == 5 or image.is_meta:
+        return _LAST[image.dim()]
+    return None
 
 
 _parse_key: Final = find_internal("torch._C._parse_dispatch_key", otherwise=None)
@@ -704,7 +840,8 @@ def _run_traced_convolution(keys: Any, image: Any, *rest: Any) -> Any:
     """The result of a convolution that `torch.jit.trace` records.
 
     The tracer knows the operator that C++ makes of a convolution for its own devices; ours are
-    given the convolution itself.
+    given the convolution itself. `keys` are the dispatch keys of the call. Raises what the
+    convolution raises.
     """
     if type(image) not in VIRTUAL:
         other_keys = keys.remove(_parse_key("Tracer"))
@@ -729,7 +866,8 @@ def register_traced_convolution(library: Any) -> None:
 def _not_by_cudnn(settings: Any) -> bool:
     """True if a transposed convolution pads its result by its stride or more.
 
-    cuDNN does not do that.
+    cuDNN does not do that. `settings` are stride, padding, dilation, whether it is transposed,
+    output padding and groups.
     """
     stride, _, _, transposed, output_padding, _ = settings
     if not transposed:
@@ -739,17 +877,22 @@ def _not_by_cudnn(settings: Any) -> bool:
 
 
 def _convolve_backward(*args: Any) -> Any:
-    """The gradients of a convolution, in the memory layout that cuDNN gives them."""
+    """The gradients of a convolution, in the memory layout that cuDNN gives them.
+
+    `args` are those of `convolution_backward`; one that is not wanted is None. Raises what the
+    CPU's kernel raises.
+    """
     outs = _in_single_backward(aten.convolution_backward.default, *args)
     image = args[1]
     weight = args[2]
+    form: torch.memory_format | None
     if _not_by_cudnn(args[4:10]):
         form = torch.contiguous_format
-    elif image.dim() != 5 or image.dtype is torch.float64:
+    elif image.dtype is torch.float64:
         return outs
-    elif has_channels_last(image) or has_channels_last(weight):
-        form = torch.channels_last_3d
     else:
+        form = _layout_to_be_made(image, weight)
+    if form is None:
         return outs
     gradients = [*outs]
     for position in (0, 1):  # of image and weight
@@ -775,7 +918,10 @@ def _by_cudnn_transpose(
     groups: int,
     *how: bool,
 ) -> Any:
-    """The result of `cudnn_convolution_transpose`; `more` is its `output_padding`."""
+    """The result of `cudnn_convolution_transpose`; `more` is its `output_padding`.
+
+    Raises what the CPU's kernel raises.
+    """
     return _convolve(image, weight, None, stride, padding, dilation, True, more, groups)
 
 
@@ -813,10 +959,10 @@ def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
     """The pixels at these places; half precision is computed in single precision.
 
     A place that is no finite number lies outside the picture on CUDA; on the CPU it makes the pixel
-    no number.
+    no number. `func` is the CPU's kernel; what it raises is raised.
     """
     dtype = image.dtype
-    if not torch.isfinite(grid).all():
+    if not grid.is_meta and not torch.isfinite(grid).all():
         grid = torch.where(torch.isfinite(grid), grid, -1e4)
     if dtype in HALF and grid.dtype is dtype:
         out = func(image.float(), grid.float(), *settings)
@@ -825,7 +971,10 @@ def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
 
 
 def _in_single_backward(func: Any, *args: Any) -> Any:
-    """The gradients; those of half precision are computed in single precision."""
+    """The gradients; those of half precision are computed in single precision.
+
+    `func` computes them from `args`; what it raises is raised.
+    """
     half = args[0].dtype
     if half not in HALF:
         return func(*args)
@@ -1002,7 +1151,10 @@ _TARGET: Final = re.compile(
 
 
 def _nll_loss_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for a dtype that the loss does not take; None for other texts."""
+    """CUDA's exception for a dtype that the loss does not take; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     target = _TARGET.search(text)
     kernel = KERNEL_LACKS_DTYPE.match(text)
     if not (target or kernel):
@@ -1019,7 +1171,10 @@ def _nll_loss_words(inner: Any, text: str) -> Exception | None:
 
 
 def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
-    """CUDA's exception for a target of a wrong dtype; None for other texts."""
+    """CUDA's exception for a target of a wrong dtype; None for other texts.
+
+    It is returned, not raised. `text` is the CPU's message, `inner` the arguments with CPU tensors.
+    """
     target = _TARGET.search(text)
     if target:
         return RuntimeError(f"expected scalar type Long but found {target[1]}")
@@ -1027,7 +1182,7 @@ def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
 
 
 def _judge_mse_loss(call: OperatorCall) -> Any:
-    """Raise CUDA's error for an input without dimensions on the host.
+    """Raise CUDA's RuntimeError for an input without dimensions on the host.
 
     The reduction writes where the input is, and meets the other device there. None otherwise, so
     that the general rules decide.
@@ -1040,7 +1195,7 @@ def _judge_mse_loss(call: OperatorCall) -> Any:
 
 
 def _refuse_mse_dtypes(args: Any, kwargs: Any) -> None:
-    """Raise CUDA's RuntimeError for two dtypes.
+    """Raise CUDA's RuntimeError for two dtypes; `args` are gradient, input and target.
 
     The loss of two dtypes has the wider one, and CUDA does not cast its gradient back.
     """
@@ -1055,7 +1210,7 @@ def _refuse_mse_dtypes(args: Any, kwargs: Any) -> None:
 def _judge_ctc_loss(call: OperatorCall) -> Any:
     """Allow lengths anywhere: CUDA reads them on the host. cuDNN also takes targets there.
 
-    Raises RuntimeError for other tensors on different devices.
+    Raises RuntimeError for other tensors on different devices; else gives ALLOWED.
     """
     given = call.given
     name = name_of(call.func)
@@ -1074,7 +1229,7 @@ def _waits_of_ctc_loss(given: dict[str, Any]) -> int:
     """How often the host waits for a CTC loss.
 
     Lengths in tensors are read on the host. They and the offsets go to the device. Targets there
-    are looked at.
+    are looked at. `given` are the arguments by name.
     """
     lengths = given["input_lengths"]
     waits = 3

@@ -76,7 +76,9 @@ class NestedTensor(Tensor):
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """The tensor on another device or in another dtype, or itself if nothing changes.
 
-        A copy to the host is recorded.
+        A copy to the host or to another GPU is recorded. Raises what torch raises for wrong
+        arguments, CUDA's error for a device that is not there, torch's OutOfMemoryError, and
+        RuntimeError at a wait that is refused or tells of a failed kernel.
         """
         # Looked up at each call: ours, which takes a number for a GPU, is there now.
         parse = find_internal("torch._C._nn._parse_to", "`to` of a nested tensor")
@@ -91,7 +93,9 @@ class NestedTensor(Tensor):
         if open_device is None:
             record_copy(self._virtual_inner.values(), own_device.label, HOST)
             return inner.clone()
-        if inner is self._virtual_inner and open_device is own_device:
+        if open_device is not own_device:
+            record_copy(self._virtual_inner.values(), own_device.label, open_device.label)
+        elif inner is self._virtual_inner:
             return self
         return _wrap_nested_tensor(inner.clone(), open_device, {})
 
@@ -102,6 +106,10 @@ class NestedTensor(Tensor):
         return self.to("cuda" if device is None else device)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """The tensors inside, each as torch prints it.
+
+        Raises the error of a closed device.
+        """
         pieces = []
         for piece in self.detach().unbind():
             text = repr(piece).replace("\n", "\n  ")
@@ -115,7 +123,10 @@ NestedTensor.__module__ = "torch"
 
 
 def _block_of(tensor: torch.Tensor, device: VirtualDevice, blocks: _Blocks) -> Block:
-    """The block of a tensor's storage: the known one, or a new one, which is added to `blocks`."""
+    """The block of a tensor's storage: the known one, or a new one, which is added to `blocks`.
+
+    `blocks` has them by the address of the storage. Raises torch's OutOfMemoryError.
+    """
     storage = tensor.untyped_storage()
     address = storage._cdata
     if address not in blocks:
@@ -124,12 +135,18 @@ def _block_of(tensor: torch.Tensor, device: VirtualDevice, blocks: _Blocks) -> B
 
 
 def _wrap_dense(value: torch.Tensor, device: VirtualDevice, blocks: _Blocks) -> Any:
-    """A device tensor around a strided one; it shares the block of its storage."""
+    """A device tensor around a strided one; it shares the block of its storage.
+
+    `blocks` has the known ones; a new one is added. Raises torch's OutOfMemoryError.
+    """
     return wrap_strided(value, _block_of(value, device, blocks))
 
 
 def _wrap_nested_tensor(value: torch.Tensor, device: VirtualDevice, blocks: _Blocks) -> Any:
-    """A device tensor around a nested one; it shares the block of its storage."""
+    """A device tensor around a nested one; it shares the block of its storage.
+
+    `blocks` has the known ones; a new one is added. Raises torch's OutOfMemoryError.
+    """
     # Its shape is nobody's business in C++, which never looks at it.
     shape = (value.size(0),)
     shell = make_shell(NestedTensor, shape, dtype=value.dtype, device=device.lazy)
@@ -138,20 +155,26 @@ def _wrap_nested_tensor(value: torch.Tensor, device: VirtualDevice, blocks: _Blo
     return shell
 
 
+# By the name of a function: what runs in its place on nested tensors of the host.
+RUN_ON_HOST: Final[dict[str, Any]] = {}
+
+
 def call_with_nested_tensors(
     func: Any, args: Any, kwargs: Any, device: VirtualDevice | None = None
 ) -> Any:
     """Call any function of torch on the inner tensors; its results are put on the device.
 
     `device` is where they go if no argument is on a device. The operation is recorded. Raises
-    DeviceClosed, or what has ended the device.
+    DeviceClosed or the error of what ended the device, torch's OutOfMemoryError, and what the
+    function raises.
     """
     name = getattr(func, "__name__", "")
     call = _NestedCall(device, keeps_on_host=name in _HOST_ONLY)
     arguments = (tuple(args), kwargs)
     inner_args, inner_kwargs = map_leaves(call.open, arguments)
     block_count = len(call.blocks)
-    results = map_leaves(call.close, func(*inner_args, **inner_kwargs))
+    run = RUN_ON_HOST.get(name, func)
+    results = map_leaves(call.close, run(*inner_args, **inner_kwargs))
     gives_tensors = any(isinstance(leaf, torch.Tensor) for leaf in leaves_of(results))
     if call.device is not None and gives_tensors:
         new_blocks = list(call.blocks.values())[block_count:]
@@ -174,7 +197,8 @@ class _NestedCall:
     def open(self, value: Any) -> Any:
         """The value for the host: an inner tensor, also in the graph; "cpu" for a device.
 
-        Raises the error of a closed device.
+        The arguments, their memory and the first device are noted. Raises the error of a closed
+        device, and CUDA's for a device that is not there.
         """
         if isinstance(value, torch.device):
             if open_device_of(value) is None:
@@ -199,7 +223,10 @@ class _NestedCall:
         return inner
 
     def close(self, value: Any) -> Any:
-        """The value for the device: an argument itself, or a device tensor around a new result."""
+        """The value for the device: an argument itself, or a device tensor around a new result.
+
+        New memory is noted in `blocks`. Raises torch's OutOfMemoryError.
+        """
         if self.device is None or self.keeps_on_host:
             return value
         if not isinstance(value, torch.Tensor):
@@ -216,7 +243,11 @@ class _NestedCall:
 def nested_to_device(
     tensor: torch.Tensor, device: VirtualDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
-    """A copy of a nested host tensor on the device; the copy is recorded."""
+    """A copy of a nested host tensor on the device; the copy is recorded.
+
+    Raises torch's OutOfMemoryError, and RuntimeError at a wait that is refused or tells of a failed
+    kernel.
+    """
     if dtype is None or dtype is tensor.dtype:
         moved = tensor.clone()
     else:

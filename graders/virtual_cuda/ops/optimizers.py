@@ -19,8 +19,9 @@ aten: Final = torch.ops.aten
 def _step_in_single(func: Any, /, *lists: Any, **named: Any) -> None:
     """Change the parameters and states in these lists by one step of an optimizer.
 
-    Half precision is computed in single precision and copied back: some of the CPU's own kernels
-    leave such tensors unchanged.
+    `func` is the CPU's kernel, `named` are its numbers. Half precision is computed in single
+    precision and copied back: some of the CPU's own kernels leave such tensors unchanged. Raises
+    what the kernel raises.
     """
     wide_lists = []
     for tensors in lists:
@@ -35,7 +36,7 @@ def _step_in_single(func: Any, /, *lists: Any, **named: Any) -> None:
 def _learning_rate_anywhere(call: placement.OperatorCall) -> Any:
     """Allow a learning rate on the host, whatever its shape: it is read there.
 
-    Raises CUDA's error for other tensors on different devices.
+    Raises CUDA's RuntimeError for other tensors on different devices; else gives ALLOWED.
     """
     placement.find_host_number(call.func, {**call.given, "lr": None})
     return ALLOWED

@@ -18,6 +18,7 @@ from virtual_cuda.device.cuda_errors import (
 )
 from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.ledger.names import WaitKind
 from virtual_cuda.ledger.rows import Direction, SyncRow, TransferRow
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
 from virtual_cuda.recorder import site, tensors_in
@@ -27,14 +28,19 @@ WARNING: Final = "called a synchronizing CUDA operation"
 
 
 def record_waits(
-    kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None
+    kind: WaitKind,
+    times: int = 1,
+    explicit: bool = False,
+    warned: bool | None = None,
+    where: Any = None,
 ) -> None:
     """Record that the host waited, and warn or raise as `torch.cuda.set_sync_debug_mode` asks.
 
-    `kind` is the ledger's name for the wait, `times` how often the host waited. That mode accepts
-    `torch.cuda.synchronize()`, which says what it does, but not a stream's; `warned` overrides
-    this. Raises RuntimeError if the mode is "error", and the assert of a kernel that has failed
-    since the last wait: the device is lost from then on.
+    `kind` is the ledger's name for the wait, `times` how often the host waited, `where` the code
+    object and instruction offset of the line, if known. That mode accepts
+    `torch.cuda.synchronize()`, which says what it does (`explicit`), but not a stream's; `warned`
+    overrides this. Raises RuntimeError if the mode is "error", what an observer of waits raises,
+    and the assert of a kernel that has failed since the last wait: the device is lost from then on.
     """
     gpu = now.gpu
     if gpu is None:
@@ -78,14 +84,16 @@ def record_copy(
     *,
     pinned: bool = False,
     non_blocking: bool = False,
-    wait: str = "copy",
+    wait: WaitKind = "copy",
     where: Any = None,
 ) -> None:
     """Record one copy between host and device, or between devices.
 
-    `source` and `target` are HOST or the labels of devices. The host waits for every copy that it
-    did not ask to be asynchronous; `record_waits` records that wait, which may raise. Empty tensors
-    are not recorded.
+    `tensor` is what is copied; `source` and `target` are HOST or the labels of devices; `where` is
+    the code object and instruction offset of the line, if known. The host waits for every copy that
+    it did not ask to be asynchronous; that is recorded, too, as `wait`. Empty tensors are not
+    recorded. Raises RuntimeError at a wait that is refused or tells of a failed kernel, and what an
+    observer of waits raises.
     """
     gpu = now.gpu
     if gpu is None or tensor.nbytes == 0:
@@ -120,7 +128,8 @@ def direction_of_copy(source: str, target: str) -> Direction:
 def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
     """A function(args, kwargs) that records the waits which a call of this operator has caused.
 
-    None for an operator that never makes the host wait.
+    It raises RuntimeError at a wait that is refused or tells of a failed kernel. None for an
+    operator that never makes the host wait.
     """
     waits = facts_of(func).waits
     if waits is None:
@@ -131,7 +140,10 @@ def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
     names = [argument.name for argument in func._schema.arguments]
 
     def record_counted_waits(args: Any, kwargs: Any) -> None:
-        """Record as many waits as there are for these arguments."""
+        """Record as many waits as there are for these arguments.
+
+        Raises RuntimeError at a wait that is refused or tells of a failed kernel.
+        """
         given = dict(zip(names, args, strict=False)) | kwargs
         times = count(given)
         if times:
@@ -186,7 +198,9 @@ class OperatorCall(NamedTuple):
 def judge_placement(func: Any, args: Any, kwargs: Any) -> Any:
     """Decide about a call whose arguments are on different devices.
 
-    Gives ALLOWED if the call may go on, or its finished result. Raises CUDA's error if it may not.
+    Gives ALLOWED if the call may go on, or its finished result. The operator's own rule may record
+    copies and waits. Raises CUDA's error if the call may not go on, and RuntimeError at a wait that
+    is refused or tells of a failed kernel.
     """
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -214,8 +228,8 @@ def judge_placement(func: Any, args: Any, kwargs: Any) -> Any:
 def _run_without_values(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of a call with a tensor of the device "meta", which has no values.
 
-    ALLOWED where the result is not on "meta", so that the call goes on. Raises the error of torch,
-    with the name of our device in it.
+    ALLOWED where the result is not on "meta", so that the call goes on. Raises the RuntimeError of
+    torch, with the name of our device in it.
     """
     try:
         result = func(*inner_of(args), **_inner_of_values(kwargs))
@@ -237,7 +251,8 @@ def compare_devices(method: str, order: Any, given: dict[str, Any]) -> None:
     """Compare the device of every tensor with that of the first one met.
 
     torch's generated wrappers do this first. `order` has the arguments to look at, each with its
-    name in the message. Raises RuntimeError at the first difference.
+    name in the message; `given` are the arguments by name. Raises RuntimeError at the first
+    difference.
     """
     common = None
     for name, name_in_message in order:
@@ -252,7 +267,8 @@ def compare_devices(method: str, order: Any, given: dict[str, Any]) -> None:
 def compare_devices_by_name(method: str, names: Iterable[str], given: dict[str, Any]) -> None:
     """Compare the devices of the arguments with these names, in this order.
 
-    `method` is the C++ function that does it on CUDA. Raises RuntimeError at the first difference.
+    `method` is the C++ function that does it on CUDA, `given` are the arguments by name. Raises
+    RuntimeError at the first difference.
     """
     compare_devices(method, [(name, name) for name in names], given)
 
@@ -268,8 +284,9 @@ def find_host_number(func: Any, given: dict[str, Any], strict: Any = ()) -> Host
     """The operand on the host that is taken for a number; None if there is none.
 
     This is the rule of TensorIterator, the part of torch that runs elementwise operators: all
-    operands are on one device, but one without dimensions may be on the host. Arguments in `strict`
-    may not be on the host. Raises CUDA's error where the rule is broken.
+    operands are on one device, but one without dimensions may be on the host. `given` are the
+    arguments by name; those in `strict` may not be on the host. Raises CUDA's RuntimeError where
+    the rule is broken.
     """
     arguments = func._schema.arguments
     written = [each for each in arguments if _is_written(each)]
@@ -321,7 +338,8 @@ def _tensors_of_arguments(arguments: Any, given: dict[str, Any]) -> list[tuple[s
 def _check_outputs_first(func: Any, given: dict[str, Any]) -> None:
     """Raise RuntimeError if the tensors of `out=` are on another device than the first input.
 
-    Reductions check this before TensorIterator looks at the operands.
+    Reductions check this before TensorIterator looks at the operands. `given` are the arguments by
+    name.
     """
     outputs: list[Any] = []
     inputs: list[Any] = []
@@ -353,7 +371,8 @@ def allow_anywhere(call: OperatorCall) -> Any:
 def takes_no_number(call: OperatorCall) -> Any:
     """Refuse a CPU number that the checks let through, but not as a weight.
 
-    Raises the error of CUDA's kernel, which cannot take it; else gives ALLOWED.
+    Raises the RuntimeError of CUDA's kernel, which cannot take it; else gives ALLOWED. Raises
+    RuntimeError also for operands on two devices.
     """
     strict = facts_of(call.func).strict
     number = find_host_number(call.func, call.given, strict)
@@ -367,7 +386,11 @@ def takes_no_number(call: OperatorCall) -> Any:
 
 
 def record_crossing(source: Any, target: Any) -> None:
-    """Record that CUDA copies `source` to the device of `target`, for which the host waits."""
+    """Record that CUDA copies `source` to the device of `target`, for which the host waits.
+
+    Nothing is recorded where both are on one device. Raises RuntimeError at a wait that is refused
+    or tells of a failed kernel.
+    """
     if label_of(source) == label_of(target):
         return
     if on_host(source):
@@ -394,8 +417,9 @@ def _inner_of_values(kwargs: dict[str, Any]) -> dict[str, Any]:
 def result_beside(call: OperatorCall, base: Any) -> Any:
     """The result of a call whose result belongs where `base` is.
 
-    If that is the host, the call is run here, since the dispatcher would put the result on the
-    device. Otherwise ALLOWED.
+    If that is the host, the call is run here, and its waits are recorded, since the dispatcher
+    would put the result on the device. Otherwise ALLOWED. Raises what the CPU's kernel raises, and
+    RuntimeError at a wait that is refused or tells of a failed kernel.
     """
     if not on_host(base):
         return ALLOWED
@@ -421,7 +445,7 @@ def _run_one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     name = name_of(func)
     takes_factors = name.startswith("_foreach_addc")
     if takes_factors and func._overloadname == "Tensor":
-        numbers = _numbers_in(args[3])
+        numbers = _numbers_in(args[3], len(args[0]))
         return getattr(aten, name).ScalarList(*args[:3], numbers)
     single_name = facts_of(func).single or name.removeprefix("_foreach_")
     first_list = next(value for value in args if isinstance(value, (list, tuple)))
@@ -460,10 +484,19 @@ def _value_in_list_of_one(value: Any) -> Any:
     return value
 
 
-def _numbers_in(factors: Any) -> list[Any]:
-    """The numbers in a tensor that has one for each element of a list.
+def refuse_factors(args: Any, kwargs: Any) -> None:
+    """Raise RuntimeError for factors of `_foreach_addcmul` or its kin that are no list of numbers.
 
-    Raises RuntimeError for one that is not on the host, or has more than one dimension.
+    `args` are three lists of tensors, and a tensor of factors.
+    """
+    _numbers_in(args[3], len(args[0]))
+
+
+def _numbers_in(factors: Any, count: int) -> list[Any]:
+    """The numbers in a tensor that has one for each of the `count` elements of a list.
+
+    Raises RuntimeError for one that is not on the host, not contiguous, has not one dimension, or
+    has another length.
     """
     if not on_host(factors):
         raise RuntimeError(f"Expected scalars to be on CPU, got {label_of(factors)} instead.")
@@ -474,6 +507,11 @@ def _numbers_in(factors: Any) -> list[Any]:
             f"Expected packed scalar Tensor to be of dimension 1. Got {factors.dim()} instead."
         )
     numbers: list[Any] = factors.tolist()
+    if len(numbers) != count:
+        raise RuntimeError(
+            f"Expected length of scalars to match input of length {count} "
+            f"but got {len(numbers)} instead."
+        )
     return numbers
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from virtual_cuda.device.known_values import read_values
 from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import AUTOCAST, PLANS, VIRTUAL, update_shell, wrap
 from virtual_cuda.internals import COMPOSITE, dispatch_also_to, find_internal, has_kernel
@@ -98,6 +99,29 @@ def _channels_if_last(count: int, args: Any) -> tuple[int, ...]:
     return ()
 
 
+# Matrix products, whose rows in memory tensor cores want to begin at multiples of so many elements.
+# By name: which argument is the first of the two matrices.
+_PRODUCTS: Final = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+_ALIGNMENT: Final = 8
+
+
+def _one_if_misaligned(first: int, args: Any) -> tuple[int, ...]:
+    """(1,) if a matrix of a product in half precision has rows that tensor cores cannot copy.
+
+    `first` is the position of the first of the two matrices. A row is what lies together in memory;
+    the columns of the last matrix are those of the result.
+    """
+    left, right = args[first : first + 2]
+    if left.element_size() != 2:
+        return ()
+    lengths = [right.shape[-1]]
+    for matrix in (left, right):
+        lengths.append(max(matrix.stride()[-2:]))
+    if any(length % _ALIGNMENT for length in lengths):
+        return (1,)
+    return ()
+
+
 def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
     """A function(args) that gives the dimension an operator works along, if not the last.
 
@@ -106,6 +130,8 @@ def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
     """
     if name_of(func) in _TENSORS_WITH_CHANNELS:
         return partial(_channels_if_last, _TENSORS_WITH_CHANNELS[name_of(func)])
+    if name_of(func) in _PRODUCTS:
+        return partial(_one_if_misaligned, _PRODUCTS[name_of(func)])
     # Find the argument `dim`; the first argument is the tensor, so 0 means there is none.
     types = ("int", "List[int]", "Optional[int]", "Optional[List[int]]")
     position = 0
@@ -136,19 +162,29 @@ def _strided_dim_of(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
 
 
 def _plan_item(func: Any, rules: Rules) -> Plan:
-    """The plan of `item()`, the one operator whose result is a Python number."""
+    """The plan of `item()`, the one operator whose result is a Python number.
+
+    A plan is a function(args, kwargs) that runs the operator.
+    """
     name = rules.name
     count_waits = rules.count_waits
     assert count_waits is not None
 
     def run_item(args: Any, kwargs: Any) -> Any:
-        """Give the number; record the operation and the wait of the host."""
+        """Give the number; record the operation and the wait of the host.
+
+        In a run without values, a number that is not certain is noted for the report. Raises
+        torch's RuntimeError for a tensor with several elements and at a wait that is refused or
+        tells of a failed kernel, and DeviceClosed or the error of what ended the device.
+        """
         first = args[0]
         device = first._virtual_block.device
         if device.closed:
             raise closed_device_error(device)
         inner = first._virtual_inner
-        if inner.numel() == 1:
+        if inner.numel() == 1 and inner.is_meta:
+            value = read_values(inner).item()
+        elif inner.numel() == 1:
             value = inner.item()
         else:
             value = func(inner)  # refuses
@@ -167,7 +203,11 @@ def _plan_detach(func: Any, rules: Rules) -> Plan:
     """
 
     def run_detach(args: Any, kwargs: Any) -> Any:
-        """Give a device tensor that shares the inner tensor and the block."""
+        """Give a device tensor that shares the inner tensor and the block.
+
+        Raises DeviceClosed, or the error of what ended the device, for a tensor whose device is no
+        longer open.
+        """
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
@@ -191,9 +231,15 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
     call = rules.call
 
     def run_like(args: Any, kwargs: Any) -> Any:
-        """Give a new tensor; options that are None are left out."""
+        """Give a new tensor, and record the operation; calls of another form are left to `run_any`.
+
+        Raises torch's OutOfMemoryError, what CUDA raises, and DeviceClosed or the error of what
+        ended the device.
+        """
         first = args[0]
         if type(first) not in VIRTUAL or len(args) > 1:
+            return run_any(func, args, kwargs)
+        if kwargs.get("layout") not in (None, _STRIDED):
             return run_any(func, args, kwargs)
         device = first._virtual_block.device
         # Options that change nothing are left out; another device is not for this plan.
@@ -216,13 +262,20 @@ def _plan_like(func: Any, rules: Rules) -> Plan:
 
 
 def _plan_view(func: Any, rules: Rules) -> Plan:
-    """The plan of an operator that gives a view of one tensor."""
+    """The plan of an operator that gives a view of one tensor.
+
+    A plan is a function(args, kwargs) that runs the operator `func`.
+    """
     name = rules.name
     call_for_complex = rules.call
     call_for_real = call_of(func)  # without the care that conjugated numbers need
 
     def run_view(args: Any, kwargs: Any) -> Any:
-        """Give a view that shares the block; record the operation."""
+        """Give a view that shares the block; record the operation.
+
+        Raises what CUDA raises, DeviceClosed or the error of what ended the device, and NeedsValues
+        in a run without values.
+        """
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
@@ -257,7 +310,11 @@ def _plan_one_tensor(func: Any, call: Any) -> Plan:
     strided_dim = _strided_dim_of(func)
 
     def run_on_one(args: Any, kwargs: Any) -> Any:
-        """Give the new tensor; record the operation."""
+        """Give the new tensor; record the operation.
+
+        Raises what CUDA raises, torch's OutOfMemoryError, DeviceClosed or the error of what ended
+        the device, and NeedsValues in a run without values.
+        """
         first = args[0]
         if type(first) not in VIRTUAL:
             return run_any(func, args, kwargs)
@@ -295,7 +352,11 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
     run_with_number = partial(_run_with_number, func, name, call)
 
     def run_on_two(args: Any, kwargs: Any) -> Any:
-        """Give the new tensor; record the operation."""
+        """Give the new tensor; record the operation.
+
+        Raises what CUDA raises, torch's OutOfMemoryError, DeviceClosed or the error of what ended
+        the device, and NeedsValues in a run without values.
+        """
         # Leave calls of another form to others.
         if len(args) < 2:
             return run_any(func, args, kwargs)
@@ -330,7 +391,12 @@ def _plan_two_tensors(func: Any, call: Any) -> Plan:
 
 
 def _run_with_number(func: Any, name: str, call: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operator of two tensors on one tensor and a number, and record it."""
+    """Run an operator of two tensors on one tensor and a number, and record it; gives its result.
+
+    `call` computes the result from inner tensors; `name` is the operator's in the ledger. Raises
+    what CUDA raises, torch's OutOfMemoryError, DeviceClosed or the error of what ended the device,
+    and NeedsValues in a run without values.
+    """
     first = args[0]
     if type(first) not in VIRTUAL:
         return run_any(func, args, kwargs)
@@ -363,7 +429,12 @@ def _plan_changed_tensor(func: Any, rules: Rules, slots: tuple[int, ...]) -> Pla
     strided_dim = _strided_dim_of(func)
 
     def run_in_place(args: Any, kwargs: Any) -> Any:
-        """Change and return the first argument; record the operation and its waits."""
+        """Change and return the first argument; record the operation and its waits.
+
+        Raises what CUDA raises, torch's OutOfMemoryError, RuntimeError at a wait that is refused
+        or tells of a failed kernel, NeedsValues in a run without values, and DeviceClosed or the
+        error of what ended the device.
+        """
         # Leave calls of another form to `run_any`.
         opened = _open_tensors(args, slots, numbers_allowed=True)
         if opened is None:
@@ -407,7 +478,12 @@ def _plan_new_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan:
     strided_dim = _strided_dim_of(func)
 
     def run_for_new(args: Any, kwargs: Any) -> Any:
-        """Give the new tensors; record the operation and its waits."""
+        """Give the new tensor, or a tuple of several; record the operation and its waits.
+
+        Raises what CUDA raises, torch's OutOfMemoryError, RuntimeError at a wait that is refused or
+        tells of a failed kernel, NeedsValues in a run without values, and DeviceClosed or the error
+        of what ended the device.
+        """
         opened = _open_tensors(args, slots, numbers_allowed=False)
         if opened is None:
             return run_any(func, args, kwargs)
@@ -443,7 +519,7 @@ class _Opened(NamedTuple):
     has_number: bool = False  # whether there is a number where a tensor could be
 
     def shapes_at(self, slots: tuple[int, ...]) -> list[Any]:
-        """The shapes of the tensors at these positions."""
+        """The shapes of the tensors at these positions; positions without a tensor are left out."""
         inner = self.inner
         shapes = []
         for slot in slots:
@@ -459,6 +535,7 @@ def _open_tensors(args: Any, slots: tuple[int, ...], numbers_allowed: bool) -> _
     """The arguments, with the tensors at these positions opened.
 
     None unless all are on one device; positions that hold None are skipped, and numbers if allowed.
+    The arguments themselves stay as they are.
     """
     device = None
     has_number = False
@@ -487,7 +564,10 @@ def _call_kernel(
 ) -> Any:
     """Refuse what CUDA refuses, and return what the kernel computes from the inner tensors.
 
-    Raises what CUDA raises.
+    `args` and `kwargs` are the arguments of the call, `opened` those by position with inner
+    tensors. For a matrix product, the last two are its factors. After a bad index the open GPU is
+    marked: the next wait of the host raises. Raises what CUDA raises, also torch's
+    OutOfMemoryError, and NeedsValues in a run without values.
     """
     inner = opened.inner
     if rules.refuse is not None:
@@ -505,7 +585,11 @@ def _call_kernel(
 def _put_all_on_device(
     results: Any, device: VirtualDevice, name: str, shapes: list[Any]
 ) -> tuple[Any, ...]:
-    """The results of one operator as device tensors; the operation is recorded."""
+    """The results of one operator as device tensors; the operation is recorded.
+
+    Results that are no CPU tensors stay as they are. `shapes` are those of the arguments, for the
+    clock. Raises torch's OutOfMemoryError.
+    """
     wrapped: list[Any] = []
     nbytes = 0
     dtype = None
@@ -561,13 +645,18 @@ def _open_lists(args: Any, slots: Sequence[int]) -> _Opened | None:
 def _plan_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Plan:
     """The plan of `_foreach_*`, operators on lists of tensors.
 
-    They give a list of new tensors, or change the first list in place.
+    They give a list of new tensors, or change the first list in place. `call` computes from lists
+    of inner tensors; `slots` are the positions of the lists among the arguments.
     """
     name = str(func)
     makes_tensors = bool(func._schema.returns)
 
     def run_on_lists(args: Any, kwargs: Any) -> Any:
-        """Give a list of new tensors, or None after a change in place; record the operation."""
+        """Give a list of new tensors, or None after a change in place; record the operation.
+
+        Raises what CUDA raises, torch's OutOfMemoryError, DeviceClosed or the error of what ended
+        the device, and NeedsValues in a run without values.
+        """
         opened = _open_lists(args, slots)
         if opened is None:
             return run_any(func, args, kwargs)
@@ -619,7 +708,10 @@ def _plan_parts(func: Any) -> Plan:
     is_cast_itself = has_kernel(func.name(), "AutocastCUDA")
 
     def run_as_on_gpu(args: Any, kwargs: Any) -> Any:
-        """Give what the parts give, with autocast on or off as they would find it on a GPU."""
+        """Give what the parts give, with autocast on or off as they would find it on a GPU.
+
+        The state of the thread is changed meanwhile. Raises what the parts raise.
+        """
         if thread_state.autocast is None or thread_state.cast:
             return run_parts(*args, **kwargs)
         # Autocast has cast the arguments of this operator already: its parts are not cast again.
@@ -644,18 +736,24 @@ _BY_ENTRY: Final = {
 
 
 def make_plan(func: Any) -> Plan:
-    """The plan of an operator, with the workspaces that its entry says."""
+    """The plan of an operator, with the workspaces that its entry says.
+
+    A plan is a function(args, kwargs) that runs the operator and gives its results.
+    """
     plan = _plan_for(func)
     workspaces = facts_of(func).workspaces
     return plan if workspaces is None else plan_with_workspaces(plan, workspaces)
 
 
 def _plan_for(func: Any) -> Plan:
-    """The plan of an operator: the one its entry says, or one that suits its schema."""
+    """The plan of an operator: the one its entry says, or one that suits its schema.
+
+    A plan is a function(args, kwargs) that runs the operator.
+    """
     facts = facts_of(func)
     if facts.plan is not None:
         return plan_by_hand(facts.plan, func)
-    if func.namespace not in ("aten", "prims"):
+    if func.namespace != "aten":  # prims are written in Python, of operators of aten
         return plan_by_hand(run_library_operator, func)
     if has_kernel(func.name(), "CompositeImplicitAutograd") and not facts.whole:
         return _plan_parts(func)
@@ -665,7 +763,11 @@ def _plan_for(func: Any) -> Plan:
 
 
 def _plan_by_schema(func: Any) -> Plan | None:
-    """The plan for operators of this form; None where only `run_any` can run them."""
+    """The plan for operators of this form; None where only `run_any` can run them.
+
+    A plan is a function(args, kwargs) that runs the operator `func`. What its schema says of
+    arguments and results decides.
+    """
     schema = func._schema
     rules = rules_of(func)
     if func.namespace != "aten" or _takes_tensors_by_name(schema):
@@ -712,7 +814,10 @@ def _takes_tensors_by_name(schema: Any) -> bool:
 
 
 def _plan_by_results(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | None:
-    """The plan for an operator with tensors at these positions that returns tensors."""
+    """The plan for an operator with tensors at these positions that returns tensors.
+
+    It is one for new tensors, for a change in place or for a view; None where none of these suits.
+    """
     schema = func._schema
     returns = schema.returns
     alias = returns[0].alias_info
@@ -729,7 +834,11 @@ def _plan_by_results(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | 
 
 
 def _plan_by_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Plan | None:
-    """The plan for an operator with tensors at these positions that makes new tensors."""
+    """The plan for an operator with tensors at these positions that makes new tensors.
+
+    None for one new tensor where the first argument is none. Operators with rules of their own get
+    the general plan, others one for their number of tensors.
+    """
     if len(func._schema.returns) > 1:
         return _plan_new_tensors(func, rules, slots)
     if slots[0] != 0:

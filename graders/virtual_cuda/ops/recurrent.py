@@ -7,6 +7,7 @@ device tensor is the CPU tensor with its values.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +37,7 @@ from virtual_cuda.ops.whole_kernels import (
     bytes_of_all,
     cast_by_autocast,
     gradients_by_host,
+    graph_on_host,
     hold_memory,
     inner_leaf_of,
     is_recording_operators,
@@ -43,6 +45,7 @@ from virtual_cuda.ops.whole_kernels import (
     wrap_each,
 )
 from virtual_cuda.ops.workspaces import (
+    RecurrentSizes,
     Workspaces,
     hold_dropout_state,
     recurrent_workspaces,
@@ -58,7 +61,11 @@ aten: Final = torch.ops.aten
 def _lstm_states(
     input_product: Any, hidden_product: Any, cell: Any, *biases: Any
 ) -> tuple[Any, ...]:
-    """The new hidden state and the new cell of an LSTM, from its two products and the old cell."""
+    """The new hidden state and the new cell of an LSTM, from its two products and the old cell.
+
+    The products are those of the input and of the hidden state with their weights. Raises
+    RuntimeError for shapes that do not fit.
+    """
     gates = input_product + hidden_product
     for bias in biases:
         gates = gates + bias
@@ -72,7 +79,11 @@ def _lstm_states(
 def _gru_states(
     input_product: Any, hidden_product: Any, state: Any, *biases: Any
 ) -> tuple[Any, ...]:
-    """The new state of a GRU, in a tuple, from its two products and the old state."""
+    """The new state of a GRU, in a tuple, from its two products and the old state.
+
+    The products are those of the input and of the state with their weights; `biases` are two or
+    none. Raises RuntimeError for shapes that do not fit.
+    """
     if biases:
         input_product = input_product + biases[0]
         hidden_product = hidden_product + biases[1]
@@ -102,11 +113,13 @@ class FusedCell(WholeKernel):
     def forward(ctx: Any, kind: str, *tensors: Any) -> Any:
         """Compute the new states on the host, put them on the device, and record the operation.
 
-        `kind` is "lstm" or "gru"; `tensors` are the two products, the old state and the biases. If
-        gradients are needed, the memory that CUDA keeps for backward is allocated.
+        `kind` is "lstm" or "gru"; `tensors` are the two products, the old state and the biases.
+        Gives the new state, of an LSTM with the new cell. If gradients are needed, the memory that
+        CUDA keeps for backward is allocated and saved in `ctx`. Raises DeviceClosed or the error of
+        what ended the device, and torch's OutOfMemoryError.
         """
         cell = _KINDS[kind]
-        device = tensors[0]._virtual_block.device
+        device = require_open_device(tensors[0])
         inner = [tensor._virtual_inner for tensor in tensors]
         states = cell.new_states(*inner)
         results = wrap_each(states, device)
@@ -129,10 +142,11 @@ class FusedCell(WholeKernel):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """The gradients of the tensors that need one, on the device.
+        """The gradients of the tensors that need one, on the device; None first, for the kind.
 
         The operation is recorded. With `create_graph` it is made of single operators, as on CUDA,
-        which record themselves. Raises if the device is closed.
+        which record themselves. Raises DeviceClosed or the error of what ended the device,
+        RuntimeError if a saved tensor was changed since, and torch's OutOfMemoryError.
         """
         new_states = _KINDS[ctx.kind].new_states
         tensors = ctx.saved_tensors[: ctx.tensor_count]
@@ -145,7 +159,7 @@ class FusedCell(WholeKernel):
             return None, *gradients_by_host(states, gradients, tensors, create_graph=True)
         # Compute the cell again, with a graph, for its gradients.
         inner = [inner_leaf_of(tensor) for tensor in tensors]
-        with torch.enable_grad():
+        with graph_on_host(True):
             states = new_states(*inner)
         computed = gradients_by_host(states, _inner_or_none(gradients), inner)
         results = wrap_each(computed, device)
@@ -177,8 +191,9 @@ def run_cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *wei
     """The result of a recurrent cell: two plain products, then one fused kernel.
 
     `kind` is "lstm" or "gru"; `state` is the name that CUDA's message has for the last state.
-    `original` is torch's function; it runs where the fused kernel does not fit. Raises CUDA's
-    RuntimeError for tensors on different devices.
+    `original` is torch's function; it runs where the fused kernel does not fit. The ledger records
+    what runs. Raises CUDA's RuntimeError for tensors on different devices, torch's
+    OutOfMemoryError, and what `original` raises.
     """
     states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
     biases = [bias for bias in weights[2:] if bias is not None]
@@ -202,7 +217,8 @@ def _compare_devices_of_cell(
 ) -> None:
     """Raise CUDA's RuntimeError for tensors on different devices.
 
-    CUDA compares those of the two products first, then those of the fused kernel.
+    `state` is the name that the message has for the last state; `weights` are two matrices, then
+    biases. CUDA compares those of the two products first, then those of the fused kernel.
     """
     names_of_product = [("self", "self"), ("mat2", "mat2")]
     rows = (input, states[0])
@@ -232,7 +248,8 @@ def _fused_cell_takes(matrices: Sequence[Any]) -> bool:
 def _run_fused_cell(kind: str, state_count: int, input: Any, *rest: Any) -> Any:
     """The result of a cell by two products and the fused kernel.
 
-    `rest` are the states, the two weights and the biases.
+    `rest` are the states, the two weights and the biases. All three are recorded. Raises torch's
+    OutOfMemoryError, and RuntimeError for shapes that do not fit.
     """
     states = rest[:state_count]
     input_weight, hidden_weight, *biases = rest[state_count:]
@@ -245,7 +262,8 @@ def _run_fused_cell(kind: str, state_count: int, input: Any, *rest: Any) -> Any:
 def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
     """The packed data on the device, and the batch sizes on the host; it is recorded.
 
-    The lengths are read on the host. Raises RuntimeError for lengths on the device.
+    The lengths are read on the host. Raises RuntimeError for lengths on the device or wrong ones,
+    DeviceClosed or the error of what ended the device, and torch's OutOfMemoryError.
     """
     data, lengths, *rest = args
     if not on_host(lengths):
@@ -353,7 +371,7 @@ def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: 
     """The results of a layer on the host: the output, then the new states.
 
     `inner` are the data, `state_count` states and the weights. Half precision is computed in single
-    where the CPU is slow in it.
+    where the CPU is slow in it. Raises what the CPU's layer raises.
     """
     dtype = inner[0].dtype
     if is_slow_on_host(dtype):
@@ -385,15 +403,25 @@ def _compute_layer(settings: _LayerSettings, inner: Sequence[Any], state_count: 
 
 def _bytes_of_layer(settings: _LayerSettings, data: Any, hidden: int) -> int:
     """How many bytes the output of one layer has, for a hidden size."""
-    batch_sizes = settings.batch_sizes
-    if batch_sizes is None:
-        steps = data.shape[0] * data.shape[1]
-    else:
-        steps = len(batch_sizes) * int(batch_sizes[0])
-    per_layer: int = steps * hidden * data.element_size()
+    rows = data.shape[0]
+    if settings.batch_sizes is None:
+        rows *= data.shape[1]
+    per_layer: int = rows * hidden * data.element_size()
     if settings.bidirectional:
         per_layer *= 2
     return per_layer
+
+
+def _work_of_packed(work: tuple[Any, ...], batch_sizes: Any) -> tuple[Any, ...]:
+    """The work of a layer whose sequences are packed, for the clock.
+
+    `work` has the shape of the data as they are packed. It becomes that of as many steps with as
+    many sequences each, on average. A number at the end says that they are packed.
+    """
+    dtype, out, data, *others = work
+    steps = len(batch_sizes)
+    sequences = math.ceil(data[0] / steps)
+    return dtype, out, (steps, sequences, data[1]), *others, 1
 
 
 def _size_of_reserve(settings: _LayerSettings, per_layer: int) -> int:
@@ -429,19 +457,29 @@ class CudnnRnn(WholeKernel):
     ) -> Any:
         """Compute on the host, put the results on the device, and record the operation.
 
-        The first `state_count` of `rest` are the states, the others the weights. In training, the
-        memory that cuDNN keeps for backward is allocated, and with dropout the host waits.
+        The first `state_count` of `rest` are the states, the others the weights. Gives the output
+        and the new states. In training, the memory that cuDNN keeps for backward is allocated. The
+        host waits once, when the first layer with dropout needs its random numbers. Raises
+        DeviceClosed or the error of what ended the device, torch's OutOfMemoryError, what the CPU's
+        layer raises, and RuntimeError at a wait that is refused or tells of a failed kernel.
         """
+        require_open_device(data)
         states = rest[:state_count]
         weights = rest[state_count:]
         inner = [inner_leaf_of(tensor) for tensor in (data, *rest)]
-        with torch.set_grad_enabled(any(ctx.needs_input_grad)):
+        with graph_on_host(any(ctx.needs_input_grad)):
             results = _compute_layer(settings, inner, state_count)
         # The memory that cuDNN keeps: a copy of scattered weights, and the reserve for backward.
         sizes = []
         if not _share_block(weights):
             sizes.append(bytes_of_all(weights))
-        per_layer = _bytes_of_layer(settings, data, states[-1].shape[2])
+        hidden = states[-1].shape[2]
+        per_layer = _bytes_of_layer(settings, data, hidden)
+        directions = 2 if settings.bidirectional else 1
+        is_packed = settings.batch_sizes is not None
+        recurrent_sizes = RecurrentSizes(
+            per_layer, hidden, settings.layers, directions, data.dtype, is_packed
+        )
         if settings.train:
             sizes.append(_size_of_reserve(settings, per_layer))
         held = hold_memory(device, *sizes)
@@ -451,18 +489,19 @@ class CudnnRnn(WholeKernel):
         output = _steps_first(results[0], settings.batch_first)
         steps = _steps_first(inner[0], settings.batch_first)
         work = work_of(output, (steps, *inner[1:]))
+        if settings.batch_sizes is not None:
+            work = _work_of_packed(work, settings.batch_sizes)
         record_operation("aten._cudnn_rnn.default", device, bytes_of_all(results), work)
         if settings.train:
-            if settings.dropout > 0:
-                hold_dropout_state(device)
+            if settings.dropout > 0 and hold_dropout_state(device):
                 placement.record_waits("dropout state")
             copied = data.nbytes if settings.batch_first else 0
-            use_workspaces(device, recurrent_workspaces(per_layer, copied))
+            use_workspaces(device, recurrent_workspaces(recurrent_sizes, copied))
         # Keep for backward what it needs.
         ctx.train = settings.train
         ctx.weight_count = len(weights)
         copied = data.nbytes + results[0].nbytes if settings.batch_first else 0
-        workspaces = recurrent_workspaces(per_layer, copied)
+        workspaces = recurrent_workspaces(recurrent_sizes, copied)
         ctx.held = conceal(_KeptByLayer(device, inner, results, work, workspaces))
         ctx.save_for_backward(data, *rest, wrapped[0], *held)
         return tuple(wrapped)
@@ -471,9 +510,10 @@ class CudnnRnn(WholeKernel):
     def backward(ctx: Any, *gradients: Any) -> Any:
         """The gradients of data, states and weights, on the device; the operation is recorded.
 
-        Raises RuntimeError if forward did not run in training mode, if a saved tensor was changed
-        since, or if the device has failed; DeviceClosed if it is closed. With `create_graph`, the
-        gradients refuse to be differentiated again.
+        None comes first, for the three other arguments. Raises RuntimeError if forward did not run
+        in training mode, if a saved tensor was changed since, or if the device has failed;
+        DeviceClosed if it is closed; torch's OutOfMemoryError. With `create_graph`, the gradients
+        refuse to be differentiated again.
         """
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
@@ -496,7 +536,8 @@ class CudnnRnn(WholeKernel):
 def _wrap_in_one_block(gradients: list[Any], device: VirtualDevice) -> list[Any]:
     """The gradients on the device, all in one new block; None stays None.
 
-    cuDNN writes the gradients of all weights into one buffer, as the weights lie in one.
+    cuDNN writes the gradients of all weights into one buffer, as the weights lie in one. Raises
+    torch's OutOfMemoryError.
     """
     tensors = [gradient for gradient in gradients if gradient is not None]
     if not tensors:
@@ -538,9 +579,11 @@ def _compare_dtypes(data: Any, states: Sequence[Any], weight: Any) -> None:
 def run_layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     """The result of `torch._VF.lstm` and its kin, for packed and for padded input.
 
-    cuDNN runs it where it can, else `original`, torch's own function. Warns of weights that do not
-    lie in one block. Raises RuntimeError, in CUDA's words, for different dtypes and for batch sizes
-    on the device.
+    `args` are those of that function after the data. cuDNN runs it where it can, else `original`,
+    torch's own function. What cuDNN runs is recorded; the host waits for its first dropout. Warns
+    of weights that do not lie in one block. Raises RuntimeError, in CUDA's words, for different
+    dtypes and for batch sizes on the device, torch's OutOfMemoryError, RuntimeError at a wait that
+    is refused or tells of a failed kernel, and what `original` raises.
     """
     # Packed input comes with its batch sizes before the state, padded input with a flag at the end.
     # The state of an LSTM is a list, the second argument of others, if padded, is one of weights.
@@ -582,7 +625,9 @@ def _run_layer_by_name(kind: str, overload: Any, *args: Any) -> Any:
     """The result of a layer that was called as an operator.
 
     Where cuDNN does not run it, C++'s own composite does: `decompose` would take one written in
-    Python where torch has imported it.
+    Python where torch has imported it. What cuDNN runs is recorded; it warns of weights that do not
+    lie in one block. Raises RuntimeError, in CUDA's words, and at a wait that is refused or tells
+    of a failed kernel, and torch's OutOfMemoryError.
     """
     return run_layer(kind, functools.partial(overload._op_dk, COMPOSITE), *args)
 
@@ -603,8 +648,8 @@ def register_layers(library: Any) -> None:
 def flatten_parameters(self: Any) -> None:
     """Make the parameters of an `RNNBase` views of one new block, matrices first.
 
-    Nothing changes where cuDNN is off or would not run the layer, or parameters share memory or
-    are of a class with functions of its own.
+    Nothing changes where cuDNN is off or would not run the layer, or parameters share memory or are
+    of a class with functions of its own. Raises torch's OutOfMemoryError.
     """
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not weights:
@@ -619,7 +664,7 @@ def flatten_parameters(self: Any) -> None:
     # Copy them into one buffer.
     matrices_first = sorted(weights, key=lambda weight: weight.dim() == 1)
     sizes = [weight.numel() for weight in matrices_first]
-    flat = torch.empty(sum(sizes), dtype=dtype)
+    flat = torch.empty(sum(sizes), dtype=dtype, device=device.inside)
     block = allocate(device, flat.nbytes)
     for weight, piece in zip(matrices_first, flat.split(sizes), strict=True):
         weight._virtual_inner = piece.view(weight.shape).copy_(weight._virtual_inner)

@@ -23,13 +23,18 @@ from typing import Any, Final
 
 import torch
 
+from virtual_cuda.device.known_values import certain_values
+from virtual_cuda.device.no_values import shape_only
 from virtual_cuda.internals import nn_functions, torch_functions
 from virtual_cuda.lacking import Lacking
+from virtual_cuda.ledger.names import IMPLICIT_WAITS, ImplicitWait, require_one_of
+from virtual_cuda.ops.library_shapes import result_of_shape_function
+from virtual_cuda.trees import leaves_of, map_leaves
 
 ALLOWED: Final = object()  # a placement rule's answer: the arguments may be where they are
 NOT_EMULATED: Final = object()  # an emulation's answer: CUDA does not compute this either
 
-Waits = tuple[str, int | Callable[[dict[str, Any]], int]]
+Waits = tuple[ImplicitWait, int | Callable[[dict[str, Any]], int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,11 @@ class Operator:
     """Runs the operator in place of the dispatcher: function(func, args, kwargs)."""
     kernel: Callable[..., Any] | None = None
     """Computes in place of the CPU kernel: takes the operator's arguments, with inner tensors."""
+    largest: Callable[..., Any] | None = None
+    """Computes in place of the kernel in a run without values, where the shape depends on values.
+
+    It gives tensors of "meta" with the largest shape there can be, or raises NeedsValues.
+    """
     output: Callable[[Any, Any, Any], Any] | None = None
     """Gives the results their form on CUDA.
 
@@ -72,6 +82,9 @@ class Operator:
 
     function(func, inner, kwargs, error) -> results, or NOT_EMULATED
     """
+
+    complex_half: bool = False
+    """Whether CUDA computes complex32, which the CPU kernel refuses."""
 
     # When the host waits.
     waits: Waits | None = None
@@ -133,6 +146,7 @@ class DuplicateOperator(ValueError):
     """An operator, or a fact about it, is declared in two places."""
 
     def __init__(self, name: str, places: tuple[str, str], fact: str = "") -> None:
+        """Say where an operator is declared twice: two modules, and the fact, if it is one."""
         about = ""
         if fact:
             about = f" ({fact})"
@@ -142,7 +156,8 @@ class DuplicateOperator(ValueError):
         )
 
 
-OVERLOADS: Final = ("plan", "kernel", "output", "fast_path", "autocast")  # facts of one overload
+# Facts of one overload.
+OVERLOADS: Final = ("plan", "kernel", "largest", "output", "fast_path", "autocast")
 _entries: Final[dict[str, dict[str, Any]]] = {}
 _declared_in: Final[dict[str, str]] = {}
 
@@ -150,10 +165,13 @@ _declared_in: Final[dict[str, str]] = {}
 def operator(*names: str, **facts: Any) -> None:
     """Declare what is known of these operators; the facts are the fields of `Operator`.
 
-    Raises `DuplicateOperator` for an operator that has an entry, and TypeError for a fact that does
-    not exist.
+    They are added to the registry, with the name of the module that calls this. Raises
+    `DuplicateOperator` for an operator that has an entry, TypeError for a fact that does not exist,
+    and UnknownInLedger for a wait of no kind that the ledger has.
     """
-    Operator(**facts)
+    waits = Operator(**facts).waits
+    if waits is not None:
+        require_one_of(waits[0], IMPLICIT_WAITS)  # so that questions know the kind
     place = str(sys._getframe(1).f_globals.get("__name__"))
     for name in names:
         if name in _entries:
@@ -169,7 +187,7 @@ def declared_operators() -> dict[str, Operator]:
 
 @functools.cache
 def measured_table(name: str) -> dict[str, Any]:
-    """A table of `facts/`.
+    """The table of this name in `facts/`; read once, then remembered.
 
     "operators" is torch's own; "placement" and "refusals" were measured on a GPU.
     """
@@ -181,7 +199,10 @@ def measured_table(name: str) -> dict[str, Any]:
 
 @functools.cache
 def autocast_policies() -> dict[str, str]:
-    """The autocast policy of each overload, named without "aten."."""
+    """The autocast policy of each overload, named without "aten."; worked out once.
+
+    The entries made by hand go before what was measured.
+    """
     policies = {}
     for policy, names in measured_table("operators")["autocast"].items():
         for name in names:
@@ -255,7 +276,7 @@ def _first_refusal(func: Any, table: dict[str, dict[str, str]]) -> dict[str, str
 
 
 def _names_of_refusals(func: Any) -> tuple[str, ...]:
-    """The names under which refusals of an overload are known, the first of them goes first.
+    """The names under which refusals of an overload are known; the first that a table has counts.
 
     That may be the plain overload's: the in-place and `out=` forms launch the same kernel.
     """
@@ -281,10 +302,11 @@ def _refusals_of_this_torch(key: str, forbidden: dict[str, str]) -> dict[str, st
 
 @functools.cache
 def facts_of(func: Any) -> Operator:
-    """Everything that is known of an overload.
+    """Everything that is known of an overload; worked out once.
 
-    Its own entry goes first, then the entry for all overloads; measured facts are added. Raises
-    DuplicateOperator for a fact that was both declared and measured.
+    Its own entry goes first, then the entry for all overloads; measured facts are added. An
+    operator outside of "aten" gets one without facts. Raises DuplicateOperator for a fact that was
+    both declared and measured.
     """
     if getattr(func, "namespace", None) != "aten":  # a custom operator, or a function of torch
         return Operator()
@@ -297,7 +319,10 @@ def facts_of(func: Any) -> Operator:
 
 
 def _declared_facts(func: Any) -> dict[str, tuple[str, Any]]:
-    """The facts of an overload that were declared, each with the name of its entry."""
+    """The declared facts of an overload, by name: each with the name of its entry, and its value.
+
+    Those of its own entry replace those of the entry for all overloads.
+    """
     name = name_of(func)
     overload = func._overloadname
     found = {}
@@ -328,8 +353,104 @@ def binding_of(func: Any) -> Any:
 
 
 def call_of(func: Any) -> Any:
-    """The callable that runs `func` on inner tensors: a kernel of ours, or the CPU's."""
-    call: Any = facts_of(func).kernel or binding_of(func)
+    """The callable that runs `func` on inner tensors: a kernel of ours, or the CPU's.
+
+    Where the shape of the result depends on values, and the first tensor has none, it makes the
+    largest result that there can be, by the rule `largest` of the registry, which may raise
+    NeedsValues; for an operator of `torch.library`, by its own shape function.
+    """
+    facts = facts_of(func)
+    call: Any = facts.kernel or _kernel_into_out(func) or binding_of(func)
     if hasattr(call, "_op_dk"):  # an overload: what it calls
-        return call._op
-    return call
+        call = call._op
+    largest = facts.largest
+    if largest is None and func.namespace != "aten":
+        largest = functools.partial(result_of_shape_function, func)
+    if largest is None:
+        return call
+    return functools.partial(_call_with_or_without_values, call, largest)
+
+
+def _kernel_into_out(func: Any) -> Callable[..., Any] | None:
+    """The kernel of an overload with `out`, if the one without it has a kernel of ours.
+
+    It computes by that kernel. None for all other overloads.
+    """
+    names = [argument.name for argument in func._schema.arguments if argument.is_out]
+    if not names or func.namespace != "aten":
+        return None
+    plain = _overload_without_out(func)
+    if plain is None:
+        return None
+    kernel = facts_of(plain).kernel
+    if kernel is None:
+        return None
+    return functools.partial(_write_into_out, func, kernel, names)
+
+
+def _overload_without_out(func: Any) -> Any:
+    """The overload that takes the same arguments as one with `out`, but for that; None if none."""
+    arguments = _arguments_without_out(func)
+    packet = getattr(torch.ops.aten, name_of(func))
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        if overload is not func and _arguments_without_out(overload) == arguments:
+            return overload
+    return None
+
+
+def _arguments_without_out(func: Any) -> list[tuple[str, str]]:
+    """The name and type of each argument of an overload that is not written into by `out`."""
+    arguments = []
+    for argument in func._schema.arguments:
+        if not argument.is_out:
+            arguments.append((argument.name, str(argument.type)))
+    return arguments
+
+
+def _write_into_out(
+    func: Any, kernel: Callable[..., Any], names: list[str], /, *inner: Any, **named: Any
+) -> Any:
+    """Compute by `kernel`, and write into the arguments of these names; gives these.
+
+    Where they have not the shape or the dtype of the results, torch's own `func` is called before,
+    which resizes them, warns, or raises.
+    """
+    outs = [named[name] for name in names]
+    others = {name: value for name, value in named.items() if name not in names}
+    results = kernel(*inner, **others)
+    if len(outs) == 1:
+        results = [results]
+    pairs = list(zip(outs, results, strict=True))
+    for out, result in pairs:
+        if out.numel() == 0:
+            out.resize_(result.shape)
+    if any((out.shape, out.dtype) != (result.shape, result.dtype) for out, result in pairs):
+        func(*inner, **named)
+    for out, result in pairs:
+        out.copy_(result)
+    if len(outs) == 1:
+        return outs[0]
+    return tuple(outs)
+
+
+def _call_with_or_without_values(call: Any, largest: Any, /, *inner: Any, **named: Any) -> Any:
+    """What `call` gives, or `largest` if the first argument is a tensor without values.
+
+    Where the values of all tensors are known all the same, the shapes are those that they lead to.
+    Raises what these raise.
+    """
+    if not (inner and isinstance(inner[0], torch.Tensor) and inner[0].is_meta):
+        return call(*inner, **named)
+    known = map_leaves(_values_if_certain, inner)
+    if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in leaves_of(known)):
+        return largest(*inner, **named)
+    return map_leaves(shape_only, call(*known, **named))
+
+
+def _values_if_certain(value: Any) -> Any:
+    """The values of an inner tensor if they are certain; else what is given."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    values = certain_values(value)
+    return value if values is None else values

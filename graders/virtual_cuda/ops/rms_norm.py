@@ -31,9 +31,11 @@ class FusedRmsNorm(WholeKernel):
     def forward(ctx: Any, input: Any, weight: Any, shape: list[int], eps: float | None) -> Any:
         """Normalise on the host, put the result on the device, and record the operation.
 
-        `shape` are the last dimensions, which are normalised.
+        `shape` are the last dimensions, which are normalised; `eps` None is the least step of the
+        dtype. What backward needs is saved in `ctx`. Raises DeviceClosed or the error of what ended
+        the device, and torch's OutOfMemoryError.
         """
-        device = input._virtual_block.device
+        device = require_open_device(input)
         inner = input._virtual_inner
         inner_weight = inner_of(weight)
         out = torch.rms_norm(inner, shape, inner_weight, eps)
@@ -56,7 +58,9 @@ class FusedRmsNorm(WholeKernel):
     def backward(ctx: Any, gradient: Any) -> Any:
         """The gradients of input and weight, on the device; the operation is recorded.
 
-        Raises DeviceClosed, or what has ended the device.
+        None stands for each that is not needed, and for the other arguments. Raises DeviceClosed or
+        the error of what ended the device, RuntimeError if a saved tensor was changed since, and
+        torch's OutOfMemoryError.
         """
         input, weight, kept = ctx.saved_tensors
         device = require_open_device(input)
@@ -85,7 +89,8 @@ def _input_and_weight_gradients(
 ) -> list[Any]:
     """The gradients of the input and of the weight, None where not needed.
 
-    `gradient` is that of the result, `reciprocal` that of the root.
+    `gradient` is that of the result, `reciprocal` that of the root. `ctx` says which are needed,
+    and along which dimensions was normalised.
     """
     wide_gradient = gradient.to(reciprocal.dtype)
     normal = input.to(reciprocal.dtype) * reciprocal
@@ -118,7 +123,8 @@ def rms_norm(
 ) -> Any:
     """The result of `rms_norm`: one fused kernel, or torch's `original` where CUDA does not fuse.
 
-    Raises CUDA's RuntimeError for a weight on another device.
+    The ledger records what runs. Raises CUDA's RuntimeError for a weight on another device, torch's
+    OutOfMemoryError, and what `original` raises.
     """
     if weight is not None and are_on_several_devices(input, weight):
         method = "wrapper_CUDA___fused_rms_norm"

@@ -61,7 +61,8 @@ _NEGATIVE: Final = find_internal("torch._C.DispatchKey.Negative", _FEATURE)
 def _call_with_resolved_bits(call: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an operator that C++ makes of others, with conjugates between them resolved.
 
-    Inside a dispatcher C++ does not resolve them by itself.
+    Gives its result. Inside a dispatcher C++ does not resolve them by itself. Raises what the
+    operator raises.
     """
     is_complex = args and isinstance(args[0], torch.Tensor) and args[0].is_complex()
     if not is_complex:
@@ -71,7 +72,10 @@ def _call_with_resolved_bits(call: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _refusal_of(func: Any, facts: Operator) -> Refuse | None:
-    """The function that refuses arguments as CUDA does; None where CUDA takes all the CPU takes."""
+    """The function that refuses arguments as CUDA does; None where CUDA takes all the CPU takes.
+
+    It is called with args and kwargs, and raises CUDA's error.
+    """
     refusals: list[Refuse] = []
     if facts.nondeterministic is not None:
         refusals.append(functools.partial(alert_nondeterministic, facts))
@@ -88,7 +92,7 @@ def _refusal_of(func: Any, facts: Operator) -> Refuse | None:
         return refusals[0]
 
     def refuse_in_turn(args: Any, kwargs: Any) -> None:
-        """Ask one refusal after another; the first that does not fit raises."""
+        """Ask one refusal after another; the first that does not fit raises CUDA's error."""
         for refuse in refusals:
             refuse(args, kwargs)
 
@@ -160,14 +164,20 @@ def _refuse_all(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def _refuse_dtypes(func: Any, messages: dict[torch.dtype, str], args: Any, kwargs: Any) -> None:
-    """Raise the error for the dtype of the first argument, if there is one."""
+    """Raise CUDA's error for the dtype of the first argument, if `messages` has one for it.
+
+    It is a RuntimeError or a NotImplementedError.
+    """
     dtype = args[0].dtype
     if dtype in messages and _would_launch_kernel(func, args, kwargs):
         raise error_from_fact(messages[dtype], DTYPE_NAMES[dtype])
 
 
 def _messages_by_dtype(messages: dict[str, str]) -> dict[torch.dtype, str]:
-    """The messages of `facts/refusals.json`, where "integer" stands for all whole numbers."""
+    """The messages of `facts/refusals.json` by dtype; there they are by name: "Half".
+
+    "integer" stands for all whole numbers, and "ComplexFloat" for larger complex numbers, too.
+    """
     by_dtype = {}
     for dtype, name in DTYPE_NAMES.items():
         if name in messages:
@@ -183,7 +193,7 @@ def _would_launch_kernel(func: Any, args: Any, kwargs: Any) -> bool:
     """True if CUDA gets as far as launching a kernel.
 
     It checks shapes before dtypes, and empty tensors need no kernel. The operator is tried on
-    copies.
+    copies on the host, and nothing that the trial raises comes out.
     """
     copies = [_copy_of(value) for value in args]
     if any(isinstance(copy, torch.Tensor) and not copy.numel() for copy in copies):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.cuda_errors import label_of
-from virtual_cuda.ops import placement
+from virtual_cuda.ops import largest, placement
 from virtual_cuda.ops.elementwise import HALF, WHOLE, wider_emulation
 from virtual_cuda.ops.placement import OperatorCall, unless_empty
 from virtual_cuda.ops.registry import NOT_EMULATED, operator
@@ -22,7 +22,8 @@ aten: Final = torch.ops.aten
 def _sort_stably(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
     """The values and indices of a stable sort.
 
-    Without `stable`, CPUs differ in the order of equal elements.
+    Without `stable`, CPUs differ in the order of equal elements. Raises IndexError for a dimension
+    that is not there.
     """
     return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
 
@@ -30,14 +31,18 @@ def _sort_stably(self: torch.Tensor, dim: int = -1, descending: bool = False) ->
 def _sort_with_flag(
     self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> Any:
-    """The values and indices of a stable sort, whatever `stable` says."""
+    """The values and indices of a stable sort, whatever `stable` says.
+
+    Raises IndexError for a dimension that is not there.
+    """
     return _sort_stably(self, dim, descending)
 
 
 def _values_and_first_indices(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
     """The values of `kthvalue` or `median`, and for each the first index that has it.
 
-    `func` is the operator; `dim_at` is the position of its argument `dim`.
+    `func` is the operator; `dim_at` is the position of its argument `dim`. Raises what the operator
+    raises.
     """
     values, indices = func(*args, **kwargs)
     self = args[0]
@@ -67,7 +72,8 @@ def _count_values(self: Any, weights: Any = None, minlength: int = 0) -> Any:
 
     CUDA fetches the smallest value, to refuse negative ones (a byte cannot be negative), and the
     largest, to know the size. The waits are recorded here, since the operator may raise after the
-    first.
+    first. Raises RuntimeError for what cannot be counted, and at a wait that is refused or tells of
+    a failed kernel.
     """
     is_refused = self.dim() != 1 or self.is_floating_point()
     if is_refused or self.numel() == 0:
@@ -80,7 +86,10 @@ def _count_values(self: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _put_at_front(inner: Any, kwargs: Any, out: Any) -> Any:
-    """The results with the values at the front of a buffer as long as the input."""
+    """The results, `out`, with the values at the front of a buffer as long as the input.
+
+    `inner` are the arguments of the operator, with CPU tensors.
+    """
     values, *others = out
     count = values.numel()
     length = max(inner[0].numel(), count)
@@ -93,6 +102,7 @@ def _waits_of_equal(given: dict[str, Any]) -> int:
     """How often the host waits for `equal`.
 
     Not at all for different shapes, no elements, or the very same memory: the answer is known then.
+    `given` are the arguments by name.
     """
     one = given["self"]
     other = given["other"]
@@ -109,7 +119,7 @@ def _waits_of_isin(given: dict[str, Any]) -> int:
     """How often the host waits for `isin`.
 
     Few candidates are compared one by one. Many are sorted, and the different ones of both are
-    counted.
+    counted. `given` are the arguments by name.
     """
     elements = given["elements"]
     candidates = given["test_elements"]
@@ -122,17 +132,26 @@ def _waits_of_isin(given: dict[str, Any]) -> int:
 
 
 def _sum_complex(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
-    """The sum of complex numbers, which the CPU refuses here; NOT_EMULATED for all else."""
+    """The sum of complex numbers, which the CPU refuses here; NOT_EMULATED for all else.
+
+    `inner` and `kwargs` are the arguments with CPU tensors, `error` is what the CPU raised.
+    """
     self, *rest = inner
     if not self.is_complex() or "out" in kwargs:
         return NOT_EMULATED
-    numbers = torch.where(self.isnan(), 0, self)
     dims = rest or [None]
+    if self.dtype is torch.complex32:
+        wide = self.to(torch.complex64)
+        return _sum_complex(func, [wide, *rest], kwargs, error).to(torch.complex32)
+    numbers = torch.where(self.isnan(), 0, self)
     return aten.sum.dim_IntList(numbers, *dims, **kwargs)
 
 
 def _multiply_in_single(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) -> Any:
-    """The product; half precision is multiplied in single precision."""
+    """The product of a tensor's elements; half precision is multiplied in single precision.
+
+    `func` is the CPU's kernel; what it raises is raised.
+    """
     wanted = dtype or self.dtype
     if wanted in HALF:
         product = func(self, *args, dtype=torch.float32)
@@ -141,7 +160,10 @@ def _multiply_in_single(func: Any, self: Any, *args: Any, dtype: torch.dtype | N
 
 
 def _waits_of_histc(given: dict[str, Any]) -> int:
-    """How often the host waits for `histc`: twice, for the range of the values if none is given."""
+    """How often the host waits for `histc`: twice, for the range of the values if none is given.
+
+    `given` are the arguments by name.
+    """
     if given["self"].numel() == 0:
         return 0
     has_range = given.get("min", 0) != given.get("max", 0)
@@ -151,7 +173,10 @@ def _waits_of_histc(given: dict[str, Any]) -> int:
 
 
 def _waits_of_unique_consecutive(given: dict[str, Any]) -> int:
-    """How often the host waits for `unique_consecutive`."""
+    """How often the host waits for `unique_consecutive`: once, but not with `dim` or no elements.
+
+    `given` are the arguments by name.
+    """
     if given.get("dim") is not None:
         return 0
     if given["self"].numel():
@@ -160,7 +185,10 @@ def _waits_of_unique_consecutive(given: dict[str, Any]) -> int:
 
 
 def _waits_of_repeat_interleave(given: dict[str, Any]) -> int:
-    """How often the host waits for `repeat_interleave`: twice, unless the size is given."""
+    """How often the host waits for `repeat_interleave`: twice, unless the size is given.
+
+    `given` are the arguments by name.
+    """
     if given.get("output_size") is not None:
         return 0
     if given["repeats"].numel():
@@ -169,7 +197,10 @@ def _waits_of_repeat_interleave(given: dict[str, Any]) -> int:
 
 
 def _waits_of_segment_reduce(given: dict[str, Any]) -> int:
-    """How often the host waits: lengths are checked on the host, offsets are trusted."""
+    """How often the host waits: lengths are checked on the host, offsets are trusted.
+
+    `given` are the arguments by name.
+    """
     if given.get("lengths") is None or given.get("unsafe"):
         return 0
     return 2
@@ -214,9 +245,15 @@ def _refuse_sorter_elsewhere(call: OperatorCall) -> Any:
 _BOOL: Final = wider_emulation((torch.bool,), torch.uint8)
 
 operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", output_first=True)
-operator("prod", kernel=partial(_multiply_in_single, aten.prod.default), output_first=True)
+operator(
+    "prod",
+    kernel=partial(_multiply_in_single, aten.prod.default),
+    output_first=True,
+    complex_half=True,
+)
 operator("prod.dim_int", kernel=partial(_multiply_in_single, aten.prod.dim_int))
-operator("sum", "mean", "argmax", binding=True, output_first=True)
+operator("sum", binding=True, output_first=True, complex_half=True)
+operator("mean", "argmax", binding=True, output_first=True)
 operator("nansum", emulate=_sum_complex)
 operator("max", "min", binding=True)
 # These bindings give a named tuple, which the dispatcher would not open.
@@ -234,7 +271,13 @@ operator(
 operator("median.dim_values", nondeterministic=_ALERT)
 operator("nanmedian", emulate=_BOOL)
 operator("nanmedian.dim", kernel=partial(_values_and_first_indices, aten.nanmedian.dim, 1))
-operator("bincount", kernel=_count_values, nondeterministic="_bincount_cuda", exact_integers=True)
+operator(
+    "bincount",
+    kernel=_count_values,
+    largest=largest.counts_up_to_minimum,
+    nondeterministic="_bincount_cuda",
+    exact_integers=True,
+)
 operator(
     "histc",
     waits=("histc", _waits_of_histc),
@@ -242,12 +285,25 @@ operator(
     exact_integers=True,
     emulate=wider_emulation(WHOLE, torch.float64),
 )
-operator("_unique", "_unique2", output=_put_at_front, waits=("unique", unless_empty("self", 1)))
-operator("unique_consecutive", waits=("unique", _waits_of_unique_consecutive))
+_UNIQUE: Final[dict[str, Any]] = {
+    "output": _put_at_front,
+    "waits": ("unique", unless_empty("self", 1)),
+}
+operator("_unique", largest=largest.keep_all, **_UNIQUE)
+operator("_unique2", largest=largest.keep_and_count_all, **_UNIQUE)
+operator(
+    "unique_consecutive",
+    largest=largest.keep_all_in_order,
+    waits=("unique", _waits_of_unique_consecutive),
+)
 operator("equal", waits=("equal", _waits_of_equal))
 operator("allclose", waits=("allclose", 1))
 operator("isin.Tensor_Tensor", waits=("isin", _waits_of_isin))
-operator("repeat_interleave.Tensor", waits=("repeat_interleave", _waits_of_repeat_interleave))
+operator(
+    "repeat_interleave.Tensor",
+    largest=largest.repeat_to_given_size,
+    waits=("repeat_interleave", _waits_of_repeat_interleave),
+)
 operator(
     "segment_reduce",
     waits=("segment_reduce", _waits_of_segment_reduce),

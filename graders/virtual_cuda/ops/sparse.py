@@ -6,6 +6,7 @@ coordinates of its elements; a compressed one (CSR, CSC, BSR, BSC) has shorter i
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial, partialmethod
 from typing import Any, Final
@@ -30,7 +31,7 @@ from virtual_cuda.ops.dispatch import (
     require_open_device,
     work_of,
 )
-from virtual_cuda.ops.elementwise import in_single
+from virtual_cuda.ops.elementwise import HALF, in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, name_of, operator
 from virtual_cuda.ops.rules import alert_nondeterministic, no_kernel_error
@@ -38,6 +39,7 @@ from virtual_cuda.recorder import tensors_in
 from virtual_cuda.trees import map_only
 
 aten: Final = torch.ops.aten
+_data: Final[Any] = torch.Tensor.data
 
 
 class SparseTensor(Tensor):
@@ -62,6 +64,11 @@ class SparseTensor(Tensor):
         return bool(self._virtual_inner.is_sparse_csr)
 
     def to_sparse(self, *args: Any, layout: Any = None, **kwargs: Any) -> Any:
+        """The tensor in another sparse layout, COO by default.
+
+        The conversion is recorded, with its waits. Raises what torch raises for a layout it cannot
+        be converted to.
+        """
         if self._virtual_inner.layout is torch.sparse_coo:
             if layout is not None:
                 kwargs["layout"] = layout
@@ -76,7 +83,11 @@ class SparseTensor(Tensor):
         return self.to_sparse()
 
     def _to_compressed_layout(self, kind: str, *args: Any, **kwargs: Any) -> Any:
-        """The tensor in a compressed layout; itself if it has that layout."""
+        """The tensor in a compressed layout; itself if it has that layout.
+
+        `kind` is "csr", "csc", "bsr" or "bsc". The conversion is recorded, with its waits. Raises
+        what torch raises for a tensor that cannot be converted.
+        """
         layout = self._virtual_inner.layout
         if layout is torch.sparse_coo:
             convert = getattr(super(), f"to_sparse_{kind}")
@@ -91,23 +102,12 @@ class SparseTensor(Tensor):
     to_sparse_bsr = partialmethod(_to_compressed_layout, "bsr")
     to_sparse_bsc = partialmethod(_to_compressed_layout, "bsc")
 
-    def _answer_of_coo(self, name: str) -> Any:
-        """The answer to a question that only COO tensors have. Raises for others, as torch does.
-
-        C++ gets an answer for all of them (see `_answer_as_coo`); Python is refused.
-        """
-        if self._virtual_inner.layout is not torch.sparse_coo:
-            getattr(self._virtual_inner, name)()  # raises
-        return getattr(super(), name)()
-
-    is_coalesced = partialmethod(_answer_of_coo, "is_coalesced")
-    coalesce = partialmethod(_answer_of_coo, "coalesce")
-    indices = partialmethod(_answer_of_coo, "indices")
-    _indices = partialmethod(_answer_of_coo, "_indices")
-    _values = partialmethod(_answer_of_coo, "_values")
-
     def new(self, *args: Any, device: Any = None) -> Any:
-        """A new sparse tensor by torch's old constructor, which `SparseAdam` uses."""
+        """A new sparse tensor by torch's old constructor, which `SparseAdam` uses.
+
+        It is on the device of this one, whatever `device` says. Raises torch's OutOfMemoryError,
+        and RuntimeError for wrong indices.
+        """
         has_parts = len(args) >= 2 and not isinstance(args[0], int)
         if has_parts:
             return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
@@ -116,11 +116,16 @@ class SparseTensor(Tensor):
         return shell
 
     def __copy__(self) -> Any:
+        """Another device tensor around the same parts; their memory is shared."""
         device = self._virtual_block.device
         shell, _ = wrap_sparse(self._virtual_inner, device, self._virtual_parts)
         return shell
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with memory of its own and without history, kept in `memo` for this deep copy.
+
+        Raises the error of a closed device, and torch's OutOfMemoryError.
+        """
         if id(self) not in memo:
             copy = self.detach().clone()
             memo[id(self)] = copy.requires_grad_(self.requires_grad)
@@ -130,11 +135,30 @@ class SparseTensor(Tensor):
 SparseTensor.__name__ = "Tensor"
 SparseTensor.__module__ = "torch"
 
+# Methods that only COO tensors have.
+COO_METHODS: Final = ("is_coalesced", "coalesce", "indices", "_indices", "_values")
+
+
+def require_coo(tensor: Any, name: str) -> None:
+    """Raise what torch raises if a method of COO tensors is called on a compressed device tensor.
+
+    `name` is that of the method. To C++ every sparse tensor of the device is a COO tensor.
+    """
+    inner = tensor._virtual_inner
+    if inner.layout is torch.sparse_coo:
+        return
+    try:
+        getattr(inner, name)()
+    except NotImplementedError:
+        operator_of_method = getattr(aten, name).default
+        raise no_kernel_error(operator_of_method, "SparseCsrCUDA") from None
+
 
 def _assign_blocks(shell: Any, device: VirtualDevice, known: dict[int, Block]) -> int:
     """Give each part of a sparse tensor its block, and return how many bytes are new.
 
-    That is the known block of its storage, or a new one. Raises torch's OutOfMemoryError.
+    That is the block of its storage in `known`, where they are by its address, or a new one. Raises
+    torch's OutOfMemoryError.
     """
     parts: dict[int, Block] = {}
     new_bytes = 0
@@ -169,6 +193,19 @@ def wrap_sparse(
     return shell, _assign_blocks(shell, device, known or {})
 
 
+def _resize_shell(tensor: Any, known: dict[int, Block]) -> int:
+    """Give a sparse device tensor the shape and the parts that its inner tensor has got.
+
+    Returns how many bytes are new. `known` are blocks by the address of their storage. Raises
+    torch's OutOfMemoryError.
+    """
+    shell, new_bytes = wrap_sparse(tensor._virtual_inner, tensor._virtual_block.device, known)
+    _data.__set__(tensor, shell)
+    tensor._virtual_parts = shell._virtual_parts
+    tensor._virtual_block = shell._virtual_block
+    return new_bytes
+
+
 class _OpenedSparse(Unwrapped):
     """Arguments of a call of which some are sparse, opened."""
 
@@ -181,14 +218,27 @@ class _OpenedSparse(Unwrapped):
         self.blocks.update(value._virtual_parts)
         return self._open_tensor(value)
 
+    def has_mixed_places(self) -> bool:
+        """True if tensors are in several places, one of them a virtual device.
+
+        A host tensor without dimensions counts as a number, which may be anywhere.
+        """
+        if len(self.devices) > 1:
+            return True
+        return self.device is not None and any(tensor.dim() > 0 for tensor in self.plain)
+
     def close(self, value: Any, device: VirtualDevice | None) -> tuple[Any, int]:
-        """The results on the device, and how many bytes are new there."""
+        """The results on the device, and how many bytes are new there.
+
+        An argument that was changed gets blocks for its new parts. Raises torch's OutOfMemoryError.
+        """
         if not isinstance(value, torch.Tensor):
             return super().close(value, device)
         known = self.back.get(identity(value))
         if type(known) is SparseTensor:
-            new_bytes = _assign_blocks(known, known._virtual_block.device, self.blocks)
-            return known, new_bytes
+            if known.shape != value.shape:
+                return known, _resize_shell(known, self.blocks)
+            return known, _assign_blocks(known, known._virtual_block.device, self.blocks)
         is_new = known is None and device is not None
         if not is_new or value.layout is torch.strided:
             return super().close(value, device)
@@ -206,7 +256,8 @@ class _Coordinates(Block):
 def _answer_as_coo(func: Any, args: Any) -> Any:
     """The answer to what autograd asks of a compressed tensor; NotImplemented for all else.
 
-    C++ takes it for a COO tensor, and asks for its parts, to build one like it.
+    C++ takes it for a COO tensor, and asks for its parts, to build one like it. Raises torch's
+    OutOfMemoryError.
     """
     first = args[0]
     is_sparse = type(first) is SparseTensor
@@ -220,7 +271,10 @@ def _answer_as_coo(func: Any, args: Any) -> Any:
 
 
 def _part_as_coo(func: Any, tensor: Any) -> Any:
-    """The part of a compressed tensor that an operator asks of COO tensors; else NotImplemented."""
+    """The part of a compressed tensor that an operator asks of COO tensors; else NotImplemented.
+
+    Coordinates are made for the answer. Raises torch's OutOfMemoryError.
+    """
     if func is aten.is_coalesced.default:
         return True
     if func is aten._values.default:
@@ -234,7 +288,10 @@ def _part_as_coo(func: Any, tensor: Any) -> Any:
 
 
 def _compress_again(pattern: Any, values: Any) -> Any:
-    """A compressed device tensor with the indices of another, `pattern`, and these values."""
+    """A compressed device tensor with the indices of another, `pattern`, and these values.
+
+    Raises torch's OutOfMemoryError, and RuntimeError for values that do not fit.
+    """
     inner = pattern._virtual_inner
     *indices, _ = parts_of_sparse(inner)
     build: Any = torch.sparse_compressed_tensor
@@ -254,7 +311,9 @@ _HALF: Final = re.compile("not implemented for '(Half|BFloat16)'")
 def _compute_in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     """The result of a half-precision operator that the CPU lacks, computed in single precision.
 
-    NOT_EMULATED where the error has another reason.
+    `inner` and `named` are the arguments with CPU tensors, `error` is what the CPU raised. An
+    in-place operator changes the first, one with `out` changes that. NOT_EMULATED where the error
+    has another reason. Raises what the CPU raises in single precision.
     """
     refused = _HALF.search(str(error))
     if refused is None:
@@ -281,6 +340,9 @@ def _compute_in_single(func: Any, inner: Any, named: Any, error: Exception) -> A
     result = call_of(func)(*wide_args, **wide_named)
     if result is wide_args[0]:
         return inner[0].copy_(result.to(narrow))
+    out = named.get("out")
+    if out is not None:
+        return out.copy_(result.to(narrow))
     return map_only(torch.Tensor, to_half, result)
 
 
@@ -299,15 +361,17 @@ _FACTORS: Final = {  # what CUDA multiplies: a layout, and those of the second f
     torch.sparse_bsr: (torch.strided,),
 }
 _NO_MKL: Final = re.compile(
-    r"(addmm: computation on )CPU( is not implemented for .*) without MKL|'SparseCsrCPU' backend"
+    r"(addmm: computation on )CPU( is not implemented for .*?)(?: without MKL)?$"
+    r"|'SparseCsrCPU' backend"
 )
 
 
 def _compressed_product(func: Any, inner: Any, named: Any, error: Exception) -> Any:
-    """A product with compressed tensors, which the CPU computes only if it was built with MKL.
+    """A product with compressed tensors that the CPU refuses, all of them if built without MKL.
 
-    NOT_EMULATED where the error has another reason. Raises RuntimeError for layouts that CUDA does
-    not multiply.
+    `inner` and `named` are the arguments with CPU tensors, `error` is what the CPU raised.
+    NOT_EMULATED where the error has another reason. Raises RuntimeError, or `error` itself, for
+    layouts that CUDA does not multiply.
     """
     if func not in _PRODUCTS:
         return NOT_EMULATED
@@ -352,8 +416,8 @@ def _has_coo_elements(value: Any) -> bool:
 def _join_elements(func: Any, inner: Any, named: Any) -> Any:
     """The sum of two COO tensors, with their elements one after the other, as on CUDA.
 
-    The CPU may merge them. The first is changed by an in-place operator. NOT_EMULATED where the
-    CPU's own kernel is to run.
+    `inner` and `named` are the arguments of `func`, with CPU tensors. The CPU may merge them. The
+    first is changed by an in-place operator. NOT_EMULATED where the CPU's own kernel is to run.
     """
     first = inner[0]
     second = inner[1]
@@ -390,13 +454,80 @@ def _join_elements(func: Any, inner: Any, named: Any) -> Any:
 _SUMS: Final = (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor)
 
 
+_MERGES: Final = ("_coalesce", "_sparse_sum", "sum")
+
+
+def _merge_in_single(func: Any, inner: Any, named: Any) -> Any:
+    """Elements of a COO tensor in half precision, added in single precision and rounded once.
+
+    CUDA adds them so; the CPU rounds after each. `inner` and `named` are the arguments of `func`,
+    with CPU tensors. NOT_EMULATED where the CPU's own kernel is to run.
+    """
+    if name_of(func) not in _MERGES or inner[0].layout is not torch.sparse_coo:
+        return NOT_EMULATED
+    if inner[0].dtype not in HALF or named.get("dtype") is not None:
+        return NOT_EMULATED
+    return in_single(partial(call_of(func), **named), *inner)
+
+
+def _solve_with_blocks(func: Any, inner: Any, named: Any) -> Any:
+    """The solution of a triangular system of blocks, solved as a dense one.
+
+    The CPU lacks systems with ones on the diagonal, and may end the process for others. `inner` and
+    `named` are the arguments of `triangular_solve`, with CPU tensors; those to write into are among
+    `named`. NOT_EMULATED for other layouts.
+    """
+    right, matrix, *options = inner
+    if matrix.layout is not torch.sparse_bsr:
+        return NOT_EMULATED
+    options_by_name = {name: value for name, value in named.items() if name not in _SOLUTION}
+    solution = _solve_triangular(right, matrix.to_dense(), *options, **options_by_name)
+    if matrix._nnz() == 0:
+        solution.fill_(math.nan)
+    if "X" in named:
+        return named["X"].copy_(solution), named["M"].resize_(0)
+    return solution, right.new_empty(0)
+
+
+def _solve_triangular(
+    right: torch.Tensor,
+    matrix: torch.Tensor,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> torch.Tensor:
+    """The solution of a dense triangular system, with the options of `triangular_solve`.
+
+    Raises RuntimeError for shapes that do not fit.
+    """
+    if transpose:
+        matrix = matrix.mT
+        upper = not upper
+    options = {"upper": upper, "unitriangular": unitriangular}
+    solution: torch.Tensor = torch.linalg.solve_triangular(matrix, right, **options)
+    return solution
+
+
+_SOLUTION: Final = ("X", "M")  # what `triangular_solve` writes into, if it is given
+
+# What runs in the place of the CPU's kernel, or gives NOT_EMULATED; for all others
+# `_merge_in_single`.
+_IN_PLACE_OF_KERNEL: Final = {
+    **dict.fromkeys(_SUMS, _join_elements),
+    aten.triangular_solve.default: _solve_with_blocks,
+    aten.triangular_solve.X: _solve_with_blocks,
+}
+
+
 # ---- any operator --------------------------------------------------------------------------------
 
 
 def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run any operator that takes or gives a sparse tensor, and record it.
+    """Run any operator that takes or gives a sparse tensor, record it, and give its results.
 
-    Raises what CUDA raises.
+    Raises what CUDA raises, DeviceClosed or the error of what ended the device, torch's
+    OutOfMemoryError, NeedsValues in a run without values, and RuntimeError at a wait that is
+    refused or tells of a failed kernel.
     """
     if func is aten._to_copy.default:
         return _run_copy(func, args, kwargs)
@@ -443,7 +574,11 @@ def _backend_of(args: Any) -> str:
 
 
 def _compare_devices(func: Any, args: Any, kwargs: Any) -> None:
-    """Judge arguments on several devices. Raises RuntimeError, which names the sparse wrapper."""
+    """Judge arguments on several devices. Raises RuntimeError, which names the sparse wrapper.
+
+    The operator's own rule may record copies and waits; what it gives is not used. Raises
+    RuntimeError also at a wait that is refused or tells of a failed kernel.
+    """
     try:
         placement.judge_placement(func, args, kwargs)
     except RuntimeError as error:
@@ -462,13 +597,14 @@ def _compare_devices(func: Any, args: Any, kwargs: Any) -> None:
 def _compute_on_host(func: Any, inner: Any, named: Any, target: VirtualDevice | None) -> Any:
     """The results of an operator on inner tensors.
 
-    Where the CPU raises, they are computed in another way, if there is one. Raises what CUDA
-    raises; what the CPU raises, where the results stay on the host.
+    Where the CPU raises, they are computed in another way, if there is one. After a bad index the
+    open GPU is marked: the next wait of the host raises. Raises what CUDA raises; what the CPU
+    raises, where the results stay on the host.
     """
     results = NOT_EMULATED
     try:
-        if func in _SUMS:
-            results = _join_elements(func, inner, named)
+        compute = _IN_PLACE_OF_KERNEL.get(func, _merge_in_single)
+        results = compute(func, inner, named)
         if results is NOT_EMULATED:
             results = call_of(func)(*inner, **named)
     except Exception as error:
@@ -483,9 +619,10 @@ def _compute_on_host(func: Any, inner: Any, named: Any, target: VirtualDevice | 
 
 
 def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
-    """A copy on the host or a device, or in another dtype. Copies to the host are recorded.
+    """A copy on the host or a device, or in another dtype. Copies from one to another are recorded.
 
-    Raises DeviceClosed, or what has ended the device.
+    Raises DeviceClosed or the error of what ended the device, torch's OutOfMemoryError, and
+    RuntimeError at a wait that is refused or tells of a failed kernel.
     """
     source = args[0]
     device = kwargs.get("device")
@@ -499,19 +636,25 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
         copy = inner.clone()
     else:
         copy = inner.to(dtype)
-    if target is not None:
-        shell, _ = wrap_sparse(copy, target)
-        return shell
-    non_blocking = bool(kwargs.get("non_blocking"))
-    for part in parts_of_sparse(inner):
-        record_copy(part, open_device.label, HOST, non_blocking=non_blocking)
-    return copy
+    if target is not open_device:
+        label = HOST if target is None else target.label
+        non_blocking = bool(kwargs.get("non_blocking"))
+        for part in parts_of_sparse(inner):
+            record_copy(part, open_device.label, label, non_blocking=non_blocking)
+    if target is None:
+        return copy
+    shell, _ = wrap_sparse(copy, target)
+    return shell
 
 
 def sparse_to_device(
     tensor: torch.Tensor, device: VirtualDevice, non_blocking: bool, dtype: torch.dtype | None
 ) -> Any:
-    """A copy of a sparse host tensor on the device; the copy of each part is recorded."""
+    """A copy of a sparse host tensor on the device; the copy of each part is recorded.
+
+    Raises torch's OutOfMemoryError, and RuntimeError at a wait that is refused or tells of a failed
+    kernel.
+    """
     inner = tensor.detach()
     if dtype is None:
         inner = inner.clone()
@@ -542,6 +685,7 @@ operator("_sparse_coo_tensor_unsafe", "_sparse_coo_tensor_with_dims", plan=run_s
 operator(
     "_sparse_coo_tensor_with_dims_and_tensors",
     "_sparse_compressed_tensor_with_dims",
+    "sparse_compressed_tensor.comp_plain_value_size",
     plan=run_sparse,
 )
 operator("_sparse_mm_reduce_impl", "_sparse_mm_reduce_impl_backward", plan=run_sparse, absent=True)

@@ -54,8 +54,8 @@ def _joined_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean and inverse deviation of all ranks' batches together.
 
-    `means`, `deviations` and `counts` have a row for each rank. Updates the running mean and
-    variance in place.
+    `means`, `deviations` and `counts` have a row for each rank; deviations are inverse, too.
+    Updates the running mean and variance in place, unless they are None.
     """
     counts = _as_float(torch.as_tensor(counts, dtype=means.dtype))
     counts = counts.view(-1, 1).expand(len(means), 1)
@@ -76,7 +76,11 @@ def _joined_statistics(
 def _normalise_batch(
     batch: Any, weight: Any, bias: Any, mean: Any, deviation: Any, eps: float
 ) -> torch.Tensor:
-    """A batch, normalised and then scaled and shifted, in its own dtype."""
+    """A batch, normalised and then scaled and shifted, in its own dtype.
+
+    `mean` and `deviation`, the inverse one, have a value for each channel; so have weight and bias,
+    unless they are None. `eps` is in the deviation already.
+    """
     result = _centre_batch(batch, mean) * _shape_for_batch(deviation, batch)
     if weight is not None:
         result = result * _shape_for_batch(weight, batch)
@@ -95,9 +99,10 @@ def _reduce_gradient(
     wants_weight: bool,
     wants_bias: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """The sums over a batch that the gradient of a batch norm needs.
+    """The sums over a batch that the gradient of a batch norm needs, for each channel.
 
-    Then the gradients of weight and bias. None stands for each that is not wanted.
+    They are the sum of `grad`, that of its products with the centred batch, then the gradients of
+    weight and bias. None stands for each that is not wanted. `deviation` is the inverse one.
     """
     dimensions = _dimensions_except_channels(grad)
     centred = _centre_batch(batch, mean)
@@ -125,7 +130,11 @@ def _input_gradient(
     products: Any,
     counts: Any,
 ) -> torch.Tensor:
-    """The gradient of a batch norm's input, from the sums over all ranks."""
+    """The gradient of a batch norm's input, from the sums over all ranks.
+
+    `sums` are those of `grad` for each channel, `products` those of its products with the centred
+    batch, `counts` are the elements of each rank, `deviation` is the inverse one.
+    """
     total = counts.sum()
     centred = _centre_batch(batch, mean)
     slope = deviation**2 * products / total

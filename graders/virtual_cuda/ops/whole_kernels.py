@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final
 
 import torch
 import torch.nn.functional
 from torch.autograd import grad as _grad
+from torch.autograd.graph import saved_tensors_hooks
 
 from virtual_cuda.device.cuda_errors import without_lazy
 from virtual_cuda.device.state import VirtualDevice
@@ -20,8 +23,23 @@ class KernelHook:
     """A hook for `operator_hooks` that runs around whole kernels as well."""
 
     def run_kernel(self, kernel: Any, args: Any) -> Any:
-        """Return what `kernel(*args)` returns, which this calls."""
+        """Return what `kernel(*args)` returns, which this calls; what it raises is raised."""
         return kernel(*args)
+
+    def run_write(self, write: Callable[[], object]) -> None:
+        """Call `write()`, which writes to memory and is no operator; what it raises is raised."""
+        write()
+
+
+def run_write_in_hooks(write: Callable[[], object]) -> None:
+    """Call `write()`, which writes to a device's memory and is no operator, inside all hooks.
+
+    That is the replay of a graph, or a copy of a storage. Raises what it raises.
+    """
+    for hook in operator_hooks:
+        if isinstance(hook, KernelHook):
+            write = functools.partial(hook.run_write, write)
+    write()
 
 
 class WholeKernel(torch.autograd.Function):
@@ -34,6 +52,7 @@ class WholeKernel(torch.autograd.Function):
     class_names: ClassVar[set[str]] = set()
 
     def __init_subclass__(cls) -> None:
+        """Note the name of a subclass, and let its two directions run inside the hook in use."""
         super().__init_subclass__()
         cls.class_names.add(cls.__name__)
         for name in ("forward", "backward"):
@@ -43,13 +62,20 @@ class WholeKernel(torch.autograd.Function):
 
 
 def _run_kernel(kernel: Any, *args: Any) -> Any:
-    """Call one direction of a whole kernel, inside the hook if there is one."""
+    """Call one direction of a whole kernel, inside the hooks in use.
+
+    Of several hooks the last one is outermost. Gives and raises what the kernel does.
+    """
     # With `create_graph`: made of operators, each of which has hooks.
     if operator_hooks and not torch.is_grad_enabled():
         for hook in operator_hooks:
             if isinstance(hook, KernelHook):
-                return hook.run_kernel(kernel, args)
+                kernel = functools.partial(_run_in_hook, hook, kernel)
     return kernel(*args)
+
+
+def _run_in_hook(hook: KernelHook, kernel: Any, *args: Any) -> Any:
+    return hook.run_kernel(kernel, args)
 
 
 def wrap_each(tensors: Any, device: VirtualDevice) -> list[Any]:
@@ -80,13 +106,28 @@ def inner_leaf_of(tensor: Any) -> torch.Tensor:
     return leaf.requires_grad_(tensor.requires_grad)
 
 
+@contextlib.contextmanager
+def graph_on_host(wanted: bool) -> Iterator[None]:
+    """Let the host's operators build a graph inside a `with` block, if that is wanted.
+
+    On a GPU there is no such graph, so a program's hooks for saved tensors, such as a checkpoint's,
+    do not see what it saves.
+    """
+    with torch.set_grad_enabled(wanted), saved_tensors_hooks(_as_it_is, _as_it_is):
+        yield
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def gradients_by_host(
     outputs: Any, gradients: Any, inputs: Any, *, create_graph: bool = False
 ) -> list[Any]:
     """The gradients of the inputs by a graph that is kept; None for those that need none.
 
     `gradients` are those of the outputs, None where one has none. An input that the graph does not
-    reach gets zeros.
+    reach gets zeros. Raises what autograd raises.
     """
     used_outputs = []
     used_gradients = []
@@ -122,13 +163,13 @@ def hold_memory(device: VirtualDevice, *sizes: int) -> list[Any]:
     """Empty device tensors that hold this many bytes each.
 
     A kernel keeps that memory for backward. They go into `save_for_backward`, so that autograd
-    frees them with the rest.
+    frees them with the rest. Raises torch's OutOfMemoryError.
     """
     return [wrap(torch.empty(0), allocate(device, size)) for size in sizes]
 
 
 def refuse_second_gradients(gradients: list[Any], text: str) -> list[Any]:
-    """The gradients, which raise this text when they are differentiated.
+    """The gradients, which raise a RuntimeError with this text when they are differentiated.
 
     This matters only with `create_graph`; otherwise they are returned unchanged.
     """
@@ -156,7 +197,8 @@ def are_on_several_devices(*tensors: Any) -> bool:
 def call_in_cuda_words(original: Any, *args: Any, **kwargs: Any) -> Any:
     """The result of `original`; its RuntimeErrors are raised with "cuda" in the text.
 
-    C++ compares devices there, and calls the virtual one "lazy".
+    C++ compares devices there, and calls the virtual one "lazy". Other errors are raised as they
+    are.
     """
     try:
         return original(*args, **kwargs)
@@ -170,7 +212,10 @@ def is_recording_operators() -> bool:
 
 
 def cast_by_autocast(dtype: torch.dtype, tensor: Any) -> Any:
-    """The operand, cast to autocast's lower precision where autocast would cast it."""
+    """The operand, cast to autocast's lower precision, `dtype`, where autocast would cast it.
+
+    A cast is recorded. Raises torch's OutOfMemoryError.
+    """
     if type(tensor) not in VIRTUAL:
         return tensor
     if not tensor.is_floating_point() or tensor.dtype is torch.float64:

@@ -11,27 +11,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from virtual_cuda.clock.gpu_models import gpu_named
 from virtual_cuda.device.cuda_errors import warn
-from virtual_cuda.device.memory import OutOfMemory
+from virtual_cuda.device.layout import ROUND
 from virtual_cuda.device.state import Block, VirtualDevice, VirtualGpu, WorkspaceKey
 from virtual_cuda.device.tensor import VIRTUAL
-from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import allocate
+from virtual_cuda.recorder import is_in_backward
 
 _KIB: Final = 1 << 10
 _LARGE_PRODUCTS: Final = 32 << 20  # the workspace of cuBLAS on a GPU of capability 9.0
 _SMALL_PRODUCTS: Final = (8 << 20) + (128 << 10)  # and on all others: ":4096:2:16:8"
 _FUSED_PRODUCTS: Final = 1 << 20  # the workspace of cuBLASLt
+_UNIFIED: Final = "TORCH_CUBLASLT_UNIFIED_WORKSPACE"
 _SIZE_AND_COUNT: Final = re.compile(r":([0-9]+):([0-9]+)")  # of buffers, the size in KiB
 
 CUBLAS: Final = "cuBLAS"
@@ -55,8 +55,6 @@ Rule = Callable[[Any, Any, Any], Workspaces]  # function(args, kwargs, results)
 _numbers: Final = itertools.count()
 _returned_numbers: Final[list[int]] = []  # of handles whose thread has ended
 _BACKWARD: Final = -1  # the handle of the thread that runs backward passes on a GPU
-# Where this torch lacks it, a backward pass uses the handle of the thread that calls it.
-_current_node: Final = find_internal("torch._C._current_autograd_node", otherwise=lambda: None)
 
 
 class _BlasHandle:
@@ -81,8 +79,12 @@ _thread: Final = _HandleOfThread()
 
 
 def _current_handle() -> int:
-    """The number of the handle that a product of this thread uses now."""
-    if _current_node() is not None:
+    """The number of the handle of cuBLAS that a product of this thread uses now.
+
+    It is -1 in a backward pass. A thread gets its own handle here at its first product, and keeps
+    it.
+    """
+    if is_in_backward():
         return _BACKWARD
     if _thread.handle is None:
         _thread.handle = _BlasHandle()
@@ -92,11 +94,21 @@ def _current_handle() -> int:
 # ---- workspaces that stay ------------------------------------------------------------------------
 
 
+def _environment_variable(gpu: VirtualGpu, name: str) -> str | None:
+    """A variable of the environment, as it was when a library first asked on this GPU.
+
+    It is kept in the GPU's `variables`: libraries ask once, too, and products are many.
+    """
+    if name not in gpu.variables:
+        gpu.variables[name] = os.environ.get(name)
+    return gpu.variables[name]
+
+
 def cublas_workspace_size(device: VirtualDevice) -> int:
     """How many bytes a new workspace of cuBLAS has on a device.
 
-    `CUBLAS_WORKSPACE_CONFIG` says it, and else the capability; a GPU that was not named is an H200.
-    Warns of a setting that cannot be read.
+    The size that a program has set goes first, then that of `CUBLAS_WORKSPACE_CONFIG`, and else the
+    capability says it; a GPU that was not named is an H200. Warns of a setting that cannot be read.
     """
     gpu = device.gpu
     if CUBLAS in gpu.workspace_sizes:
@@ -119,8 +131,9 @@ def cublas_workspace_size(device: VirtualDevice) -> int:
 def cublaslt_workspace_size(device: VirtualDevice) -> int:
     """How many bytes a new workspace of cuBLASLt has on a device.
 
-    `CUBLASLT_WORKSPACE_SIZE` says it, in KiB. It is no larger than that of cuBLAS, unless
-    `TORCH_CUBLASLT_UNIFIED_WORKSPACE` is "0".
+    The size that a program has set goes first, then that of `CUBLASLT_WORKSPACE_SIZE`, in KiB. It
+    is no larger than that of cuBLAS, unless `TORCH_CUBLASLT_UNIFIED_WORKSPACE` is "0". Warns of a
+    setting that cannot be read.
     """
     size = device.gpu.workspace_sizes.get(CUBLASLT)
     if size is None:
@@ -131,7 +144,7 @@ def cublaslt_workspace_size(device: VirtualDevice) -> int:
                 size = int(setting) * _KIB
             except ValueError:
                 warn("invalid CUBLASLT_WORKSPACE_SIZE, using default workspace size of 1024 KiB.")
-    if os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "0":
+    if _environment_variable(device.gpu, _UNIFIED) == "0":
         return size
     return min(size, cublas_workspace_size(device))
 
@@ -139,11 +152,11 @@ def cublaslt_workspace_size(device: VirtualDevice) -> int:
 def _hold_workspace(device: VirtualDevice, library: str) -> None:
     """Allocate a library's workspace, unless the thread's handle and the stream have one.
 
-    With `TORCH_CUBLASLT_UNIFIED_WORKSPACE` "1", cuBLASLt uses that of cuBLAS. Raises torch's
-    OutOfMemoryError.
+    It is kept in the GPU's `workspaces`. With `TORCH_CUBLASLT_UNIFIED_WORKSPACE` "1", cuBLASLt uses
+    that of cuBLAS. Raises torch's OutOfMemoryError.
     """
     gpu = device.gpu
-    if library == CUBLASLT and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1":
+    if library == CUBLASLT and _environment_variable(gpu, _UNIFIED) == "1":
         library = CUBLAS
     stream = gpu.streams.get(device.index, 0)
     key = WorkspaceKey(library, device.index, _current_handle(), stream)
@@ -157,10 +170,24 @@ def _hold_workspace(device: VirtualDevice, library: str) -> None:
 
 
 def _keep_workspace(device: VirtualDevice, key: WorkspaceKey, size: int) -> None:
-    """Allocate a workspace that stays. Raises torch's OutOfMemoryError."""
-    block = allocate(device, size)
+    """Allocate a workspace of `size` bytes that stays: in the GPU's `workspaces`, under this key.
+
+    Raises torch's OutOfMemoryError.
+    """
+    with _taking_for_library(device):
+        block = allocate(device, size)
     device.gpu.workspaces[key] = block
-    device.memory.library_bytes += block.size
+    block.memory.library_bytes += block.size
+
+
+@contextlib.contextmanager
+def _taking_for_library(device: VirtualDevice) -> Iterator[None]:
+    """Say that what is taken inside the `with` block is a library's; observers want to know."""
+    device.memory.for_library = True
+    try:
+        yield
+    finally:
+        device.memory.for_library = False
 
 
 def clear_product_workspaces(gpu: VirtualGpu) -> None:
@@ -168,28 +195,38 @@ def clear_product_workspaces(gpu: VirtualGpu) -> None:
     for key in list(gpu.workspaces):
         if key.library in (CUBLAS, CUBLASLT):
             block = gpu.workspaces.pop(key)
-            block.device.memory.library_bytes -= block.size
+            block.memory.library_bytes -= block.size
 
 
 def use_workspaces(device: VirtualDevice, workspaces: Workspaces) -> None:
     """Allocate the workspaces of one call, and free those that are there during the call only.
 
-    Where such a one does not fit, cuDNN takes a way that needs none. Raises torch's
-    OutOfMemoryError for a workspace that stays.
+    Those that stay are kept in the GPU's `workspaces`, and found there by the next call of this
+    thread on this stream. Where one that passes does not fit, cuDNN takes a way that needs none.
+    Raises torch's OutOfMemoryError for a workspace that stays.
     """
     for library in workspaces.kept:
         _hold_workspace(device, library)
     if workspaces.passing:
-        with contextlib.suppress(OutOfMemory):
+        with contextlib.suppress(torch.cuda.OutOfMemoryError), _taking_for_library(device):
             Block(device, workspaces.passing)
 
 
 def plan_with_workspaces(plan: Callable[[Any, Any], Any], rule: Rule) -> Callable[[Any, Any], Any]:
-    """The plan of an operator that uses workspaces; `rule` says which."""
+    """The plan of an operator that uses workspaces.
+
+    A plan is a function(args, kwargs) that runs the operator; `rule`, a function(args, kwargs,
+    results), says which workspaces a call uses.
+    """
 
     def run_with_workspaces(args: Any, kwargs: Any) -> Any:
-        """Give what the plan gives, after its workspaces were allocated."""
+        """Give what the plan gives, and allocate the workspaces of the call.
+
+        Raises torch's OutOfMemoryError, and what the plan raises.
+        """
         results = plan(args, kwargs)
+        if results is NotImplemented:  # another class of tensors is asked next
+            return results
         device = _device_among(args)
         if device is not None and not device.closed:
             use_workspaces(device, rule(args, kwargs, results))
@@ -221,6 +258,21 @@ def product_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
     return _PRODUCT if results.numel() else _NOTHING
 
 
+def distance_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
+    """The workspaces of distances that are computed by a product; none for an empty result.
+
+    Both of its factors are copies, with two columns more for sums of squares.
+    """
+    if not results.numel():
+        return _NOTHING
+    passing = 0
+    for points in args[:2]:
+        rows = points.shape[:-1].numel()
+        size = rows * (points.shape[-1] + 2) * points.element_size()
+        passing += -(-size // ROUND) * ROUND
+    return _PRODUCT._replace(passing=passing)
+
+
 def biased_product_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
     """The workspaces of `addmm`, whose bias cuBLASLt adds where it can."""
     if not results.numel():
@@ -229,9 +281,14 @@ def biased_product_workspaces(args: Any, kwargs: Any, results: Any) -> Workspace
 
 
 def _adds_bias_by_cublaslt(args: Any, kwargs: Any, results: Any) -> bool:
-    """True if a GPU runs this call of `addmm` by cuBLASLt."""
+    """True if a GPU runs this call of `addmm` by cuBLASLt.
+
+    `args` are the bias and the two factors, `results` is the tensor that the call gave.
+    """
     bias, _, right = args[:3]
-    if kwargs.get("beta", 1) != 1 or os.environ.get(_DISABLE_FUSED) == "1":
+    if kwargs.get("beta", 1) != 1:
+        return False
+    if _environment_variable(results._virtual_block.device.gpu, _DISABLE_FUSED) == "1":
         return False
     if bias.dim() != 1 or not bias.is_contiguous() or bias.shape[0] != right.shape[1]:
         return False
@@ -241,151 +298,87 @@ def _adds_bias_by_cublaslt(args: Any, kwargs: Any, results: Any) -> bool:
     return not is_vector
 
 
-# ---- convolutions --------------------------------------------------------------------------------
+# ---- solvers -------------------------------------------------------------------------------------
 
-# cuDNN computes by tensor cores, which want channels last in memory: images in another layout are
-# copied into the workspace, with the weight, and the result is copied out of it. Which engine it
-# chooses is its secret; the rules below were read off 279 calls in whole programs on an H200
-# (cuDNN 9.19). No others were recorded.
-_PARTIAL_SUMS: Final = 2 << 20  # of a weight's gradient, which many blocks of threads add up
-_SMALL_WEIGHT: Final = 1 << 20  # bytes; the gradient of a larger one is not split like this
-_FEW_CHANNELS: Final = 16
-_SHORT_SUM: Final = 100  # products in one element of the result
-_MANY_PIXELS: Final = 64 * 64
-_HALF: Final = (torch.float16, torch.bfloat16)
+_BYTES_FOR_QR: Final = 3 << 20  # that cuSOLVER takes for one matrix of 48 · 48, or of 64 · 48
 
 
-class _Convolution(NamedTuple):
-    """One convolution as cuDNN sees it."""
-
-    image: torch.Tensor
-    weight: torch.Tensor
-    result: torch.Tensor
-    transposed: bool
-    groups: int
-    device: VirtualDevice
-
-    @property
-    def is_by_tensor_cores(self) -> bool:
-        """True if the GPU has tensor cores for the dtype."""
-        model = self.device.gpu.model
-        if model is None:
-            return self.image.dtype in (torch.float32, *_HALF)
-        if self.image.dtype in _HALF:
-            return model.capability >= (7, 0)
-        return self.image.dtype is torch.float32 and model.capability >= (8, 0)
-
-    @property
-    def has_channels_last(self) -> bool:
-        """True if nothing has to be copied into another layout."""
-        for tensor in (self.image, self.weight):
-            if tensor.dim() < 4 or tensor.stride(1) != 1 or tensor.shape[1] == 1:
-                continue
-            return True
-        return False
-
-    @property
-    def is_pointwise(self) -> bool:
-        """True if the kernel has one element, so that the layout of the weight does not matter."""
-        return math.prod(self.weight.shape[2:]) == 1
-
-    @property
-    def fewest_channels(self) -> int:
-        """The number of channels of the image or of the result, whichever is less."""
-        return min(self.image.shape[1], self.result.shape[1])
-
-    @property
-    def copied_bytes(self) -> int:
-        """The bytes of image, result and weight, all of which are copied."""
-        nbytes = self.image.nbytes + self.result.nbytes
-        return nbytes if self.is_pointwise else nbytes + self.weight.nbytes
-
-    def bytes_for_images(self) -> int:
-        """The workspace of the result, or of the gradient of the image."""
-        if self.groups > 1 or not self.is_by_tensor_cores or self.has_channels_last:
-            return 0
-        if self.is_pointwise:
-            least = 64 if self.image.dtype in _HALF else 128
-            return self.copied_bytes if self.fewest_channels >= least else 0
-        channels = self.image.shape[1]
-        if channels < _FEW_CHANNELS and math.prod(self.weight.shape[1:]) < _SHORT_SUM:
-            return 0
-        return self.copied_bytes
-
-    def bytes_for_weight(self) -> int:
-        """The workspace of the gradient of the weight."""
-        if not self.is_by_tensor_cores:
-            return 0
-        is_small = self.weight.numel() * 4 <= _SMALL_WEIGHT
-        partial_sums = _PARTIAL_SUMS if is_small else 0
-        if self.has_channels_last:
-            return partial_sums
-        if self.groups > 1:
-            return self.image.nbytes
-        pixels = math.prod(self.image.shape[2:])
-        if self.is_pointwise and self.image.dtype is torch.float32 and pixels < _MANY_PIXELS:
-            by_image = len(self.image) * self.weight.nbytes
-            return min(by_image, self.copied_bytes)
-        return self.copied_bytes + partial_sums
+def fused_product_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
+    """The workspaces of a product that only cuBLASLt computes; none for an empty result."""
+    return _PRODUCT_WITH_BIAS if results.numel() else _NOTHING
 
 
-def convolution_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
-    """The workspace of `convolution`."""
-    image, weight, _, _, _, _, transposed, _, groups = args
-    if image.dim() < 3 or not results.numel() or not torch.backends.cudnn.enabled:
-        return _NOTHING
-    device = image._virtual_block.device
-    call = _Convolution(image, weight, results, transposed, groups, device)
-    return Workspaces(passing=call.bytes_for_images())
+def solver_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
+    """The workspace of a solver that uses cuBLAS, for one matrix and for a batch."""
+    return _PRODUCT if args[0].numel() else _NOTHING
 
 
-def convolution_gradient_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
-    """The workspace of `convolution_backward`.
+def batched_solver_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
+    """The workspace of a solver that uses cuBLAS for a batch, and cuSOLVER for one matrix."""
+    return _PRODUCT if args[0].numel() and args[0].dim() > 2 else _NOTHING
 
-    The image's gradient is computed first; there is no memory for the weight's at that time.
-    """
-    gradient, image, weight, _, _, _, _, transposed, _, groups, wanted = args
-    if image.dim() < 3 or not gradient.numel() or not torch.backends.cudnn.enabled:
-        return _NOTHING
-    device = image._virtual_block.device
-    call = _Convolution(image, weight, gradient, transposed, groups, device)
-    for_image = 0
-    for_weight = 0
-    if wanted[1]:
-        for_weight = call.bytes_for_weight()
-    if wanted[0]:
-        for_image = call.bytes_for_images()
-        if wanted[1]:
-            for_image -= weight.nbytes
-    return Workspaces(passing=max(for_image, for_weight))
+
+def qr_workspaces(args: Any, kwargs: Any, results: Any) -> Workspaces:
+    """The workspace of `qr`: by cuBLAS for a batch, and by cuSOLVER for one matrix."""
+    if args[0].numel() and args[0].dim() == 2:
+        return Workspaces(passing=_BYTES_FOR_QR)
+    return batched_solver_workspaces(args, kwargs, results)
 
 
 # ---- recurrent layers ----------------------------------------------------------------------------
 
-_PARTS_OF_LAYER: Final = 10  # the workspace, in outputs of one layer: 9.8 and 10.1 on an H200
+# The workspace is the sum of three parts, read off 13 layers on an H200 (12 LSTM, one GRU; torch
+# 2.11, cuDNN 9.19): within 7 % of each.
+_BYTES_OF_CELL: Final = 8 << 20  # for each layer and direction
+_OUTPUTS_OF_LAYER: Final = 7  # for gates, in outputs of one layer
+_OUTPUTS_OF_SMALL_CELL: Final = 16  # more, where all of a small cell stays in the GPU's registers
+_SMALL_CELL: Final = 128  # the largest hidden size of such a cell; none in bfloat16
 _DROPOUT: Final = "cuDNN dropout"
 _GENERATOR: Final = 24  # bytes that cuDNN's dropout keeps for each thread of the GPU
 _THREADS: Final = 2048  # of a multiprocessor, if the model does not say
 
 
-def recurrent_workspaces(layer_bytes: int, copied_bytes: int) -> Workspaces:
+class RecurrentSizes(NamedTuple):
+    """What the workspace of a recurrent layer depends on."""
+
+    output: int  # bytes of the output of one layer, in both directions if there are two
+    hidden: int  # the hidden size
+    layers: int
+    directions: int
+    dtype: torch.dtype
+    is_packed: bool = False  # sequences that each have a length: no cell stays in registers then
+
+    @property
+    def is_small(self) -> bool:
+        """True if all of a cell stays in the GPU's registers, for all steps."""
+        if self.is_packed or self.dtype is torch.bfloat16:
+            return False
+        return self.hidden <= _SMALL_CELL
+
+
+def recurrent_workspaces(sizes: RecurrentSizes, copied_bytes: int) -> Workspaces:
     """The workspace of a recurrent layer in training, either way.
 
-    `layer_bytes` are those of the output of one layer, `copied_bytes` those of data and gradients
-    whose batch comes first: cuDNN wants the steps first.
+    `copied_bytes` are those of data and gradients whose batch comes first: cuDNN wants the steps
+    first.
     """
-    return Workspaces(passing=_PARTS_OF_LAYER * layer_bytes + copied_bytes)
+    passing = sizes.layers * sizes.directions * _BYTES_OF_CELL
+    passing += _OUTPUTS_OF_LAYER * sizes.output
+    if sizes.is_small:
+        passing += _OUTPUTS_OF_SMALL_CELL * sizes.output // sizes.directions
+    return Workspaces(passing=passing + copied_bytes)
 
 
-def hold_dropout_state(device: VirtualDevice) -> None:
+def hold_dropout_state(device: VirtualDevice) -> bool:
     """Allocate the random numbers' state that cuDNN's dropout keeps on a device, once.
 
-    Raises torch's OutOfMemoryError.
+    Returns whether it was not there before. Raises torch's OutOfMemoryError.
     """
     gpu = device.gpu
     key = WorkspaceKey(_DROPOUT, device.index, 0, 0)
     if key in gpu.workspaces:
-        return
+        return False
     model = gpu.model or gpu_named("H200")
     threads = model.properties.get("max_threads_per_multi_processor", _THREADS)
     _keep_workspace(device, key, model.sms * threads * _GENERATOR)
+    return True

@@ -13,7 +13,7 @@ from virtual_cuda.recorder import autocast_patches
 
 
 def _clear_both_caches(original: Callable[[], None]) -> None:
-    """Forget the weights that were cast, in torch's cache and in ours."""
+    """Forget the weights that were cast, in torch's cache, by `original`, and in ours."""
     forget_cast_weights()
     original()
 

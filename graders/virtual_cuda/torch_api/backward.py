@@ -50,10 +50,11 @@ def _refuse_gradients_elsewhere(tensors: Any, gradients: Any) -> None:
 
 
 def _run_backward(gradients_at: int, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `torch.autograd.backward` or `grad`.
+    """Call `torch.autograd.backward` or `grad`, the `original`; gives what it gives.
 
-    `gradients_at` is the position of the argument that holds gradients. Raises RuntimeError, as
-    CUDA does, for a gradient on another device than its tensor.
+    `gradients_at` is the position of the argument that holds gradients. The pass runs on the
+    streams of its forward pass, which the ledger notes where they change. Raises RuntimeError, as
+    CUDA does, for a gradient on another device than its tensor, and what the pass raises.
     """
     if len(args) > gradients_at:
         gradients = args[gradients_at]
@@ -72,7 +73,7 @@ def _run_backward(gradients_at: int, original: Any, *args: Any, **kwargs: Any) -
 def _device_of_input(node: Any, slot: int) -> torch.device | None:
     """The device of what a node of a graph has made, by the name that students know.
 
-    None where this torch does not tell.
+    `slot` is the number of the result of that node. None where this torch does not tell.
     """
     variable = getattr(node, "variable", None)
     if variable is not None:
@@ -87,9 +88,11 @@ def _device_of_input(node: Any, slot: int) -> torch.device | None:
 
 
 def _run_custom_backward(original: Any, node: Any, *args: Any) -> Any:
-    """Call a student's own `autograd.Function.backward`, by its node in the graph.
+    """Call a student's own `autograd.Function.backward`, the `original`, by its node in the graph.
 
-    Raises RuntimeError, as CUDA does, if a gradient that it returns is not where the input is.
+    Gives the gradients that it returns. Streams of the node's forward are used. Raises
+    RuntimeError, as CUDA does, if a gradient is not where the input is, and what the student's
+    function raises.
     """
     use_streams_of_node(node)
     gradients = original(node, *args)
@@ -112,7 +115,9 @@ def _run_custom_backward(original: Any, node: Any, *args: Any) -> Any:
 def _recording_patches(opening: Opening) -> Iterator[Patch]:
     """The patches that record passes and steps.
 
-    A recorder that stays for the next device is told of that device's ledger.
+    A recorder that stays for the next device is told of that device's ledger; it stops when a
+    device closes, and hooks of optimizers are there while the patches are: `opening` is told of all
+    that.
     """
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
     opening.on_next_device.append(lambda gpu: recorder.record_into(gpu.ledger.rows))

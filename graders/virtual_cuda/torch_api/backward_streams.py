@@ -52,8 +52,9 @@ class _BackwardPass:
     def follow(self, node: Any) -> None:
         """Use the streams that were current when a node was made.
 
-        Each waits for the one that was current before it. Does nothing if this torch does not
-        number its nodes.
+        Each waits for the one that was current before it, and is noted as used by the pass. Does
+        nothing if this torch does not number its nodes. The ledger notes the change and the wait.
+        Raises CUDA's error after an assertion on the device has failed.
         """
         if not hasattr(node, "_sequence_nr"):
             return
@@ -67,7 +68,11 @@ class _BackwardPass:
                 self._used.add(stream)
 
     def run_operator(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
-        """Run an operator; if it is of this pass, on the streams of its node."""
+        """Run an operator; if it is of this pass, on the streams of its node.
+
+        The ledger notes where these differ from those of before. Gives and raises what the plan,
+        which runs it, does.
+        """
         node = None
         if _thread.running is self:
             node = _current_node()
@@ -76,7 +81,10 @@ class _BackwardPass:
         return plan(args, kwargs)
 
     def end(self) -> None:
-        """Use the streams of before the pass again; they wait for those that it has used."""
+        """Use the streams of before the pass again; they wait for those that it has used.
+
+        The ledger notes that. Raises CUDA's error after an assertion on the device has failed.
+        """
         for index in dict(thread_streams.streams):
             thread_streams.use(self._streams_before.get(index) or default_stream_of(index))
         for stream in self._used:
@@ -96,8 +104,10 @@ _thread: Final = _PassOfThread()
 def on_streams_of_forward() -> Iterator[None]:
     """Run a backward pass on its forward pass's streams, for the length of a `with` block.
 
-    Afterwards the streams of before are current, and wait for those. Does nothing if the thread has
-    never changed its stream, while a graph is captured, or inside another backward pass.
+    Afterwards the streams of before are current, and wait for those. The ledger notes every change
+    and every wait. Does nothing if the thread has never changed its stream, while a graph is
+    captured, or inside another backward pass. Raises CUDA's error after an assertion on the device
+    has failed.
     """
     thread_streams.forget_closed_device()
     never_changed = not thread_streams.changes
@@ -118,7 +128,7 @@ def on_streams_of_forward() -> Iterator[None]:
 def use_streams_of_node(node: Any) -> None:
     """Use the streams that a node's forward used, if a backward pass follows those.
 
-    Called before a student's own `autograd.Function.backward`.
+    The ledger notes it. Called before a student's own `autograd.Function.backward`.
     """
     if _thread.running is not None:
         _thread.running.follow(node)

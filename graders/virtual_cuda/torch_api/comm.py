@@ -17,7 +17,10 @@ from virtual_cuda.patching import Opening, Patch, torch_patches
 
 
 def _device_with_index(index: int | None) -> torch.device:
-    """The device that an index names: the current GPU for None, the host for a negative one."""
+    """The device that an index names: the current GPU for None, the host for a negative one.
+
+    Raises CUDA's error for an index that is not there.
+    """
     if index is not None and index < 0:
         return torch.device("cpu")
     device = find_open_device("cuda" if index is None else index)
@@ -46,7 +49,13 @@ def _have_equal_sizes_except(dim: int, shape: list[int], other: list[int]) -> bo
 def _scatter(
     tensor: Any, devices: Any, chunk_sizes: Any = None, dim: int = 0, streams: Any = None
 ) -> Any:
-    """`torch._C._scatter`: copies of the parts of a tensor, one on each device."""
+    """`torch._C._scatter`: copies of the parts of a tensor, one on each device.
+
+    `devices` are indices, `chunk_sizes` the sizes of the parts along `dim`, which are equal if
+    None; where there are fewer parts than devices, the last devices get none. Raises RuntimeError
+    without devices, for another number of sizes, and for an index that is not there, and torch's
+    OutOfMemoryError.
+    """
     if not devices:
         raise RuntimeError("Expected at least one device to scatter to")
     if chunk_sizes is None:
@@ -66,7 +75,10 @@ def _scatter(
 
 
 def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> Any:
-    """`torch._C._scatter_out`: copies the parts of a tensor into the tensors of `out`."""
+    """`torch._C._scatter_out`: copies the parts of a tensor into the tensors of `out`.
+
+    Returns `out`. Raises RuntimeError where they are on the host or do not fit the tensor.
+    """
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
     dim = dim % tensor.dim()
@@ -92,12 +104,19 @@ def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> An
 
 
 def _broadcast(tensor: Any, devices: Any) -> Any:
-    """`torch._C._broadcast`: copies of a tensor, one on each device."""
+    """`torch._C._broadcast`: copies of a tensor, one on each device; `devices` are indices.
+
+    A device that has the tensor already gives the tensor itself. Raises CUDA's error for an index
+    that is not there, and torch's OutOfMemoryError.
+    """
     return [tensor.to(_device_with_index(index), non_blocking=True) for index in devices]
 
 
 def _broadcast_out(tensor: Any, out: Any) -> Any:
-    """`torch._C._broadcast_out`: copies a tensor into each tensor of `out`."""
+    """`torch._C._broadcast_out`: copies a tensor into each tensor of `out`.
+
+    Returns a list of these. Raises RuntimeError for one on the host or of another shape.
+    """
     for index, target in enumerate(out):
         _require_on_device("output tensors to be CUDA tensors, but output tensor", index, target)
         if target.shape != tensor.shape:
@@ -112,7 +131,9 @@ def _broadcast_out(tensor: Any, out: Any) -> Any:
 def _broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:
     """`torch._C._broadcast_coalesced`: lists of tensors, one for each device.
 
-    The first list has the tensors themselves, which must be on the first device.
+    The first list has the tensors themselves, the others copies without history. Raises
+    RuntimeError unless all are on the first device, CUDA's error for an index that is not there,
+    and torch's OutOfMemoryError.
     """
     for tensor in tensors:
         if tensor.get_device() != devices[0]:
@@ -125,14 +146,23 @@ def _broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> An
 
 
 def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
-    """`torch._C._gather`: the tensors, joined along a dimension on one device."""
+    """`torch._C._gather`: the tensors, joined along a dimension on one device.
+
+    `destination` is its index; None is the current GPU, a negative one the host. Raises
+    RuntimeError for tensors that do not fit together or are on the host and at a wait that is
+    refused or tells of a failed kernel, CUDA's error for an index that is not there, and torch's
+    OutOfMemoryError.
+    """
     _shape_of_join(tensors, dim)
     device = _device_with_index(destination)
     return torch.cat([tensor.to(device) for tensor in tensors], dim)
 
 
 def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
-    """`torch._C._gather_out`: copies tensors into the parts of `out`."""
+    """`torch._C._gather_out`: copies tensors into the parts of `out`, and returns that.
+
+    Raises RuntimeError for tensors that do not fit together, are on the host, or do not fill `out`.
+    """
     expected = _shape_of_join(tensors, dim)
     if list(out.shape) != expected:
         raise RuntimeError(
@@ -148,7 +178,8 @@ def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
 def _shape_of_join(tensors: Any, dim: int) -> list[int]:
     """The shape of tensors that are joined along a dimension.
 
-    Raises RuntimeError, as C++ does, for tensors that do not fit together.
+    Raises RuntimeError, as C++ does, without tensors, for one on the host, and for tensors that do
+    not fit together.
     """
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")

@@ -30,7 +30,10 @@ def _make_shell(requires_grad: bool = False) -> Any:
 
 
 def _check_shells() -> None:
-    """Check that a wrapper has the size, strides, offset, dtype and device it was given."""
+    """Check that a wrapper has the size, strides, offset, dtype and device it was given.
+
+    Raises AssertionError if not.
+    """
     shell = _make_shell(requires_grad=True)
     assert type(shell) is not torch.Tensor
     assert tuple(shell.shape) == (2, 3)
@@ -46,7 +49,7 @@ def _check_shells() -> None:
 def _check_swaps() -> None:
     """Check that `swap_tensors` exchanges content and leaves both objects.
 
-    What Python has put into them is exchanged, too.
+    What Python has put into them is exchanged, too. Raises AssertionError if not.
     """
     host: Any = torch.zeros(2)
     shell = _make_shell()
@@ -62,7 +65,10 @@ def _check_swaps() -> None:
 
 
 def _check_fallbacks() -> None:
-    """Check that a Python kernel can be a backend's fallback and can replace another one."""
+    """Check that a Python kernel can be a backend's fallback and can replace another one.
+
+    Raises AssertionError if not.
+    """
     library: Any = torch.library.Library
     assert callable(getattr(library, "fallback", None))
     names = inspect.signature(library.fallback).parameters.keys()
@@ -71,7 +77,10 @@ def _check_fallbacks() -> None:
 
 
 def _check_schemas() -> None:
-    """Check that operators say what they change, and what their arguments are."""
+    """Check that operators say what they change, and what their arguments are.
+
+    Raises AssertionError if not.
+    """
     op = torch.ops.aten.t_.default
     assert torch.Tag.inplace_view in op.tags
     alias = op._schema.arguments[0].alias_info
@@ -81,7 +90,10 @@ def _check_schemas() -> None:
 
 
 def _check_autocast_and_modules() -> None:
-    """Check that autocast for "cuda" has a dtype without a GPU, and that modules move as a tree."""
+    """Check that autocast for "cuda" has a dtype without a GPU, and that modules move as a tree.
+
+    Raises AssertionError if not.
+    """
     assert torch.get_autocast_dtype("cuda") in (torch.float16, torch.bfloat16)
     module = torch.nn.Module()
     assert module._parameters == module._buffers == module._modules == {}
@@ -171,7 +183,8 @@ def forget_default_device() -> None:
 def store_of_group(group: Any) -> Any:
     """The key-value store through which the ranks of a process group find each other.
 
-    torch 2.8 has no method for it, but a table of the stores by group.
+    torch 2.8 has no method for it, but a table of the stores by group; KeyError is raised for a
+    group that is not in it.
     """
     if hasattr(group, "get_group_store"):
         return group.get_group_store()

@@ -86,7 +86,7 @@ def _calls_up_to_program() -> int:
 
 
 def _refuse_call(message: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Raise NotImplementedError in the place of a function."""
+    """Raise NotImplementedError, with this message, in the place of a function."""
     raise NotImplementedError(message)
 
 
@@ -102,7 +102,11 @@ def _find_cuda_compiler(find: Callable[[], Any]) -> Any:
 
 
 def _refuse_device_tensors(whose: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that makes kernels; raises NotImplementedError for device tensors."""
+    """Call a function that makes kernels, the `original`, and give its result.
+
+    Raises NotImplementedError for device tensors among the arguments; `whose` kernels these are is
+    said there.
+    """
     tensors = tensors_in([args, kwargs])
     if any(tensor.device.type == "cuda" for tensor in tensors):
         raise NotImplementedError(_NO_KERNELS.format(whose))
@@ -138,7 +142,10 @@ def _fake_tensor_patches(module: Any) -> Iterator[Patch]:
         return device
 
     def new_fake(cls: Any, mode: Any, inner: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
-        """Make a fake tensor, for which the device "lazy" is called "cuda"."""
+        """Make a fake tensor, for which the device "lazy" is called "cuda".
+
+        Raises what torch's own constructor raises.
+        """
         if device.type == "lazy":
             device = CUDA[device.index or 0]
         return make_fake(cls, mode, inner, device, *args, **kwargs)
@@ -152,9 +159,9 @@ def _fake_tensor_patches(module: Any) -> Iterator[Patch]:
 
 
 def _may_turn_constant(original: Any, self: Any, tensor: Any) -> bool:
-    """True if fake tensors may keep this value.
+    """True if fake tensors may keep this value: torch, the `original`, allows it.
 
-    A tensor of the device cannot be computed with while dispatch is off.
+    A tensor of the device cannot be computed with while dispatch is off, so it may not.
     """
     return type(tensor) not in VIRTUAL and original(self, tensor)
 
@@ -167,14 +174,23 @@ _TRANSFORMS: Final = (
     find_internal("torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode", otherwise=None),
     find_internal("torch._C.DispatchKey.PreDispatch", otherwise=None),
 )
+# To C++ a device tensor has the first of these keys; a program knows it by the second.
+_NAMES_OF_AUTOGRAD: Final = (
+    find_internal("torch._C.DispatchKey.AutogradLazy", otherwise=None),
+    find_internal("torch._C.DispatchKey.AutogradCUDA", otherwise=None),
+)
 
 
 def _run_higher_order(original: Any, operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that takes functions, such as `torch.cond` or flex_attention.
 
     On device tensors its body runs, in plain operators. Inside modes and transforms, and where it
-    has no such body, torch does what it always does.
+    has no such body, torch does what it always does, by `original`, with the operator's kernel for
+    CUDA's autograd if it has one. Gives and raises what these do.
     """
+    of_lazy, of_cuda = _NAMES_OF_AUTOGRAD
+    if key == of_lazy and of_cuda in operator.py_kernels:
+        return original(operator, of_cuda, *args, **kwargs)
     tensors = tensors_in([args, kwargs])
     on_device = any(type(tensor) in VIRTUAL for tensor in tensors)
     is_transformed = key in _TRANSFORMS or _current_mode() is not None
@@ -183,8 +199,43 @@ def _run_higher_order(original: Any, operator: Any, key: Any, *args: Any, **kwar
     return operator.py_kernels[_BODY](*args, **kwargs)
 
 
+_flatten: Final = find_internal("torch.utils._pytree.tree_flatten", "scans on the device")
+_unflatten: Final = find_internal("torch.utils._pytree.tree_unflatten", "scans on the device")
+
+
+def _run_scan(original: Any, run: Any, combine: Any, *operands: Any) -> Any:
+    """Run what `scan` and `associative_scan` would compile; on device tensors eagerly.
+
+    `run(combine, *operands)` is theirs; the last of the operands is the list that is scanned. Its
+    results are a flat list, to which torch's compiler gives the structure that `combine` returns:
+    so does this. `original` runs for the host. Gives and raises what `combine` leads to.
+    """
+    if not any(type(tensor) in VIRTUAL for tensor in tensors_in(operands)):
+        return original(run, combine, *operands)
+    structures = []
+
+    def combine_flat(*args: Any) -> Any:
+        """The leaves of what `combine` returns, whose structure is noted."""
+        leaves, structure = _flatten(combine(*args))
+        structures.append(structure)
+        return leaves
+
+    results = run(combine_flat, *operands)
+    if not structures:  # one element alone is combined with nothing
+        combine_flat(*operands[-1], *operands[-1])
+    return _unflatten(results, structures[0])
+
+
+def _scan_patches(module: ModuleType) -> Iterator[Patch]:
+    """The patch of what `scan` or `associative_scan` compiles, in the module of either."""
+    yield around(module, "_maybe_compile_and_run_fn", _run_scan)
+
+
 def _export_unstrictly(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch.export.export` without `torch._dynamo`, which cannot trace on the device."""
+    """`torch.export.export` without `torch._dynamo`, which cannot trace on the device.
+
+    Calls that function, the `original`, with `strict=False`; gives and raises what it does.
+    """
     kwargs["strict"] = False
     return original(*args, **kwargs)
 
@@ -193,7 +244,8 @@ def _export_unstrictly(original: Any, *args: Any, **kwargs: Any) -> Any:
 def _compile_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of `torch.compile`, `torch.export` and of what makes kernels.
 
-    Modules that are imported later are patched then.
+    Modules that are imported later are patched then. `opening` is told to forget the warning when a
+    device closes, so that the next one warns again.
     """
     # Modules that compile; most programs never import them.
     eager = _EagerCompiler()
@@ -203,6 +255,8 @@ def _compile_patches(opening: Opening) -> Iterator[Patch]:
         "torch._subclasses.fake_tensor": _fake_tensor_patches,
         "torch._inductor.compile_fx": _inductor_patches,
         "triton.runtime.jit": _triton_patches,
+        "torch._higher_order_ops.associative_scan": _scan_patches,
+        "torch._higher_order_ops.scan": _scan_patches,
     }
     for name, maker in makers.items():
         yield from patches_on_import(opening, name, maker)

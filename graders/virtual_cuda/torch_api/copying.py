@@ -9,10 +9,12 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device import pinning
+from virtual_cuda.device.known_values import Certainty, is_small, known_values, learn_from_host
+from virtual_cuda.device.no_values import forget_values, on_host_without_values, shape_only
 from virtual_cuda.device.pinning import has_pinned_memory
 from virtual_cuda.device.state import VirtualDevice, find_open_device, open_device_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
-from virtual_cuda.internals import find_internal
+from virtual_cuda.internals import find_internal, is_transformed
 from virtual_cuda.ops import elementwise
 from virtual_cuda.ops.dispatch import (
     allocate,
@@ -44,14 +46,20 @@ def to_device(
     """A new device tensor with the values of a host tensor.
 
     There is no autograd: the caller has seen to that. Allocates memory, and records the operator
-    and the copy. Raises DeviceClosed.
+    and the copy. Raises DeviceClosed or the error of what ended the device, torch's
+    OutOfMemoryError, and RuntimeError at a wait that is refused or tells of a failed kernel.
     """
     if device.closed:
         raise closed_device_error(device)
+    source = tensor
+    if not device.gpu.values:
+        source = shape_only(tensor)
     if dtype is None and memory_format is None:
-        inner = tensor.clone()
+        inner = source.clone()
     else:
-        inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
+        inner = aten._to_copy.default(source, dtype=dtype, memory_format=memory_format)
+    if not device.gpu.values:
+        learn_from_host(inner, tensor)
     shell = put_on_device(inner, device, "aten._to_copy.default")
     record_copy(
         tensor,
@@ -64,9 +72,11 @@ def to_device(
 
 
 def _run_to_copy(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run `aten::_to_copy` from, to or on the device.
+    """Run `aten::_to_copy` from, to or on the device; gives the copy.
 
-    Allocates the result's memory, and records the operator and the copy.
+    Allocates the result's memory, and records the operator and the copy. Raises DeviceClosed or the
+    error of what ended the device, torch's OutOfMemoryError, and RuntimeError at a wait that is
+    refused or tells of a failed kernel.
     """
     source = args[0]
     options = dict(kwargs)
@@ -92,11 +102,18 @@ def _run_to_copy(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_to_host(source: Any, non_blocking: bool, options: dict[str, Any]) -> torch.Tensor:
-    """A host tensor with the values of a device tensor; records the operator and the copy."""
+    """A host tensor with the values of a device tensor; records the operator and the copy.
+
+    `options` are those of `aten::_to_copy`, without the device. The result of an asynchronous copy
+    is counted as pinned. Raises DeviceClosed or the error of what ended the device, and
+    RuntimeError at a wait that is refused or tells of a failed kernel.
+    """
     device = require_open_device(source)
     inner = source._virtual_inner
     where = site()
     result = _copy_of_values(inner, options)
+    if not device.gpu.values:
+        result = _values_on_host(inner, result)
     work = (inner.dtype, None, inner.shape)
     record_operation("aten._to_copy.default", device, 0, work, where)
     record_copy(inner, device.label, HOST, non_blocking=non_blocking, where=where)
@@ -105,12 +122,30 @@ def _copy_to_host(source: Any, non_blocking: bool, options: dict[str, Any]) -> t
     return result
 
 
+def _values_on_host(inner: torch.Tensor, planned: torch.Tensor) -> torch.Tensor:
+    """The host's copy of an inner tensor without values, as `planned` on "meta".
+
+    It has the values that are known. Where they are not certain, that is noted.
+    """
+    known = known_values(inner)
+    if known is None:
+        return on_host_without_values(planned)
+    values, certainty = known
+    result = torch.empty_strided(planned.shape, planned.stride(), dtype=planned.dtype)
+    result.copy_(values)
+    if certainty is not Certainty.CERTAIN:
+        forget_values(result)
+    return result
+
+
 def _copy_to_device(
     source: Any, target: VirtualDevice, non_blocking: bool, options: dict[str, Any]
 ) -> Any:
     """A new device tensor with the values of another one, on the same device or on another.
 
-    Allocates memory, and records the operator and a copy between devices.
+    `options` are those of `aten::_to_copy`, without the device. Allocates memory, and records the
+    operator and a copy between devices. Raises DeviceClosed or the error of what ended the source's
+    device, and torch's OutOfMemoryError.
     """
     device = require_open_device(source)
     inner = source._virtual_inner
@@ -143,9 +178,11 @@ def _is_copied_as_it_is(inner: torch.Tensor, options: dict[str, Any]) -> bool:
 
 
 def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run `aten::copy_` where one of the two tensors is on the device.
+    """Run `aten::copy_` where one of the two tensors is on the device, and return the target.
 
-    Records the operator and the copy.
+    Writes the values of the second argument into the first, and records the operator and the copy.
+    Raises DeviceClosed or the error of what ended the device, RuntimeError for shapes that do not
+    fit, and RuntimeError at a wait that is refused or tells of a failed kernel.
     """
     target: Any = args[0]
     source: Any = args[1]
@@ -159,7 +196,10 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
         source = torch.scalar_tensor(source, dtype=target.dtype)
     if to_host:
-        elementwise.copy_as_cuda(target, source._virtual_inner)
+        if device.gpu.values:
+            elementwise.copy_as_cuda(target, source._virtual_inner)
+        else:
+            _copy_known_values(target, source._virtual_inner)
         record_operation("aten.copy_.default", device, 0)
         record_copy(
             source._virtual_inner,
@@ -170,7 +210,10 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
         )
         return target
     if from_host:
-        target._virtual_inner.copy_(source)
+        if device.gpu.values:
+            target._virtual_inner.copy_(source)
+        else:
+            target._virtual_inner.copy_(shape_only(source))
         record_operation("aten.copy_.default", device, 0)
         record_copy(
             source,
@@ -183,6 +226,8 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     # Between tensors of devices.
     written = target._virtual_inner
     read = source._virtual_inner
+    if _is_written_already(written, read):
+        return target
     elementwise.copy_as_cuda(written, read)
     work = _work_of_copy(written, read)
     record_operation("aten.copy_.default", device, 0, work)
@@ -192,8 +237,40 @@ def _run_copy(func: Any, args: Any, kwargs: Any) -> Any:
     return target
 
 
+def _is_written_already(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """True if `read` is the memory of `written` in another shape, so that nothing is to be copied.
+
+    `torch.matmul(out=…)` writes into such a view of its result. C++ does not know that both tensors
+    share their memory on the device, and would have the view copied where a GPU copies nothing.
+    """
+    if written.shape == read.shape or written.numel() != read.numel():
+        return False
+    if written.untyped_storage()._cdata != read.untyped_storage()._cdata:
+        return False
+    is_same_part = written.storage_offset() == read.storage_offset()
+    return is_same_part and written.is_contiguous() and read.is_contiguous()
+
+
+def _copy_known_values(target: torch.Tensor, inner: torch.Tensor) -> None:
+    """Copy the known values of an inner tensor to a target on the host.
+
+    A small target gets zeros for unknown ones. Unless the values are certain, it is noted that the
+    target has none any more.
+    """
+    known = known_values(inner)
+    if known is not None:
+        target.copy_(known[0])
+    elif is_small(inner):
+        target.zero_()
+    if known is None or known[1] is not Certainty.CERTAIN:
+        forget_values(target)
+
+
 def _work_of_copy(written: torch.Tensor, read: torch.Tensor) -> Any:
-    """What the modelled clock has to know of a copy on the device."""
+    """What the modelled clock has to know of a copy on the device: dtype and shapes.
+
+    The tensors are the inner ones of target and source.
+    """
     is_in_order = written.is_contiguous() and read.is_contiguous()
     if is_in_order and written.dtype is read.dtype:
         return work_of(written, ())
@@ -201,7 +278,12 @@ def _work_of_copy(written: torch.Tensor, read: torch.Tensor) -> Any:
 
 
 def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
-    """`aten::_copy_from`, which is how C++ copies out of a device it has no kernels for."""
+    """`aten::_copy_from`, which is how C++ copies out of a device it has no kernels for.
+
+    Writes into the target and returns it. Records the operator and the copy. Raises DeviceClosed or
+    the error of what ended the device, RuntimeError for shapes that do not fit, and RuntimeError at
+    a wait that is refused or tells of a failed kernel.
+    """
     return _run_copy(aten.copy_.default, (target, source, non_blocking), {})
 
 
@@ -214,9 +296,6 @@ operator("copy_", plan=_run_copy, kernel=elementwise.copy_as_cuda)
 # Where this torch lacks one of these, a tensor is copied as if there were no profiler, mode or
 # transform.
 _transform: Final = find_internal("torch._C._functorch.maybe_current_level", otherwise=lambda: None)
-_is_wrapped: Final = find_internal(
-    "torch._C._functorch.is_functorch_wrapped_tensor", otherwise=lambda tensor: False
-)
 _unwrap: Final = find_internal("torch._C._functorch.get_unwrapped", "copying inside torch.func")
 _is_profiler_enabled: Final = find_internal(
     "torch._C._autograd._profiler_enabled", otherwise=lambda: False
@@ -259,10 +338,12 @@ def _asks_for_plain_copy(tensor: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Copy or convert a host or device tensor, as `Tensor.to` does.
+    """Copy or convert a host or device tensor, as `Tensor.to`, the `original`, does.
 
-    A plain host tensor goes to the device without autograd's help; C++ is asked for all others,
-    with the name that it has for the device.
+    Copies are recorded. A plain host tensor goes to the device without autograd's help; C++ is
+    asked for all others, with the name that it has for the device. Raises CUDA's error for a device
+    that is not there, torch's OutOfMemoryError, RuntimeError at a wait that is refused or tells of
+    a failed kernel, and what `Tensor.to` raises.
     """
     device = None
     if args:
@@ -291,9 +372,10 @@ def _copy_or_convert(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -
 
 
 def _copy_with_strides(original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
-    """Call `Tensor.to` of a host tensor for the device.
+    """Call `Tensor.to` of a host tensor for the device, and give its result.
 
     C++ does not say which strides the copy shall have: `thread_state.strides` tells meanwhile.
+    Raises what `Tensor.to`, the `original`, raises.
     """
     if _keeps_strides(tensor, kwargs.get("memory_format")):
         thread_state.strides = _strides_of_copy(tensor)
@@ -306,7 +388,7 @@ def _copy_with_strides(original: Any, tensor: Any, args: Any, kwargs: Any) -> An
 
 
 def _keeps_strides(tensor: Any, memory_format: Any) -> bool:
-    """True if a copy of this tensor has the strides that `_strides_of_copy` gives.
+    """True if a copy of this tensor has the strides of an empty tensor that is like it.
 
     Of a class that wraps tensors only those inside are copied, which may have any strides.
     """
@@ -320,7 +402,7 @@ def _strides_of_copy(tensor: torch.Tensor) -> Any:
 
     Transforms of torch.func copy the tensor inside, which may have more dimensions.
     """
-    while _transform() is not None and _is_wrapped(tensor):
+    while _transform() is not None and is_transformed(tensor):
         tensor = _unwrap(tensor)
     if not _count_of_dispatch_modes():
         return torch.empty_like(tensor, device="meta").stride()
@@ -334,7 +416,12 @@ def _copy_to_cuda(
     non_blocking: bool = False,
     memory_format: Any = torch.preserve_format,
 ) -> Any:
-    """`Tensor.cuda`; raises what torch raises for a wrong device."""
+    """`Tensor.cuda`: the tensor on a GPU, the current one by default.
+
+    A copy is recorded. Raises TypeError for what is no device, RuntimeError for one that is no GPU
+    or is not there and at a wait that is refused or tells of a failed kernel, and torch's
+    OutOfMemoryError.
+    """
     if isinstance(device, (bool, float)):
         raise TypeError(
             "cuda(): argument 'device' (position 1) must be torch.device, "
@@ -349,7 +436,10 @@ def _copy_to_cuda(
 
 @torch_patches()
 def _copying_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of methods that copy and pin tensors."""
+    """The patches of methods that copy and pin tensors.
+
+    `opening` is told to forget the pinned tensors when a device closes.
+    """
     opening.on_close.append(pinning.pinned_storages.clear)
     yield around(torch.Tensor, "to", _copy_or_convert)
     yield torch.Tensor, "cuda", _copy_to_cuda

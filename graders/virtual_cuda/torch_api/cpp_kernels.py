@@ -15,7 +15,7 @@ import torch
 
 from virtual_cuda.device.cuda_errors import forked_process_error
 from virtual_cuda.device.layout import SMALL
-from virtual_cuda.device.state import CPU, VirtualDevice, now, open_device_of
+from virtual_cuda.device.state import VirtualDevice, now, open_device_of
 from virtual_cuda.device.tensor import wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.internals import find_internal
@@ -39,28 +39,39 @@ _OWN_IN_CUDA: Final = (
     "tril_indices",
     "triu_indices",
 )
+# Where a mode sees operators and dispatch to Python is off, as for indices in a list, C++ does not
+# find a kernel that is for all operators. It finds one that an operator has by its own name.
+_BY_NAME: Final = ("empty.memory_format", "empty_strided")
 # C++ makes these of other operators and of a kernel that it looks for by its own name of the
 # device.
 _WITH_KERNELS: Final = ("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
+# C++ makes sparse tensors for a device "cuda" with these, under dispatch keys of their own.
+_SPARSE_FACTORIES: Final = ("empty.memory_format", "zeros", "_sparse_compressed_tensor_with_dims")
+_SPARSE_KEYS: Final = ("SparseCUDA", "SparseCsrCUDA")
 
 
 def _run_without_kernel(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator for the device that C++ has no kernel for: factories above all.
 
-    Allocates memory, and records the operator. Raises DeviceClosed for a tensor that has outlived
-    its device, AssertionError, as torch does, where no device is open, and OutOfMemoryError.
+    Allocates memory, records the operator, and gives its results. Raises DeviceClosed for a tensor
+    that has outlived its device, RuntimeError in a forked process, AssertionError, as torch does,
+    where no device is open, torch's OutOfMemoryError, what CUDA raises, and NeedsValues in a run
+    without values.
     """
     if op.name() == "aten::_copy_from":
         return copy_from(*args)
     if now.gpu is None:
         raise _no_device_error(kwargs.get("device"))
-    if op in _EMPTY:
+    if op in _EMPTY and kwargs.get("layout") in (None, torch.strided):
         return _make_empty(op, args, kwargs)
     return run_any(op, args, kwargs)
 
 
 def _no_device_error(device: torch.device | None) -> Exception:
-    """The error for an operator on the device where none is open."""
+    """The error for an operator on the device where none is open; it is returned, not raised.
+
+    It is DeviceClosed, that of a forked process, or AssertionError.
+    """
     if device is not None and device.type == "lazy":
         # Asked for by a tensor that has outlived its device.
         return DeviceClosed(f"cuda:{device.index or 0}")
@@ -72,7 +83,9 @@ def _no_device_error(device: torch.device | None) -> Exception:
 def _make_empty(op: Any, args: Any, kwargs: Any) -> Any:
     """Run `aten::empty` or `aten::empty_strided`; the memory itself is the host's.
 
-    Records the operator. Raises OutOfMemoryError.
+    Records the operator. The strides that `thread_state` has for it are used up, and the device
+    among `kwargs` is replaced by that of the tensors inside. Raises torch's OutOfMemoryError, and
+    CUDA's error for an index that is not there.
     """
     device = open_device_of(kwargs["device"])
     assert device is not None
@@ -83,9 +96,11 @@ def _make_empty(op: Any, args: Any, kwargs: Any) -> Any:
     strides = thread_state.strides
     thread_state.strides = None
     if strides is not None:
-        inner = torch.empty_strided(args[0], strides, dtype=kwargs.get("dtype"))
+        inner = torch.empty_strided(
+            args[0], strides, dtype=kwargs.get("dtype"), device=device.inside
+        )
     else:
-        kwargs["device"] = CPU
+        kwargs["device"] = device.inside
         kwargs.pop("pin_memory", None)
         inner = op(*args, **kwargs)
     block = allocate(device, inner.untyped_storage().nbytes())
@@ -94,7 +109,11 @@ def _make_empty(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _refuse_if_too_large(device: VirtualDevice, nbytes: int) -> None:
-    """Raise OutOfMemoryError for more than is free, before the host tries to find it."""
+    """Raise torch's OutOfMemoryError for more than is free, before the host tries to find it.
+
+    The device's cache is emptied and its GPU's observers are told, as for any request that fails;
+    not so for an exabyte or more.
+    """
     if _EXABYTE <= nbytes < 8 * _EXABYTE:  # what is more, C++ cannot count
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
     free = device.memory.allowed - device.memory.live
@@ -129,12 +148,17 @@ def register_kernels() -> None:
             aten_only.impl("_copy_from", copy_from, "Lazy")
         for name, facts in declared_operators().items():
             if facts.whole:  # else C++ takes them apart
-                _register_for(aten_only, name, "Lazy")
+                _register_for(aten_only, name, "Lazy", allow_override=True)
         for name in _WITH_KERNELS:
             _register_for(aten_only, name, "CUDA", allow_override=True)
+        for key in _SPARSE_KEYS:
+            for name in _SPARSE_FACTORIES:
+                _register_for(aten_only, name, key, allow_override=True)
         if torch.version.cuda:
             for name in _OWN_IN_CUDA:
                 _register_for(aten_only, name, "CUDA", allow_override=True)
+        for name in _BY_NAME:
+            _register_for(aten_only, name, "Lazy")
         autocast.register_policies(aten_only)
         recurrent.register_layers(aten_only)
         layers.register_traced_convolution(aten_only)

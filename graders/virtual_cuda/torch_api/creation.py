@@ -13,10 +13,12 @@ from virtual_cuda.device import pinning
 from virtual_cuda.device.cuda_errors import warn
 from virtual_cuda.device.state import CPU, VirtualDevice, find_open_device, now
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.identity import identity
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ledger.rows import StreamRow
-from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, originals_in_force, torch_patches
 from virtual_cuda.torch_api.compatibility import default_device
+from virtual_cuda.torch_api.dlpack import PyCapsule, take_from
 from virtual_cuda.torch_api.generators import is_device_generator
 
 # ---- torch.device --------------------------------------------------------------------------------
@@ -96,7 +98,8 @@ def _read_scalars(data: Any) -> Any:
     """The data with device scalars in its lists replaced by numbers.
 
     They are read one by one, as torch does it; each read waits. Raises ValueError for a device
-    tensor with more than one element.
+    tensor with more than one element, and RuntimeError at a wait that is refused or tells of a
+    failed kernel.
     """
     if _may_hold_device_scalars(data):
         return [_read_scalars(item) for item in data]
@@ -133,11 +136,20 @@ def _make_from_data(
 ) -> Any:
     """Call `torch.tensor`, `as_tensor` or `asarray`, with data that may be on the device.
 
-    `name` is the name of the function. A tensor for the device is made on the host and then copied,
-    as torch does it. Raises RuntimeError for memory that cannot be pinned, and for gradients of
-    integers.
+    `name` is the name of the function, `original` is the function. A tensor for the device is made
+    on the host and then copied, as torch does it, which is recorded; one in a capsule of ours is
+    taken out of it. Device tensors in a list are read one by one, and the host waits for each.
+    Raises RuntimeError for memory that cannot be pinned, for gradients of integers, for an empty
+    capsule and for a device that is not there, ValueError for a list with longer device tensors,
+    torch's OutOfMemoryError, RuntimeError at a wait that is refused or tells of a failed kernel,
+    and what the function raises.
     """
-    data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    keyword = "obj" if name == "asarray" else "data"
+    if not args and keyword in kwargs:
+        args = (kwargs.pop(keyword),)
+    data: Any = args[0] if args else None
+    if isinstance(data, PyCapsule):
+        data = take_from(data)
     if device is None:
         if type(data) in VIRTUAL:
             device = data.device
@@ -148,13 +160,18 @@ def _make_from_data(
         if dtype is not None:
             kwargs["dtype"] = dtype
     open_device = find_open_device(device)
+    if name == "asarray" and type(data) in VIRTUAL and kwargs.get("copy") is False:
+        _refuse_alias(original, data, device, kwargs.get("dtype"))
     if open_device is None:
         tensor = _make_on_host(original, data, args, device, kwargs)
         if pin_memory:
             return pinning.pin(tensor)
         return tensor
     # It is for the device.
-    requires_grad = kwargs.pop("requires_grad", False)
+    requires_grad = kwargs.pop("requires_grad", None)
+    has_history = isinstance(data, torch.Tensor) and data.requires_grad
+    if name == "asarray" and has_history and not _keeps_history(original, requires_grad):
+        data = data.detach()
     if isinstance(data, torch.Tensor):
         tensor = _copy_tensor(name, data, open_device, kwargs)
     else:
@@ -168,12 +185,41 @@ def _make_from_data(
     return tensor.requires_grad_()
 
 
+def _keeps_history(original: Any, requires_grad: bool | None) -> bool:
+    """True if `torch.asarray` of a tensor that requires gradients gives one that does.
+
+    That depends on the release where `requires_grad` is None, not given. So `original`, torch's own
+    function, is asked; it may warn.
+    """
+    options = {}
+    if requires_grad is not None:
+        options["requires_grad"] = requires_grad
+    example = torch.empty(0, requires_grad=True)
+    result: torch.Tensor = original(example, **options)
+    return result.requires_grad
+
+
+def _refuse_alias(original: Any, data: Any, device: Any, dtype: torch.dtype | None) -> None:
+    """Raise ValueError if `torch.asarray` of a device tensor would have to copy it.
+
+    `original` is torch's own function; it knows what to say of dtypes.
+    """
+    target = find_open_device(device)
+    if target is None or target.cuda != data.device:
+        label = device if target is None else target.cuda
+        raise ValueError(f"can't alias tensor from device '{data.device}' to '{label}'.")
+    original(data._virtual_inner.detach(), dtype=dtype, copy=False)
+
+
 def _make_on_host(
     original: Any, data: Any, args: tuple[Any, ...], device: Any, kwargs: dict[str, Any]
 ) -> torch.Tensor:
     """Call `torch.tensor` or its like for the host, or for a device that is not ours.
 
-    `data` is the first of `args`, or among `kwargs`.
+    `data` is the first of `args`, if there is any; one on a device of ours comes with a `device`,
+    which is added to `kwargs`. A long list is noted for the clock. The host waits for each device
+    tensor that it reads. Raises ValueError for device tensors of several elements in a list,
+    RuntimeError at a wait that is refused or tells of a failed kernel, and what `original` raises.
     """
     if device is not None:
         kwargs["device"] = device
@@ -196,7 +242,8 @@ def _make_on_host(
 def _copy_tensor(name: str, data: Any, device: VirtualDevice, kwargs: dict[str, Any]) -> Any:
     """`torch.tensor`, `as_tensor` or `asarray` of a tensor, for the device.
 
-    `torch.tensor` always copies, without history; the others only where they must or are asked to.
+    `torch.tensor` always copies, without history, and warns of that; the others only where they
+    must or are asked to. Raises what `Tensor.to` raises.
     """
     dtype = kwargs.get("dtype") or data.dtype
     if name != "tensor":
@@ -212,7 +259,10 @@ def _copy_tensor(name: str, data: Any, device: VirtualDevice, kwargs: dict[str, 
 
 
 def _note_long_list(count: int) -> None:
-    """Note for the modelled clock that a tensor was made of a list, number by number."""
+    """Note in the ledger that a tensor was made of a list of `count` numbers.
+
+    The modelled clock wants to know. Nothing is noted where no device is open.
+    """
     gpu = now.gpu
     if gpu is None:
         return
@@ -237,7 +287,10 @@ def _make_new_tensor(
     requires_grad: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """`Tensor.new_tensor`, with the dtype and device of the tensor where none is named."""
+    """`Tensor.new_tensor`, with the dtype and device of the tensor where none is named.
+
+    Raises what `torch.tensor` raises; further arguments are ignored.
+    """
     if device is None:
         device = tensor.device
     return torch.tensor(
@@ -264,15 +317,17 @@ _device_constructors: Final = find_internal(
 
 
 def _replace_factory(original: Any, name: str) -> Any:
-    """The function to put in the place of a factory of torch.
+    """The function to put in the place of a factory of torch, with its name and documentation.
 
-    It knows numbers of devices, pins memory, and refuses a generator of another device.
+    It calls the `original`. It knows numbers of devices, pins memory, and refuses a generator of
+    another device.
     """
 
     def make_tensor(*args: Any, **kwargs: Any) -> Any:
-        """Call the factory.
+        """Call the factory, `original`, and give its tensor.
 
-        Raises RuntimeError for memory, a generator or an `out` of the wrong device.
+        Raises RuntimeError for memory, a generator or an `out` of the wrong device and for a device
+        that is not there, and what the factory raises.
         """
         device = kwargs.get("device")
         open_device = find_open_device(device)
@@ -309,8 +364,9 @@ def _refuse_device_generator(args: Any, kwargs: Any) -> None:
     generator = kwargs.get("generator")
     if generator is None or not is_device_generator(generator):
         return
-    if any(type(value) in VIRTUAL for value in (*args, *kwargs.values())):
-        return
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+            return
     if default_device().type != "cuda":
         raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
 
@@ -318,11 +374,15 @@ def _refuse_device_generator(args: Any, kwargs: Any) -> None:
 def _replace_factory_by_example(original: Any, name: str) -> Any:
     """The function to put in the place of `zeros_like`, `Tensor.new_zeros` and their like.
 
-    It replaces the number of a device by the device, and pins memory.
+    It replaces the number of a device by the device, and pins memory. `name` is that of the
+    `original`.
     """
 
     def make_tensor(*args: Any, **kwargs: Any) -> Any:
-        """Call the factory, with the device in the place of its number."""
+        """Call the factory, with the device in the place of its number.
+
+        Raises CUDA's error for a device that is not there, and what the factory raises.
+        """
         device = kwargs.get("device")
         if type(device) is int:
             open_device = find_open_device(device)
@@ -338,7 +398,10 @@ def _replace_factory_by_example(original: Any, name: str) -> Any:
 
 
 def _is_for_device(device: Any, example: Any) -> bool:
-    """True if a tensor for `device`, or where `example` is if that is None, is on the device."""
+    """True if a tensor for `device`, or where `example` is if that is None, is on the device.
+
+    Raises CUDA's error for a device that is not there.
+    """
     if device is None:
         return type(example) in VIRTUAL
     return find_open_device(device) is not None
@@ -366,6 +429,21 @@ def _factory_patches() -> list[Patch]:
     return patches
 
 
+class _DefaultDevices:
+    """Tells which functions take a default device: torch's, and those in the place of these."""
+
+    def __init__(self) -> None:
+        self._known: set[Any] = set()
+
+    def constructors(self, original: Any) -> set[Any]:
+        """The functions, by torch's own function for it, the `original`, as long as one is open."""
+        if not self._known:
+            functions = original()
+            replaced = originals_in_force({identity(function) for function in functions})
+            self._known = {*functions, *replaced.values()}
+        return self._known
+
+
 @torch_patches()
 def _creation_patches(opening: Opening) -> Iterator[Patch]:
     """The patches of functions that make tensors."""
@@ -374,3 +452,6 @@ def _creation_patches(opening: Opening) -> Iterator[Patch]:
     for name in _FROM_DATA:
         yield around(torch, name, functools.partial(_make_from_data, name))
     yield from _factory_patches()
+    devices = _DefaultDevices()
+    module = find_internal("torch.utils._device")
+    yield around(module, "_device_constructors", devices.constructors)

@@ -59,7 +59,10 @@ _SENSORS: Final = {
 
 
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
-    """The memory of a device, by number or name; raises RuntimeError for one that is not there."""
+    """The memory of a device, by number or name.
+
+    Raises RuntimeError for one that is not there, and ValueError for what names no device of CUDA.
+    """
     index = index_of(gpu, device)
     if not 0 <= index < len(gpu.devices):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
@@ -77,7 +80,10 @@ def _allocator_setting(name: str) -> str | None:
 
 
 def sync_debug_mode(mode: Any) -> int:
-    """The number of a mode of `torch.cuda.set_sync_debug_mode`; raises what that raises."""
+    """The number of a mode of `torch.cuda.set_sync_debug_mode`: 0, 1 or 2.
+
+    Raises RuntimeError for a mode that is none.
+    """
     names = {"default": 0, "warn": 1, "error": 2}
     if isinstance(mode, str):
         if mode not in names:
@@ -114,7 +120,8 @@ class Devices:
     def use_device(self, gpu: VirtualGpu) -> None:
         """Answer for another device from now on.
 
-        Raises RuntimeError where the environment sets a wrong fraction of memory.
+        The fraction of memory that the environment sets is applied to it. Raises RuntimeError for a
+        wrong fraction, and ValueError for what is no number.
         """
         self.gpu = gpu
         self.process = os.getpid()
@@ -131,7 +138,10 @@ class Devices:
     # ---- starting CUDA ----
 
     def start_cuda(self) -> None:
-        """`torch.cuda.init`; raises RuntimeError in a process that was forked."""
+        """`torch.cuda.init`: note that CUDA was started.
+
+        Raises RuntimeError in a process that was forked.
+        """
         if os.getpid() != self.process:
             raise forked_process_error()
         self.was_started = True
@@ -148,7 +158,10 @@ class Devices:
         return any(device.memory.blocks_ever for device in self.gpu.devices)
 
     def _start_and_call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function that starts CUDA."""
+        """Call a function that starts CUDA, and note that it was started.
+
+        Gives and raises what the function does.
+        """
         self.was_started = True
         return function(*args, **kwargs)
 
@@ -162,7 +175,10 @@ class Devices:
     # ---- choosing a device ----
 
     def _is_there(self, device: Any) -> bool:
-        """True if there is a device with this number or name."""
+        """True if there is a device with this number or name.
+
+        Raises ValueError for what names no device of CUDA.
+        """
         return 0 <= index_of(self.gpu, device) < len(self.gpu.devices)
 
     def _require_device(self, device: Any) -> None:
@@ -171,7 +187,11 @@ class Devices:
             raise invalid_ordinal_error()
 
     def set_device(self, device: Any) -> None:
-        """`torch.cuda.set_device`; a negative number changes nothing."""
+        """`torch.cuda.set_device`: make a device the current one; a negative number is ignored.
+
+        CUDA counts as started from then on. Raises CUDA's error for a device that is not there,
+        ValueError for what names none, and RuntimeError in a forked process.
+        """
         self.start_cuda()
         self.exchange_device(index_of(self.gpu, device))
 
@@ -187,7 +207,11 @@ class Devices:
         return before
 
     def synchronize_device(self, device: Any = None) -> None:
-        """Wait for a device: notes an explicit wait in the ledger."""
+        """Wait for a device: notes an explicit wait in the ledger.
+
+        Raises CUDA's error for a device that is not there, ValueError for what names none, and
+        RuntimeError at a wait that is refused or tells of a failed kernel.
+        """
         self._require_device(device)
         # torch makes that GPU the current one, too.
         before = self.exchange_device(index_of(self.gpu, device))
@@ -210,7 +234,10 @@ class Devices:
         return self.capability
 
     def supported_dtypes(self, index: int) -> dict[str, Any]:
-        """What `torch.accelerator.get_device_capability` tells: CUDA can hold every dtype."""
+        """What `torch.accelerator.get_device_capability` tells: CUDA can hold every dtype.
+
+        Raises CUDA's error for a device that is not there.
+        """
         self._require_device(index)
         dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
         return {"supported_dtypes": dtypes}
@@ -223,7 +250,10 @@ class Devices:
         return self.supported_dtypes(_index_of_accelerator(device, optional=True))
 
     def can_access_peer(self, device: Any, peer_device: Any) -> bool:
-        """`torch.cuda.can_device_access_peer`; raises AssertionError for a wrong number."""
+        """`torch.cuda.can_device_access_peer`: True for two different devices.
+
+        Raises AssertionError for a wrong number, and ValueError for what names no device.
+        """
         if not self._is_there(device):
             raise AssertionError("Invalid device id")
         if not self._is_there(peer_device):
@@ -242,9 +272,10 @@ class Devices:
         return allocator_of(self.gpu, device)
 
     def set_memory_fraction(self, fraction: Any, device: Any = None) -> None:
-        """`torch.cuda.set_per_process_memory_fraction`.
+        """`torch.cuda.set_per_process_memory_fraction`: limit the memory that a device gives.
 
-        Raises TypeError and ValueError for what is no fraction.
+        Raises TypeError and ValueError for what is no fraction, and RuntimeError for a device that
+        is not there.
         """
         if not isinstance(fraction, float):
             raise TypeError("Invalid type for fraction argument, must be `float`")
@@ -254,7 +285,7 @@ class Devices:
         memory.allowed = int(memory.total * fraction)
 
     def memory_fraction(self, device: Any = None) -> float:
-        """`torch.cuda.get_per_process_memory_fraction`."""
+        """`torch.cuda.get_per_process_memory_fraction`; raises RuntimeError for a wrong device."""
         memory = self.memory_of(device)
         return memory.allowed / memory.total
 
@@ -264,20 +295,26 @@ class Devices:
             device.memory.empty_cache()
 
     def free_and_total(self, device: Any = None) -> tuple[int, int]:
-        """`torch.cuda.mem_get_info`, which asks the driver."""
+        """`torch.cuda.mem_get_info`, which asks the driver: free bytes, and all.
+
+        Raises CUDA's error for a device that is not there, and ValueError for what names none.
+        """
         self._require_device(device)
         memory = self.memory_of(device)
         return memory.free, memory.total
 
     def list_processes(self, device: Any = None) -> str:
-        """`torch.cuda.list_gpu_processes`: this process, and the memory that it uses."""
+        """`torch.cuda.list_gpu_processes`: this process, and the memory that it uses, as a text.
+
+        Raises RuntimeError for a device that is not there, and ValueError for what names none.
+        """
         megabytes = self.memory_of(device).reserved / 2**20
         index = index_of(self.gpu, device)
         process = os.getpid()
         return f"GPU:{index}\nprocess {process:>10d} uses {megabytes:>12.3f} MB GPU memory"
 
     def set_sync_debug(self, debug_mode: Any) -> None:
-        """`torch.cuda.set_sync_debug_mode`."""
+        """`torch.cuda.set_sync_debug_mode`; raises RuntimeError for a mode that is none."""
         self.gpu.sync_debug = sync_debug_mode(debug_mode)
 
     # ---- all functions by their names in torch ----
@@ -417,7 +454,11 @@ def _is_acceptable_for_cudnn(tensor: Any) -> bool:
 
 @torch_patches()
 def _cuda_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of `torch.cuda`, of cuDNN, and of what tells of a build with CUDA."""
+    """The patches of `torch.cuda`, of cuDNN, and of what tells of a build with CUDA.
+
+    `opening` is told to answer for each later device. Raises RuntimeError where the environment
+    sets a wrong fraction of memory.
+    """
     devices = Devices(opening.gpu)
     opening.on_next_device.append(devices.use_device)
     yield from devices.patches()

@@ -40,7 +40,10 @@ class cudaError(int):
 
 
 def _register_memory(address: int, nbytes: int, flags: int) -> cudaError:
-    """`cudaHostRegister`: count memory of the host as pinned."""
+    """`cudaHostRegister`: count memory of the host as pinned, from this address on.
+
+    Gives the number of an error, 0 for none, and raises nothing.
+    """
     if address in registered_memory:
         return cudaError(_ALREADY_REGISTERED)
     registered_memory[address] = nbytes
@@ -48,7 +51,10 @@ def _register_memory(address: int, nbytes: int, flags: int) -> cudaError:
 
 
 def _unregister_memory(address: int) -> cudaError:
-    """`cudaHostUnregister`: count memory of the host as pageable again."""
+    """`cudaHostUnregister`: count memory of the host as pageable again.
+
+    Gives the number of an error, 0 for none, and raises nothing.
+    """
     if registered_memory.pop(address, None) is None:
         return cudaError(_NOT_REGISTERED)
     return cudaError(0)
@@ -59,13 +65,19 @@ _stream_addresses: Final = itertools.count(0x7D00_0000_0000, 0x100)
 
 
 def _create_stream(address: int) -> cudaError:
-    """`cudaStreamCreate`: write the address of a new stream to memory of the host."""
+    """`cudaStreamCreate`: write the address of a new stream to memory of the host.
+
+    The 8 bytes at `address` are overwritten; a wrong address ends the process.
+    """
     ctypes.c_ulonglong.from_address(address).value = next(_stream_addresses)
     return cudaError(0)
 
 
 def _free_and_total(index: int) -> tuple[int, int]:
-    """`cudaMemGetInfo`: the free and all bytes of a device."""
+    """`cudaMemGetInfo`: the free and all bytes of a device.
+
+    Raises IndexError for a device that is not there.
+    """
     assert now.gpu is not None
     memory = now.gpu.devices[index].memory
     return memory.free, memory.total
@@ -73,7 +85,10 @@ def _free_and_total(index: int) -> tuple[int, int]:
 
 @torch_patches()
 def _runtime_patch(opening: Opening) -> Iterator[Patch]:
-    """The patch of the module that `torch.cuda.cudart()` returns."""
+    """The patch of the module that `torch.cuda.cudart()` returns.
+
+    `opening` is told to forget registered memory when a device closes.
+    """
     opening.on_close.append(registered_memory.clear)
     runtime: Any = types.ModuleType("torch._C._cudart")
     runtime.cudaError = cudaError

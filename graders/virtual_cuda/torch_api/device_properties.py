@@ -37,6 +37,7 @@ class CudaDeviceProperties(types.SimpleNamespace):
     """What `torch.cuda.get_device_properties` returns; it is printed as torch prints it."""
 
     def __repr__(self) -> str:
+        """The properties as torch prints them, sizes in MiB."""
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
             f"total_memory={self.total_memory >> 20}MB, "

@@ -75,7 +75,7 @@ class _Options:
 
 @functools.cache
 def _backend_class() -> Any:
-    """The class `ProcessGroupNCCL`: gloo in the place of NCCL."""
+    """The class `ProcessGroupNCCL`: gloo in the place of NCCL; made at the first call."""
 
     class ProcessGroupNCCL(dist.ProcessGroupGloo):  # type: ignore[misc]
         """Gloo in the place of NCCL."""
@@ -87,6 +87,11 @@ def _backend_class() -> Any:
         def __init__(
             self, store: Any, rank: int, size: int, options: Any = None, device: Any = None
         ) -> None:
+            """Make the backend of one rank; `options` are those of NCCL, or a timeout.
+
+            It is kept, since C++ keeps no Python class. Raises what gloo raises where ranks do not
+            meet.
+            """
             timeout = getattr(options, "_timeout", options) or datetime.timedelta(minutes=_MINUTES)
             super().__init__(store, rank, size, timeout)
             _kept.append(self)
@@ -115,7 +120,7 @@ def _host_group_of(group: Any) -> Any:
     """A group of the same ranks that exchanges CPU tensors.
 
     The backend that the group has for CUDA serves it. It is made and registered at the first call,
-    and again when the backend has changed.
+    and again when the backend has changed. Raises RuntimeError for a group without such a backend.
     """
     backend = _get_backend(group, torch.device("cuda"))
     known = _host_groups.get(group.group_name)
@@ -135,7 +140,10 @@ def _host_group_of(group: Any) -> Any:
 
 
 def _forget_host_groups(names: Iterable[str]) -> None:
-    """Unregister the host groups of the groups with these names."""
+    """Unregister the host groups of the groups with these names; others are ignored.
+
+    After the last one, the backends that were kept go, too.
+    """
     for name in names:
         if _host_groups.pop(name, None) is not None:
             _unregister_group(name + _HOST_SUFFIX)
@@ -149,7 +157,10 @@ def _forget_all_host_groups() -> None:
 
 
 def _destroy_group(original: Any, group: Any = None) -> None:
-    """Call `destroy_process_group`, and forget the host groups of the group, or of all."""
+    """Call `destroy_process_group`, and forget the host groups of the group, or of all.
+
+    `original` is that function of torch; what it raises is raised.
+    """
     if isinstance(group, dist.ProcessGroup) and group is not dist.group.WORLD:
         _forget_host_groups([group.group_name])
     else:
@@ -186,9 +197,11 @@ def _divide_by(size: int, tensor: torch.Tensor) -> None:
 
 
 def _reduce_as_sum(original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of ProcessGroup that reduces tensors.
+    """Call a method of ProcessGroup, the `original`, that reduces tensors; gives its work.
 
-    For device tensors an average is a sum that is divided afterwards.
+    For device tensors an average is a sum that is divided afterwards: the options among the
+    arguments are changed to that, and `_after_sum` holds the division meanwhile. Raises what the
+    method raises.
     """
     options = None
     for argument in (*args, *kwargs.values()):
@@ -265,7 +278,10 @@ class _Collective:
             self.inner[index] = map_only(torch.Tensor, _flattened_if_contiguous, value)
 
     def begin(self, size: int) -> None:
-        """Record the collective operation of `size` ranks, with its bytes."""
+        """Record the collective operation of `size` ranks, with its bytes, in the ledger.
+
+        The number of its row is kept for `end`.
+        """
         nbytes = 0
         if self.name != "barrier":
             nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
@@ -293,7 +309,10 @@ class _Collective:
 def _run_collective(func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator of c10d; the last of its results is the work to wait for.
 
-    Records the collective operation; its end is recorded when the work is complete.
+    Records the collective operation; its end is recorded when the work is complete. Device tensors
+    that it has written are given before the work. For a barrier that gives a work, the wait of the
+    host is recorded. Raises DeviceClosed, RuntimeError for tensors on the host and at a wait that
+    is refused or tells of a failed kernel, and what gloo raises.
     """
     names = _argument_names(func)
     if "process_group" not in names:
@@ -353,8 +372,9 @@ def _record_end_of(work: Any, collective: _Collective, results: Any) -> Any:
 def _record_end_of_message(work: Any, collective: _Collective) -> Any:
     """A work that also records the end of a message from one rank to another.
 
-    torch gives no future for these. Where it has no class for such a work, how long the message
-    takes is not known.
+    torch gives no future for these, so the end is recorded when the work is waited for. Where torch
+    has no class for such a work, it is recorded at once; if the result has still to be divided, the
+    message is waited for before, here. Raises what that wait raises.
     """
     work_class = class_of_work_with_callback()
     if work_class is None:
@@ -385,9 +405,10 @@ def _group_from(name_or_object: Any) -> Any:
 
 
 def _run_functional_collective(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operator of `torch.distributed._functional_collectives`.
+    """Run an operator of `torch.distributed._functional_collectives`, and give its results.
 
-    It is complete, and recorded, when this returns.
+    It is complete, and recorded, when this returns. Raises DeviceClosed, RuntimeError for tensors
+    on the host, torch's OutOfMemoryError, and what gloo raises.
     """
     names = _argument_names(func)
     if "group_name" not in names:

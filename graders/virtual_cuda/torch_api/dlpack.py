@@ -6,102 +6,107 @@ to torch itself only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.utils.dlpack
 
-from virtual_cuda.device.tensor import VIRTUAL, Tensor, wrap
+from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.compatibility import CUDA_IN_DLPACK
+from virtual_cuda.torch_api.imports import patches_on_import
 
 
 class PyCapsule:
     """What `to_dlpack` hands out for a device tensor; it can be taken in once."""
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Any, name: str) -> None:
         self.tensor: Any = tensor
+        self.name = name  # which DLPack gives it
+
+    def __repr__(self) -> str:
+        return f'<capsule object "{self.name}" at {hex(id(self))}>'
 
 
-def _export(tensor: Any) -> Any:
-    """A tensor over the same memory, to be handed out.
-
-    Raises BufferError for one that requires gradients, has the conjugate bit, or is not strided.
-    """
-    if tensor.requires_grad:
-        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    if tensor.is_conj():
-        raise BufferError("Can't export tensors with the conjugate bit set")
-    if tensor.layout is not torch.strided:
-        raise BufferError("Can't export tensors with layout other than torch.strided")
-    return wrap(tensor._virtual_inner, tensor._virtual_block)
-
-
-def _take_from(capsule: PyCapsule) -> Any:
-    """The tensor in a capsule, which is empty afterwards.
+def take_from(capsule: PyCapsule) -> Any:
+    """Take the tensor out of a capsule, which is empty and called "used_…" then, and return it.
 
     Raises RuntimeError for one that was empty before.
     """
     tensor = capsule.tensor
-    capsule.tensor = None
     if tensor is None:
         raise RuntimeError(
             "from_dlpack received an invalid capsule. "
             "Note that DLTensor capsules can be consumed only once"
         )
+    capsule.tensor = None
+    capsule.name = f"used_{capsule.name}"
     return tensor
 
 
-def _refuse_dlpack(tensor: Any, *, stream: Any = None, **kwargs: Any) -> Any:
-    """`Tensor.__dlpack__`, which always raises BufferError, or TypeError for a wrong stream.
+def _put_into_capsule(name: str, original: Any, tensor: Any, **kwargs: Any) -> Any:
+    """A capsule with a device tensor over the same memory, or over a copy if that is asked for.
 
-    Every library that is not torch asks it. The errors of `_export` come first, as in torch; its
-    result is not used.
+    `name` is the name of the capsule. It is torch's own for a tensor on the host, and where
+    `dl_device` is not CUDA: then the values are copied to the host, which is recorded. Raises
+    ValueError if that is asked for without a copy. Releases before 2.9 know neither `dl_device=`
+    nor `copy=`. Raises what `original` raises.
     """
-    _export(tensor)
-    if stream is not None and type(stream) is not int:
-        raise TypeError("stream must be ``int`` or ``none``")
-    raise BufferError("Unsupported device in DLTensor.")
+    if type(tensor) not in VIRTUAL:
+        return original(tensor, **kwargs)
+    dl_device = kwargs.get("dl_device")
+    copy = kwargs.get("copy")
+    if dl_device is not None and dl_device[0] != CUDA_IN_DLPACK:
+        capsule = original(tensor.cpu(), dl_device=dl_device)
+        if copy is False:
+            raise ValueError(
+                f"cannot move (i.e. copy=False) tensor from {tensor.device} to cpu without copying."
+            )
+        return capsule
+    if copy:
+        return PyCapsule(tensor.clone(), name)
+    return PyCapsule(wrap(tensor._virtual_inner, tensor._virtual_block), name)
 
 
-def _to_dlpack(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """`to_dlpack`: a capsule with a device tensor; torch's own for any other."""
-    if type(tensor) in VIRTUAL:
-        return PyCapsule(_export(tensor))
-    return original(tensor, *args, **kwargs)
+def _take_tensor(original: Any, capsule: Any) -> Any:
+    """The tensor in a capsule, which is empty then; torch's `original` opens one that is not ours.
 
-
-def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
-    """The tensor in a capsule of ours, or a device tensor over another one's memory.
-
-    Any other object is torch's. Raises RuntimeError for a capsule that was taken in before, and
-    BufferError: see `_export`.
+    Raises RuntimeError for a capsule that was taken in before.
     """
-    if type(ext_tensor) in VIRTUAL:
-        tensor = _export(ext_tensor)
-    elif isinstance(ext_tensor, PyCapsule):
-        tensor = _take_from(ext_tensor)
-    else:
-        return original(ext_tensor, **kwargs)
-    device = kwargs.get("device")
-    if device is None:
-        moved = tensor
-    else:
-        moved = tensor.to(device)
-    if kwargs.get("copy") and moved is tensor:
-        return moved.clone()
-    return moved
+    if isinstance(capsule, PyCapsule):
+        return take_from(capsule)
+    return original(capsule)
 
 
-Tensor.__dlpack__ = _refuse_dlpack  # type: ignore[method-assign,assignment]
-Tensor.__dlpack_device__ = lambda self: (CUDA_IN_DLPACK, self._virtual_block.device.index)  # type: ignore[method-assign,attr-defined]
+def _refuse_in_numpy(original: Any, tensor: Any, /, **kwargs: Any) -> Any:
+    """`numpy.from_dlpack`, the `original`, which raises BufferError for a tensor on the device.
+
+    Such a tensor's own `__dlpack__` is asked first, and what it raises is raised. With
+    `device="cpu"`, NumPy is asked; what it raises is raised.
+    """
+    if type(tensor) in VIRTUAL and kwargs.get("device") != "cpu":
+        tensor.__dlpack__()  # which has errors of its own
+        raise BufferError("Unsupported device in DLTensor.")
+    return original(tensor, **kwargs)
+
+
+def _numpy_patches(numpy: ModuleType) -> Iterable[Patch]:
+    """The patches of NumPy, which would not know our capsules."""
+    return [around(numpy, "from_dlpack", _refuse_in_numpy)]
 
 
 @torch_patches()
 def _dlpack_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of `from_dlpack` and `to_dlpack`."""
-    modules: tuple[Any, ...] = (torch, torch.utils.dlpack)
-    for module in modules:
-        yield around(module, "from_dlpack", _from_dlpack)
-        yield around(module, "to_dlpack", _to_dlpack)
+    """The patches of functions that make capsules and open them."""
+    make_capsule = functools.partial(_put_into_capsule, "dltensor")
+    make_versioned = functools.partial(_put_into_capsule, "dltensor_versioned")
+    yield around(torch._C, "_to_dlpack", make_capsule)
+    if hasattr(torch._C, "_to_dlpack_versioned"):  # since 2.9
+        yield around(torch._C, "_to_dlpack_versioned", make_versioned)
+    yield around(torch._C, "_from_dlpack", _take_tensor)
+    for module in (torch, torch.utils.dlpack):
+        yield around(module, "to_dlpack", make_capsule)
+    yield from patches_on_import(opening, "numpy", _numpy_patches)

@@ -41,7 +41,7 @@ def is_device_generator(generator: Any) -> bool:
 def generator_of(generator: Any) -> Generator:
     """The device's generator behind a Python object.
 
-    C++ may have handed it back as another object.
+    C++ may have handed it back as another object. Raises KeyError for a generator of the host.
     """
     if isinstance(generator, Generator):
         return generator
@@ -85,7 +85,7 @@ class Generator(_HostGenerator):
         return CUDA[self.index]
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew with this seed, at offset 0.
+        """Start anew with this seed, at offset 0; returns this generator.
 
         Raises RuntimeError for another seed while a CUDA graph is captured.
         """
@@ -102,7 +102,10 @@ class Generator(_HostGenerator):
         return self
 
     def seed(self) -> int:
-        """Start anew with a seed that nobody can foresee, and return it."""
+        """Start anew with a seed that nobody can foresee, and return it.
+
+        Raises RuntimeError while a CUDA graph is captured.
+        """
         seed = _HostGenerator().seed()
         self.manual_seed(seed)
         return seed
@@ -114,7 +117,8 @@ class Generator(_HostGenerator):
         """The seed and the offset, as on a GPU.
 
         Behind them, in the same storage, is the host generator's state: whoever saves or copies the
-        tensor saves its storage, too.
+        tensor saves its storage, too. The state is remembered by its offset, and a graph that is
+        captured notes to read it again.
         """
         core = self.core
         signed_seed = core._seed & _WORD
@@ -131,7 +135,8 @@ class Generator(_HostGenerator):
     def set_state(self, new_state: torch.Tensor) -> Generator:
         """Go back to a state of `get_state`, or to the seed and offset of one from a GPU.
 
-        Raises TypeError and RuntimeError, as CUDA does, for what is no state.
+        Returns this generator; a graph that is captured notes to go back, too. Raises TypeError and
+        RuntimeError, as CUDA does, for what is no state.
         """
         core = self.core
         if new_state.dtype is not torch.uint8 or new_state.device.type != "cpu":
@@ -155,7 +160,10 @@ class Generator(_HostGenerator):
         return self
 
     def _remember_state(self) -> torch.Tensor:
-        """The host generator's state, kept so that its offset leads back to it."""
+        """The host generator's state, kept so that its offset leads back to it.
+
+        The oldest of `_REMEMBERED` states is forgotten.
+        """
         state = _HostGenerator.get_state(self)
         self._states.pop(self.offset, None)
         while len(self._states) >= _REMEMBERED:
@@ -177,12 +185,12 @@ class Generator(_HostGenerator):
             self.set_state(state)
 
     def get_offset(self) -> int:
-        """How far the generator has come; `set_offset` will find the state of now."""
+        """How far the generator has come; the state of now is remembered for `set_offset`."""
         self.core._remember_state()
         return self.core.offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Go to an offset.
+        """Go to an offset, and return this generator.
 
         If `get_offset` or `get_state` was asked there, it is the state of then; else one that only
         the seed and the offset decide. Raises RuntimeError if it is not a multiple of 4.
@@ -211,7 +219,10 @@ class Generator(_HostGenerator):
         return sharing
 
     def graphsafe_set_state(self, _new_state: Any) -> Generator:
-        """Share another generator's state from now on; returns this generator."""
+        """Share another generator's state from now on; returns this generator.
+
+        Raises KeyError for a generator of the host.
+        """
         core = generator_of(_new_state).core
         self._shares = None if core is self else core
         return self
@@ -251,7 +262,8 @@ class _AnyGenerator(type):
     def __call__(cls, device: Any = "cpu") -> Any:
         """A generator of the device or of the host.
 
-        Raises RuntimeError for one of the device while a CUDA graph is captured.
+        Raises RuntimeError for one of the device while a CUDA graph is captured, and for a device
+        that torch does not know.
         """
         if isinstance(device, int):
             chosen = torch.device("cuda", device)
@@ -278,43 +290,73 @@ class DefaultGenerators:
         self.use_device(gpu)
 
     def use_device(self, gpu: VirtualGpu) -> None:
-        """Make the generators of a device."""
+        """Take the generators of a device; a new one gets some, seeded as the host's generator is.
+
+        Raises RuntimeError while a CUDA graph is captured.
+        """
         self.gpu = gpu
-        self.generators = [Generator(index) for index in range(len(gpu.devices))]
-        for generator in self.generators:
-            generator.manual_seed(torch.initial_seed())
-        # Whether they were seeded together with the host's generator.
-        self.following_host = True
+        if not gpu.generators:
+            gpu.generators += [Generator(index) for index in range(len(gpu.devices))]
+            for generator in gpu.generators:
+                generator.manual_seed(torch.initial_seed())
+        self.generators: list[Generator] = gpu.generators
+
+    @property
+    def following_host(self) -> bool:
+        """Whether they were seeded together with the host's generator."""
+        return self.gpu.generators_follow_host
+
+    @following_host.setter
+    def following_host(self, following: bool) -> None:
+        self.gpu.generators_follow_host = following
 
     def use_next_device(self, gpu: VirtualGpu) -> None:
-        """Make the generators of a device, and show them in `torch.cuda`, which is patched."""
+        """Take the generators of a device, and show them in `torch.cuda`, which is patched."""
         self.use_device(gpu)
         torch.cuda.default_generators = tuple(self.generators)  # type: ignore[assignment]
 
     def _generator_on(self, device: Any = None) -> Generator:
-        """The default generator of a device, by default of the current one."""
+        """The default generator of a device, by default of the current one.
+
+        Raises ValueError for what names no device of CUDA, and IndexError for one that is not
+        there.
+        """
         return self.generators[index_of(self.gpu, device)]
 
     def seed_one(self, seed: int) -> None:
-        """`torch.cuda.manual_seed`: seed the current device's generator."""
+        """`torch.cuda.manual_seed`: seed the current device's generator.
+
+        Raises RuntimeError for another seed while a CUDA graph is captured.
+        """
         self.following_host = False
         self._generator_on().manual_seed(seed)
 
     def seed_all(self, seed: int) -> None:
-        """`torch.cuda.manual_seed_all`: seed the generators of all devices."""
+        """`torch.cuda.manual_seed_all`: seed the generators of all devices.
+
+        Raises RuntimeError for another seed while a CUDA graph is captured.
+        """
         self.following_host = False
         for generator in self.generators:
             generator.manual_seed(seed)
 
     def seed_host_and_all(self, original: Any, seed: Any) -> Any:
-        """`torch.manual_seed`: seed the host's generator, which is returned, and all others."""
+        """`torch.manual_seed`: seed the host's generator, which is returned, and all others.
+
+        Raises RuntimeError for another seed while a CUDA graph is captured, and what `original`
+        raises for what is no seed.
+        """
         host_generator = original(seed)
         self.seed_all(host_generator.initial_seed())
         self.following_host = True
         return host_generator
 
     def set_state(self, new_state: Any, device: Any = "cuda") -> None:
-        """`torch.cuda.set_rng_state`."""
+        """`torch.cuda.set_rng_state`.
+
+        Raises TypeError and RuntimeError for what is no state, ValueError for what names no device,
+        and IndexError for one that is not there.
+        """
         generator = self._generator_on(device)
         if self.following_host and torch.equal(new_state, generator.get_state()):
             return  # restored as it is, together with the host's, which dropout follows
@@ -322,7 +364,10 @@ class DefaultGenerators:
         generator.set_state(new_state)
 
     def get_state(self, device: Any = "cuda") -> torch.Tensor:
-        """`torch.cuda.get_rng_state`."""
+        """`torch.cuda.get_rng_state`.
+
+        Raises ValueError for what names no device, and IndexError for one that is not there.
+        """
         return self._generator_on(device).get_state()
 
     def get_states(self) -> list[torch.Tensor]:
@@ -377,7 +422,10 @@ def _list_as_open(generators: DefaultGenerators) -> Iterator[None]:
 
 @torch_patches()
 def _generator_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of generators; the next device makes new default ones."""
+    """The patches of generators; the next device makes new default ones.
+
+    `opening` is told to do that, and to list them as open while the patches are in place.
+    """
     generators = DefaultGenerators(opening.gpu)
     opening.enter(functools.partial(_list_as_open, generators))
     opening.on_next_device.append(generators.use_next_device)

@@ -20,6 +20,7 @@ from virtual_cuda.device.tensor import Plan, Tensor, operator_hooks
 from virtual_cuda.ops.dispatch import allocate, record_operation, work_of
 from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
+from virtual_cuda.ops.whole_kernels import run_write_in_hooks
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import tensors_in
 from virtual_cuda.torch_api.compatibility import name_of_capture_check
@@ -37,6 +38,7 @@ class _SharedSeeds:
     """The seed and the offset on the device, shared by all graphs that are alive."""
 
     def __init__(self, device: VirtualDevice) -> None:
+        """Allocate the seed and the offset. Raises torch's OutOfMemoryError."""
         self.blocks: list[Block] = [allocate(device, _SEED_AND_OFFSET) for _ in range(2)]
 
 
@@ -44,7 +46,10 @@ _shared_seeds: Final[list[weakref.ref[_SharedSeeds]]] = []  # one, or none
 
 
 def _seeds_on(device: VirtualDevice) -> _SharedSeeds:
-    """The seeds that graphs share; allocated if no graph is alive."""
+    """The seeds that graphs share; allocated on this device, and remembered, if no graph is alive.
+
+    Raises torch's OutOfMemoryError.
+    """
     seeds = None
     if _shared_seeds:
         seeds = _shared_seeds[0]()
@@ -115,7 +120,8 @@ def _repeat_step(
 ) -> None:
     """Run one step of a replay, into the memory that the capture gave its results.
 
-    Records the operator, with its work for the clock.
+    `call` computes, `results` are the inner tensors of the capture. Records the operator `name`,
+    with its work for the clock. Raises what `call` raises.
     """
     values = call()
     record_operation(name, device, 0, work)
@@ -128,6 +134,7 @@ class _Inside:
     """What a graph keeps of the inside of tensors; student code does not get hold of it."""
 
     def __init__(self) -> None:
+        """Begin with nothing captured."""
         self.steps: list[Callable[[], object]] = []  # what a replay does
         # By storage: its bytes, and what they were before the capture.
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -164,8 +171,10 @@ class CUDAGraph:
     ) -> None:
         """Write down every operator from now on.
 
-        Waits are refused meanwhile. Raises RuntimeError on the default stream, or if the graph has
-        captured before.
+        `pool` is the id of a pool of memory, which `pool()` tells; other arguments have no effect.
+        Waits are refused meanwhile. Generators are noted, to go back. What graphs keep on the
+        device is allocated, if no other graph is alive. Raises RuntimeError on the default stream,
+        or if the graph has captured before, and torch's OutOfMemoryError.
         """
         gpu = now.gpu
         assert gpu is not None
@@ -194,8 +203,9 @@ class CUDAGraph:
     def record(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
         """Run one operator of a capture, and write it down; returns its result.
 
-        Remembers the bytes that it changes, to restore them. Raises RuntimeError for a copy from or
-        to memory that is not pinned.
+        `plan` runs it. Remembers the bytes that it changes, to restore them, and keeps its results
+        alive. Raises RuntimeError for a copy from or to memory that is not pinned, and what the
+        operator raises.
         """
         if _copies_pageable(func, args, kwargs):
             raise RuntimeError(_UNPINNED)
@@ -218,7 +228,10 @@ class CUDAGraph:
     def _add_operator(
         self, func: Any, args: list[Any], kwargs: dict[str, Any], results: list[Any]
     ) -> None:
-        """Have replays repeat an operator on inner tensors, into the memory of `results`."""
+        """Have replays repeat an operator on inner tensors, into the memory of `results`.
+
+        Raises RuntimeError for a random operator whose generator the graph does not know.
+        """
         inside = _inside_of(self)
         assert inside.device is not None
         if is_random(func):
@@ -242,19 +255,23 @@ class CUDAGraph:
         _inside_of(self).steps.append(step)
 
     def register_generator_state(self, generator: Any) -> None:
-        """Let operators of the capture draw from a generator that is not a default one."""
+        """Let operators of the capture draw from a generator that is not a default one.
+
+        Raises KeyError for a generator of the host.
+        """
         self.generators.append(generator_of(generator))
 
     def capture_end(self) -> None:
-        """End the capture, and restore what it has changed.
+        """End the capture, and restore what it has changed: memory and generators.
 
-        Raises RuntimeError if the capture was not begun, ended on another stream, or was broken by
-        a refused wait.
+        Warns of a graph without operators. Raises RuntimeError if the capture was not begun, ended
+        on another stream, or was broken by a refused wait; the graph is reset in the last two
+        cases.
         """
         if capture.graph is not self:
             raise RuntimeError("capture_end() called before capture_begin().")
         self.leave()
-        self._undo_capture()
+        run_write_in_hooks(self._undo_capture)
         # What is wrong with the capture is said now.
         if torch.cuda.current_stream() != self._stream:
             self.reset()
@@ -293,7 +310,7 @@ class CUDAGraph:
         self._generator_states.clear()
 
     def leave(self) -> None:
-        """Run operators from now on without writing them down."""
+        """Run operators from now on without writing them down; waits are allowed again."""
         device = _inside_of(self).device
         assert device is not None
         operator_hooks.remove(_record_in_capture)
@@ -301,14 +318,21 @@ class CUDAGraph:
         capture.graph = None
 
     def replay(self) -> None:
-        """Run again what was captured; raises RuntimeError if nothing was."""
+        """Run again what was captured, into the same memory, and record it.
+
+        Raises RuntimeError if nothing was captured, CUDA's error after an assertion on the device
+        has failed, and what an operator raises.
+        """
         if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._is_instantiated = True
         note_in_ledger("replay", argument=1)
+        run_write_in_hooks(self._run_steps)
+        note_in_ledger("replay", argument=0)
+
+    def _run_steps(self) -> None:
         for step in _inside_of(self).steps:
             step()
-        note_in_ledger("replay", argument=0)
 
     def reset(self) -> None:
         """Forget the capture, so that another one can be made."""
@@ -340,7 +364,10 @@ class CUDAGraph:
         self._is_instantiated = True
 
     def raw_cuda_graph(self) -> int:
-        """A number that stands for the driver's graph; raises RuntimeError if there is none."""
+        """A number that stands for the driver's graph.
+
+        Raises RuntimeError if nothing was captured, or the graph was made without `keep_graph`.
+        """
         if not self._keep_graph:
             raise RuntimeError(
                 "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized "
@@ -389,7 +416,11 @@ def _for_host(value: Any) -> Any:
 
 
 def _record_in_capture(func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
-    """Run an operator, and have the graph that is being captured write it down."""
+    """Run an operator, and have the graph that is being captured write it down; gives its result.
+
+    Raises RuntimeError for a copy from or to memory that is not pinned, and what the operator
+    raises.
+    """
     graph = capture.graph
     if graph is None:
         return plan(args, kwargs)
@@ -407,15 +438,15 @@ def _refuse_wait(kind: str) -> None:
 
 
 def _abandon_capture() -> None:
-    """End a capture that is under way when the device closes."""
+    """End a capture that is under way when the device closes; what it has changed stays changed."""
     if capture.graph is not None:
         capture.graph.leave()
 
 
 def _check_capture_where_it_matters(original: Any, optimizer: Any) -> None:
-    """Run the check that an optimizer makes before each step, if it matters.
+    """Run the check that an optimizer makes before each step, `original`, if it matters.
 
-    torch would make a stream for it.
+    torch would make a stream for it. Raises what the check raises.
     """
     is_capturable = any(group.get("capturable") for group in optimizer.param_groups)
     if capture.graph is not None or is_capturable:
@@ -424,7 +455,10 @@ def _check_capture_where_it_matters(original: Any, optimizer: Any) -> None:
 
 @torch_patches()
 def _graph_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of CUDA graphs and of the question whether one is being captured."""
+    """The patches of CUDA graphs and of the question whether one is being captured.
+
+    `opening` is told to end a capture when a device closes.
+    """
     opening.on_close.append(_abandon_capture)
     yield around(torch.optim.Optimizer, name_of_capture_check(), _check_capture_where_it_matters)
     for module in (torch.cuda, torch.cuda.graphs):

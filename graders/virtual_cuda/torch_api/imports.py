@@ -18,7 +18,7 @@ import operator
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -48,6 +48,7 @@ class _Loader(importlib.abc.Loader):
     def __init__(
         self, loader: Any, context: Callable[[ModuleType], AbstractContextManager[None]]
     ) -> None:
+        """Load as `loader` does; `context` makes the `with` block for a module."""
         self.loader = loader
         self.context = context
 
@@ -58,7 +59,10 @@ class _Loader(importlib.abc.Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the code of a module inside the context, with its own loader in its place."""
+        """Run the code of a module inside the context, with its own loader in its place.
+
+        Raises what the code of the module raises.
+        """
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
@@ -83,7 +87,11 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a module that this finder wants; None for any other."""
+        """The spec of a module that this finder wants; None for any other.
+
+        The finders behind this one find it, and its loader is replaced by one that loads it inside
+        of `loading`. Raises what they raise.
+        """
         if not self.wants_module(fullname):
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -132,17 +140,22 @@ class OriginalImports(_Finder):
     """While the device is open, has torch's own modules run with most patches put aside.
 
     So is all that they import. What they learn about the device stays with them; functions of ours
-    that they have imported by name do not.
+    that they have imported by name do not. `torch.testing` is loaded like a program's own module.
     """
 
     def __init__(self, patches: AppliedPatches) -> None:
+        """Make a finder that puts these patches aside during imports; it is not in use yet."""
         _patches_of[self] = patches
         self.is_importing = False
         self.lock = threading.RLock()
         self.imported: list[ModuleType] = []  # meanwhile
 
     def wants_module(self, fullname: str) -> bool:
-        return not self.is_importing and fullname.startswith("torch.")
+        """True for modules of torch, but for `torch.testing`, unless one is being imported."""
+        # Tests call the functions that `torch.testing` keeps in its tables, as programs call them.
+        if self.is_importing or fullname.startswith("torch.testing."):
+            return False
+        return fullname.startswith("torch.")
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -162,13 +175,19 @@ class OriginalImports(_Finder):
                 self.imported.clear()
 
     def _call_after_imports(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function while no import of a module of torch is under way."""
+        """Call a function, the `original`, while no import of a module of torch is under way.
+
+        It waits for such an import in another thread. Gives and raises what the function does.
+        """
         with self.lock:
             return original(*args, **kwargs)
 
     @contextlib.contextmanager
     def loading(self, module: ModuleType) -> Iterator[None]:
-        """Put most patches aside for the length of a `with` block, and note what is loaded."""
+        """Put most patches aside for the length of a `with` block, and note what is loaded.
+
+        `module` is the one that is imported. Inside another import nothing is done.
+        """
         with self.lock:
             if self.is_importing:
                 yield
@@ -243,7 +262,7 @@ def patches_on_import(
 ) -> Iterable[Patch]:
     """The patches of a module, if that is imported already.
 
-    If not, they are made and applied when it is.
+    If not, there are none: `opening` is told to have `maker` make and apply them when it is.
     """
     if name in sys.modules:
         return maker(sys.modules[name])
@@ -266,7 +285,10 @@ _ASKING_MODULES: Final = (
     "torch.profiler.profiler",
     "torch.autograd",
     "torch._functorch.eager_transforms",
+    "torch._refs",  # the kernels of "meta"
 )
+_META_MODULE: Final = "torch._refs"
+_IN_META: Final = (DYNAMO,)  # what is exchanged there: shapes are asked by more names than these
 
 
 def sym_eq(one: Any, other: Any) -> Any:
@@ -279,7 +301,7 @@ def sym_eq(one: Any, other: Any) -> Any:
 
 
 def expect_true(condition: Any) -> bool:
-    """The condition, see `sym_eq`."""
+    """True if a condition holds; torch's own function judges it, if that has been imported."""
     torchs_own = getattr(sys.modules.get(SHAPES), "expect_true", bool)
     result: bool = torchs_own(condition)
     return result
@@ -323,9 +345,10 @@ class _AskingFunction(NamedTuple):
 
 @functools.cache
 def _asking_functions() -> list[_AskingFunction]:
-    """The functions of torch that ask `torch._dynamo`.
+    """The functions of torch that ask `torch._dynamo`; searched once.
 
-    They are in optimizers, checkpoints, autograd and the profiler; there are none in some releases.
+    They are in optimizers, checkpoints, autograd, the profiler and the kernels of "meta"; there are
+    none in some releases.
     """
     values: dict[int, Any] = {}  # by identity: a module has names of others, too
     for name, module in sys.modules.items():
@@ -339,15 +362,33 @@ def _asking_functions() -> list[_AskingFunction]:
     for candidate in candidates:
         function = candidate
         while isinstance(function, FunctionType):
-            if _asks_dynamo(function.__code__):
+            is_of_meta = str(function.__module__).startswith(_META_MODULE)
+            if _asks_dynamo(function.__code__, names=_IN_META if is_of_meta else _OTHER_NAMES):
                 found[id(function)] = function
-            function = vars(function).get("__wrapped__")
+            function = _wrapped_by(function)
     return [_asking_function(function) for function in found.values()]
 
 
-def _asks_dynamo(code: CodeType) -> bool:
-    """True if code has one of the names or texts that are exchanged."""
-    if any(name in _OTHER_NAMES for name in code.co_names):
+def _wrapped_by(function: FunctionType) -> Any:
+    """The function that a function of torch calls in a wrapper's place; None if there is none."""
+    wrapped = _closure_of(function).get("fn")
+    if isinstance(wrapped, FunctionType):
+        return wrapped
+    return vars(function).get("__wrapped__")
+
+
+def _closure_of(function: FunctionType) -> dict[str, Any]:
+    """The values of a function's free variables, by name; those without a value are left out."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    return found
+
+
+def _asks_dynamo(code: CodeType, names: Container[str]) -> bool:
+    """True if code has one of these names, or of the texts that are exchanged."""
+    if any(name in names for name in code.co_names):
         return True
     return any(type(value) is str and value in _OTHER_CONSTANTS for value in code.co_consts)
 
@@ -355,10 +396,7 @@ def _asks_dynamo(code: CodeType) -> bool:
 def _asking_function(function: FunctionType) -> _AskingFunction:
     """What there is to know of a function that asks `torch._dynamo`."""
     code = function.__code__
-    closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    disabled = None
-    if "fn" in closure:
-        disabled = closure["fn"].cell_contents
+    disabled = _closure_of(function).get("fn")
     return _AskingFunction(function, code, _code_without_dynamo(code), disabled)
 
 
@@ -397,7 +435,9 @@ def few_imports() -> Iterator[None]:
     """Keep torch from importing what few programs need, for the length of a `with` block.
 
     Only compiled and distributed code needs it. Code of torch's functions is exchanged meanwhile,
-    and `torch` has one more attribute.
+    and `torch` has one more attribute; both are left alone where `torch._dynamo` is imported
+    already, and inside another such block. C++ gets a stand-in for DTensor, once per process, which
+    it keeps.
     """
     _let_cpp_find_stand_in()
     if DYNAMO in sys.modules or hasattr(torch, STAND_IN):
@@ -456,14 +496,19 @@ class _DTensorImport(_Finder):
 def _let_cpp_find_stand_in() -> None:
     """Let torch's C++ find a stand-in for DTensor that costs nothing to import.
 
-    C++ looks for the class once per process, with the first operation on a tensor subclass.
+    C++ looks for the class once per process, with the first operation on a tensor subclass: one is
+    run here, once. If it has asked, a finder in `sys.meta_path` waits for the real class from then
+    on.
     """
     if DTENSOR in sys.modules:
         return
     stand_ins: list[type] = []  # one, if C++ has asked
 
     def make_stand_in(name: str) -> Any:
-        """The class that C++ asks for; raises AttributeError for any other name."""
+        """Make the class that C++ asks for, keep it in `stand_ins`, and return it.
+
+        Raises AttributeError for any other name.
+        """
         if name != "DTensor":
             raise AttributeError(name)
         stand_ins.append(type("DTensor", (), {"__module__": DTENSOR}))

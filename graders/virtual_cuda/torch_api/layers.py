@@ -29,7 +29,10 @@ _conv_backends: Final = find_internal("torch._C._ConvBackend", "torch._C._select
 
 
 def _compute_eigenvalues(original: Any, input: Any, *, out: Any = None) -> Any:
-    """Compute eigenvalues; without gradients the vectors are not computed."""
+    """Compute eigenvalues; without gradients the vectors are not computed.
+
+    Replaces `original`, torch's function, for device tensors. Raises what that raises.
+    """
     if type(input) not in VIRTUAL or out is not None:
         return original(input, out=out)
     if input.requires_grad and torch.is_grad_enabled():
@@ -46,10 +49,11 @@ def _compute_cross_entropy(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    """Compute a cross entropy; notes the wait that CUDA has for some.
+    """Compute a cross entropy by `original`; notes the wait that CUDA has for some.
 
     Smoothed and weighted, the mean is over the weights of the targets that count, which a mask
-    selects.
+    selects. `reduction` 1 is the mean. Raises what `original` raises, and RuntimeError at a wait
+    that is refused or tells of a failed kernel.
     """
     out = original(input, target, weight, reduction, *rest, **named)
     if len(rest) > 1:
@@ -66,8 +70,11 @@ def _compute_cross_entropy(
 def _make_one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
     """One-hot vectors, made as CUDA makes them.
 
-    The range of the classes is not checked beforehand, which would wait; `scatter_` asserts. Raises
-    RuntimeError if there is less than one class.
+    `original` is called for tensors of the host, of another dtype or without elements. Without a
+    number of classes, the largest is read, for which the host waits. Otherwise their range is not
+    checked beforehand, which would wait; `scatter_` asserts. Raises RuntimeError if there is less
+    than one class and at a wait that is refused or tells of a failed kernel, torch's
+    OutOfMemoryError, and what `original` raises.
     """
     if type(tensor) not in VIRTUAL:
         return original(tensor, num_classes)
@@ -92,9 +99,11 @@ def _compute_ctc_loss(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Compute a CTC loss.
+    """Compute a CTC loss by `original`.
 
-    The mean divides by the lengths of the targets, which CUDA takes to where the losses are.
+    The mean divides by the lengths of the targets, which CUDA takes to where the losses are; a copy
+    is recorded. Raises what `original` raises, and RuntimeError at a wait that is refused or tells
+    of a failed kernel.
     """
     if type(log_probs) in VIRTUAL and isinstance(target_lengths, torch.Tensor):
         target_lengths = target_lengths.to(log_probs.device)
@@ -116,8 +125,8 @@ def _choose_convolution_backend(
 ) -> Any:
     """The name of the kernel that would compute a convolution on a GPU, as C++ has it.
 
-    `torch.backends.cudnn.enabled` decides, too. Raises RuntimeError for an empty input that CUDA
-    refuses.
+    `torch.backends.cudnn.enabled` decides, too. `original` answers for the host. Raises
+    RuntimeError for an empty input that CUDA refuses.
     """
     if type(input) not in VIRTUAL:
         sizes = (stride, padding, dilation, transposed, output_padding, groups)
@@ -157,6 +166,16 @@ def _choose_convolution_backend(
 # Composites whose own complaints name the device as C++ knows it.
 _VF: Final = find_internal("torch._VF")
 _NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
+_NAMING_DEVICES_IN_LINALG: Final = (
+    "cond",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "multi_dot",
+    "norm",
+    "tensorinv",
+    "tensorsolve",
+)
 
 
 def _patch_overridable(owners: Sequence[Any], name: str, function: Any) -> list[Patch]:
@@ -171,7 +190,10 @@ def _patch_overridable(owners: Sequence[Any], name: str, function: Any) -> list[
     original = getattr(owners[0], name)
 
     def ask_overrides_or_call(*args: Any, **kwargs: Any) -> Any:
-        """Ask `__torch_function__` of the arguments, or call the function if there is none."""
+        """Ask `__torch_function__` of the arguments, or call the function if there is none.
+
+        Gives and raises what these do.
+        """
         values = (*args, *kwargs.values())
         if torch.overrides.has_torch_function(values):
             this = ask_overrides_or_call
@@ -219,6 +241,8 @@ def _placement_patches(opening: Opening) -> Iterator[Patch]:
     for name in _NAMING_DEVICES:
         yield around(_VF, name, call_in_cuda_words)
     yield around(torch, "istft", call_in_cuda_words)
+    for name in _NAMING_DEVICES_IN_LINALG:
+        yield from _patch_overridable((torch.linalg,), name, call_in_cuda_words)
     for owner in (torch, torch.Tensor):
         for name in ("take_along_dim", "tensor_split"):
             yield around(owner, name, call_in_cuda_words)

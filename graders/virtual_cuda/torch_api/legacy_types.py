@@ -48,7 +48,11 @@ class _LegacyType(type):
         return instance.dtype is cls.dtype and instance.layout is cls.layout
 
     def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        """Make a tensor, with torch's warning that this is the old way."""
+        """Make a tensor, with torch's warning that this is the old way.
+
+        Raises RuntimeError for another kind of device, TypeError for another kind of tensor, and
+        torch's OutOfMemoryError. Other arguments by name are ignored.
+        """
         warnings.warn(
             "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use "
             "methods such as torch.tensor(data, dtype=*, device='cuda') to create tensors.",
@@ -68,7 +72,8 @@ def _construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     """Make a device tensor as the constructors of old do.
 
     The arguments are sizes, as numbers or a `torch.Size`, or values in a sequence, or a tensor.
-    Raises RuntimeError for another kind of device, and TypeError for another kind of tensor.
+    Raises RuntimeError for another kind of device, TypeError for another kind of tensor, and
+    torch's OutOfMemoryError.
     """
     open_device = find_open_device(device)
     if open_device is not None:
@@ -106,7 +111,10 @@ def _tensor_options(dtype: torch.dtype, device: str) -> str:
 
 
 def _construct_sparse(dtype: torch.dtype, device: Any, *args: Any) -> Any:
-    """Make a COO tensor as the constructors of old do: of indices and values, or sizes."""
+    """Make a COO tensor as the constructors of old do: of indices and values, or sizes.
+
+    Raises what `torch.sparse_coo_tensor` raises.
+    """
     make_coo: Any = torch.sparse_coo_tensor
     if not args:
         return make_coo((0,), dtype=dtype, device=device)
@@ -144,7 +152,10 @@ def _dtype_on_device(named: Any) -> torch.dtype | None:
 def _convert_to_type(
     original: Any, tensor: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
 ) -> Any:
-    """`x.type(...)` of a host tensor: the name of its type, or the tensor as another type."""
+    """`x.type(...)` of a host tensor: the name of its type, or the tensor as another type.
+
+    Raises what `original`, torch's own, or `Tensor.to` raises.
+    """
     if dtype is None:
         return original(tensor)
     dtype_on_device = _dtype_on_device(dtype)
@@ -163,9 +174,10 @@ _default_type: Final = _DefaultType()
 
 
 def _set_default_type(original: Any, t: Any, /) -> None:
-    """Call `torch.set_default_tensor_type`.
+    """Call `torch.set_default_tensor_type`, the `original`.
 
-    A type on the device also makes that the default device, and changes `torch.Tensor(...)`.
+    A type on the device also makes that the default device, and changes `torch.Tensor(...)`, until
+    another type is set or the device closes. Raises TypeError for what is no type of tensors.
     """
     dtype = _dtype_on_device(t)
     if dtype is None:
@@ -179,7 +191,11 @@ def _set_default_type(original: Any, t: Any, /) -> None:
 
 
 def _construct_default(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """`torch.Tensor(...)` where a default tensor type on the device is in force."""
+    """`torch.Tensor(...)` where a default tensor type on the device is in force.
+
+    Other classes, and calls with further arguments by name, are left to torch. Raises RuntimeError
+    for another kind of device, TypeError for another kind of tensor, and torch's OutOfMemoryError.
+    """
     if cls is torch.Tensor and not kwargs:
         if device is None:
             device = "cuda"
@@ -198,7 +214,11 @@ def _forget_default_type() -> None:
 
 
 def _construct_like(tensor: Any, *args: Any, device: Any = None) -> Any:
-    """`x.new(...)`: the constructor of old, with the dtype and device of `x`."""
+    """`x.new(...)`: the constructor of old, with the dtype and device of `x`.
+
+    Raises RuntimeError for another kind of device, TypeError for another kind of tensor, and
+    torch's OutOfMemoryError.
+    """
     if device is None:
         device = tensor.device
     return _construct(tensor.dtype, device, *args)
@@ -231,7 +251,10 @@ _TYPES: Final = (*_make_types(torch.cuda, _STRIDED), *_make_types(torch.cuda.spa
 
 @torch_patches()
 def _legacy_type_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of legacy types, and of functions that take their names."""
+    """The patches of legacy types, and of functions that take their names.
+
+    `opening` is told to undo a default type when a device closes.
+    """
     opening.on_close.append(_forget_default_type)
     yield from _TYPES
     yield around(torch.Tensor, "type", _convert_to_type)

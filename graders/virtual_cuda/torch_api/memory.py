@@ -91,7 +91,9 @@ class MemoryFunctions:
     ) -> None:
         """Start or stop recording the history of every device's memory.
 
-        `enabled=None` stops it. Raises RuntimeError for a word that CUDA does not know.
+        `enabled=None` stops it. `context` says whose calling frames are kept, `skipped` which
+        actions are left out. While it is on, every block gets an address. Raises RuntimeError for a
+        word that CUDA does not know.
         """
         # Since torch 2.15: only pinned memory of the host, which has no history here.
         if not of_devices:
@@ -128,7 +130,11 @@ class MemoryFunctions:
         annotations: bool = False,
         skipped: Any = (),
     ) -> None:
-        """`record_history` with the arguments of old."""
+        """Start or stop recording the history of every device's memory, by the arguments of old.
+
+        `enabled` False stops it. `context` keeps the calling frames of blocks, and `of_events`
+        those of every event. While it is on, every block gets an address.
+        """
         kind = "state" if context else None
         if of_events:
             kind = "all"
@@ -147,7 +153,8 @@ class MemoryFunctions:
         """The segments and blocks of all devices, and the history of each.
 
         `wanted` is the id of a pool, whose segments alone are shown, and perhaps whether traces are
-        wanted; (0, 0) and None stand for everything. The snapshot is noted in the history.
+        wanted; (0, 0) and None stand for everything. Blocks without an address are given one, and
+        the snapshot is noted in the history.
         """
         pool = NO_POOL
         with_traces = True
@@ -182,9 +189,10 @@ class MemoryFunctions:
     # ---- memory without tensors, and pools ----
 
     def allocate_raw(self, size: int, stream: int) -> int:
-        """Allocate memory without a tensor; returns its address.
+        """Allocate memory without a tensor on the current device; returns its address.
 
-        Raises ValueError for a negative size, and OutOfMemoryError.
+        It stays until `free_raw`; the stream is ignored. Raises ValueError for a negative size, and
+        torch's OutOfMemoryError.
         """
         if size < 0:
             raise ValueError(
@@ -192,7 +200,7 @@ class MemoryFunctions:
                 "caching_allocator_alloc requires a non-negative size."
             )
         block = allocate(self.current_device(), size)
-        address = block.device.memory.make_layout().spot_of(block, size).address
+        address = block.memory.make_layout().spot_of(block, size).address
         self.raw_blocks[address] = block
         return address
 
@@ -201,18 +209,27 @@ class MemoryFunctions:
         self.raw_blocks.pop(address, None)
 
     def begin_pool(self, index: int, pool: Pool, thread: int | None = None) -> None:
-        """Allocate in a pool from now on, on one device, in one thread or in all."""
+        """Allocate in a pool from now on, on one device, in one thread or, for None, in all.
+
+        Every block gets an address meanwhile. Raises IndexError for a device that is not there.
+        """
         memory = self.gpu.devices[index].memory
         memory.make_layout().pools.append((pool, thread))
         memory.give_addresses(True)
         _uses_of_pools[pool] = _uses_of_pools.get(pool, 1) + 1
 
     def begin_pool_in_thread(self, index: int, pool: Pool) -> None:
-        """Allocate in a pool from now on, on one device, in this thread."""
+        """Allocate in a pool from now on, on one device, in this thread.
+
+        Raises IndexError for a device that is not there.
+        """
         self.begin_pool(index, pool, threading.get_ident())
 
     def end_pool(self, index: int, pool: Pool) -> None:
-        """End the last `begin_pool` of a pool; does nothing if there is none."""
+        """End the last `begin_pool` of a pool; nothing ends if there is none.
+
+        Raises IndexError for a device that is not there.
+        """
         memory = self.gpu.devices[index].memory
         layout = memory.make_layout()
         for position in reversed(range(len(layout.pools))):
@@ -301,6 +318,10 @@ class MemPool:
     def __init__(
         self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False
     ) -> None:
+        """Make a pool, which counts as held until this object goes.
+
+        With `no_split`, each block gets a segment of its own. The other arguments have no effect.
+        """
         self.allocator = allocator
         self.id: Pool = (0, next(pool_numbers))
         held_pools.add(self.id)
@@ -308,6 +329,7 @@ class MemPool:
             unsplit_pools.add(self.id)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Let the pool go: its segments may be given back."""
         # At the interpreter's exit the names of this module are None.
         if is_finalizing():
             return
@@ -326,7 +348,11 @@ MemPool.__module__ = "torch.cuda.memory"
 
 @torch_patches()
 def _memory_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of memory's functions."""
+    """The patches of memory's functions.
+
+    `opening` is told to free what they hold when a device closes, and to answer for each later
+    device.
+    """
     functions = MemoryFunctions(opening.gpu)
     opening.on_close.extend((_uses_of_pools.clear, functions.raw_blocks.clear))
     opening.on_next_device.append(functions.use_device)

@@ -46,7 +46,10 @@ def set_grad(self: Any, gradient: Any) -> None:
 
 
 def _new_parameter(original: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-    """`nn.Parameter(data)`, where data may be on the device."""
+    """`nn.Parameter(data)`, where data may be on the device; `cls` is the class to make.
+
+    `original` is `nn.Parameter.__new__`. Raises what that raises.
+    """
     if type(data) not in VIRTUAL:
         return original(host_class(cls), data, requires_grad)
     return detach_as(device_class(cls), data, requires_grad)
@@ -56,7 +59,8 @@ def give_content(tensor: Any, content: Any, requires_grad: bool) -> Any:
     """Give `tensor` the values, memory and device of `content`, which is on another device.
 
     Returns `tensor`, or a new one where C++ holds the old one: the new one is then put into every
-    list and dict that had the old one. Attributes that Python has set are kept.
+    list and dict that had the old one. Attributes that Python has set are kept. Raises RuntimeError
+    where integers are to require gradients.
     """
     other = _as_kind_of(tensor, content, requires_grad)
     attributes = {
@@ -79,7 +83,11 @@ def give_content(tensor: Any, content: Any, requires_grad: bool) -> Any:
 
 
 def _as_kind_of(tensor: Any, content: Any, requires_grad: bool) -> Any:
-    """`content` as a parameter of the class of `tensor`, if that is a parameter."""
+    """`content` as a parameter of the class of `tensor`, if that is a parameter.
+
+    Else it is `content` itself, which requires gradients from then on or not. Raises RuntimeError
+    for gradients of integers.
+    """
     if not isinstance(tensor, nn.Parameter):
         return content.requires_grad_(requires_grad)
     parameter = nn.Parameter(content, requires_grad=requires_grad)
@@ -138,6 +146,7 @@ def _apply_to_module(module: Any, function: Any, recurse: bool = True) -> Any:
     """`Module._apply` for host and device parameters alike.
 
     Has `function` move or convert every parameter, gradient and buffer, and returns the module.
+    Raises RuntimeError where torch cannot swap a parameter, and what `function` raises.
     """
     if now.gpu is None:  # the patches may stay in place after a device has closed
         return _apply(module, function, recurse)
@@ -159,8 +168,10 @@ def _apply_to_module(module: Any, function: Any, recurse: bool = True) -> Any:
 def _apply_to_parameter(module: Any, key: str, parameter: Any, function: Any) -> None:
     """Have `function` move or convert a parameter of a module and its gradient, without history.
 
-    The parameter gets its new content in one of four ways: as a new object, swapped by torch, in
-    place, or from a tensor on another device. Raises RuntimeError where torch cannot swap it.
+    `key` is the parameter's name in the module. It gets its new content in one of four ways: as a
+    new object, swapped by torch, in place, or from a tensor on another device; if C++ holds it
+    then, a new one takes its place in every list and dict. Raises RuntimeError where torch cannot
+    swap it, and what `function` raises.
     """
     if is_lazy(parameter):
         _note_move_of_lazy_tensor(parameter, function)
@@ -210,7 +221,10 @@ def _swap_parameter(name: str, parameter: Any, moved: Any, gradient: Any) -> Non
 
 
 def _note_move_of_lazy_tensor(tensor: Any, function: Any) -> None:
-    """Note where a parameter or buffer without a shape will be; its dtype changes at once."""
+    """Note where a parameter or buffer without a shape will be; its dtype changes at once.
+
+    `function` is what moves tensors; it is tried on an empty one, and what it raises is raised.
+    """
     data = tensor.data
     device = tensor.__dict__.get("_goes_to", data.device)
     moved = function(torch.empty(0, dtype=data.dtype, device=device))
@@ -224,7 +238,8 @@ def _materialize_parameter(
 ) -> None:
     """Give a parameter without a shape its memory, where its module was moved to.
 
-    A `LazyLinear` has such parameters before its first batch.
+    A `LazyLinear` has such parameters before its first batch. Its class changes to that of a plain
+    parameter. Raises torch's OutOfMemoryError, and what `original` raises for the host.
     """
     device = device or parameter.__dict__.pop("_goes_to", None)
     if device is None or device.type != "cuda":
@@ -251,9 +266,10 @@ def _is_device_number(value: Any) -> bool:
 
 
 def _parse_arguments_of_to(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch._C._nn._parse_to`: the arguments of `Module.to`, read by torch.
+    """`torch._C._nn._parse_to`: the arguments of `Module.to`, read by torch, the `original`.
 
-    A number is a GPU's, which C++ would look for, so it is replaced by the device.
+    A number is a GPU's, which C++ would look for, so it is replaced by the device. Raises what
+    torch raises for wrong arguments.
     """
     if args and _is_device_number(args[0]):
         args = (torch.device("cuda", args[0]), *args[1:])

@@ -26,7 +26,11 @@ _LIBRARY: Final = types.SimpleNamespace(
 
 
 def _enter_emit(emit: Any) -> Any:
-    """`emit_nvtx.__enter__`: waits for the device; raises RuntimeError if entered before."""
+    """`emit_nvtx.__enter__`: waits for the device, and notes that it was entered.
+
+    Returns the context, None if it is disabled. Raises RuntimeError if it was entered before, and
+    what a wait raises.
+    """
     if not emit.enabled:
         return None
     if emit.entered:
@@ -37,7 +41,10 @@ def _enter_emit(emit: Any) -> Any:
 
 
 def _exit_emit(emit: Any, *error: Any) -> Any:
-    """`emit_nvtx.__exit__`: waits for the device."""
+    """`emit_nvtx.__exit__`: waits for the device; False, so that errors of the block are raised.
+
+    Raises what a wait raises.
+    """
     if not emit.enabled:
         return None
     torch.cuda.synchronize()

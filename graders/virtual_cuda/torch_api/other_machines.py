@@ -72,7 +72,7 @@ def _run_on_host(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of an operator, computed by the host.
 
     Tensors of the Mac's GPU are replaced by those they hold, and the result is there again, unless
-    it is sent back. Raises SelectionOnly where gradients are wanted.
+    it is sent back. Raises SelectionOnly where gradients are wanted, and what the operator raises.
     """
     asks_for_mps = _ask_for_mps(args, kwargs)
     has_mps_tensor = any(isinstance(leaf, MpsTensor) for leaf in leaves_of((args, kwargs)))
@@ -96,7 +96,10 @@ def _replace_by_host(value: Any) -> Any:
 
 
 def _replace_by_mps(value: Any) -> Any:
-    """A tensor of the Mac's GPU in the place of one of the host; all else as it is."""
+    """A tensor of the Mac's GPU in the place of one of the host; all else as it is.
+
+    Raises SelectionOnly for a tensor that requires gradients.
+    """
     if isinstance(value, torch.Tensor):
         return MpsTensor(value)
     return value
@@ -109,9 +112,9 @@ class _FunctionsMode(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, by the host if it names the Mac's GPU.
+        """Call a function of torch, by the host if it names the Mac's GPU; gives its result.
 
-        Raises SelectionOnly where gradients are wanted.
+        Raises SelectionOnly where gradients are wanted, and what the function raises.
         """
         kwargs = dict(kwargs or {})
         if func is torch.device:  # naming a device is not using it
@@ -134,9 +137,10 @@ class _FunctionsMode(TorchFunctionMode):
 
 @functools.cache
 def _operators_mode() -> Any:
-    """The class of a mode that sees operators.
+    """The class of a mode that sees operators; made at the first call.
 
-    It is for a default device that was set by code which `_FunctionsMode` does not see.
+    It is for a default device that was set by code which `_FunctionsMode` does not see. Raises
+    TorchLacks where this torch has no such modes.
     """
     base: Any = require_internal("torch.utils._python_dispatch.TorchDispatchMode", "a Mac's GPU")
 
@@ -158,7 +162,11 @@ def _operators_mode() -> Any:
 def _availability_patches(
     cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any
 ) -> Iterator[Patch]:
-    """The patches for what a machine without CUDA answers when it is asked for a device."""
+    """The patches for what a machine without CUDA answers when it is asked for a device.
+
+    `cuda_built` and `mps_built` say what torch was built for, `mps` whether there is a Mac's GPU.
+    `accelerator` is the device that torch was built for, or None.
+    """
     answers: list[tuple[Any, str, Any]] = [
         (torch.cuda, "is_available", False),
         (torch.cuda, "device_count", 0),
@@ -186,7 +194,8 @@ def _availability_patches(
 def virtual_mps() -> Iterator[torch.device]:
     """Give a Mac's answers to "which device is there?" for the length of a `with` block.
 
-    There is MPS, and no CUDA. Gives the device "mps".
+    There is MPS, and no CUDA. Gives the device "mps". Raises TorchLacks where this torch has no
+    modes that see operators.
     """
     with few_imports(), contextlib.ExitStack() as undo:
         patches = _availability_patches(cuda_built=False, mps_built=True, mps=True, accelerator=MPS)

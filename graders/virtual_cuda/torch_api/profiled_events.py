@@ -49,7 +49,7 @@ class _DeviceWork:
     # the lines of a program would count its lines.
     def __init__(self, operator: Any) -> None:
         self.operator = operator  # its event, or its mark where it has no event
-        self.on_host: list[_Span] = []  # when the host did that work
+        self.spans_on_host: list[_Span] = []  # when the host did that work
         self.microseconds: float | None = None  # how long it took; None if nothing was launched
 
     def add_time(self, microseconds: float) -> None:
@@ -64,6 +64,7 @@ class _EventTree:
     """
 
     def __init__(self) -> None:
+        """Begin without events."""
         self.kept: list[Any] = []  # events that a program on a GPU has
         self.work: dict[int, _DeviceWork] = {}  # by the id of the operator's event
         self._parent: dict[int, Any] = {}  # by the id of a kept event
@@ -113,16 +114,16 @@ class _EventTree:
         if inside is _Kind.DEVICE or is_python:
             return inside
         span = _Span(event.time_range.start, event.time_range.end)
-        self._work_of_mark.on_host.append(span)
+        self._work_of_mark.spans_on_host.append(span)
         if self._is_measured:
             self._work_of_mark.add_time(span.end - span.start)
         return _Kind.DEVICE
 
     def _add_mark(self, mark: Any) -> None:
-        """Find the operator that a mark's work belongs to.
+        """Find the operator that a mark's work belongs to; what follows inside is counted for it.
 
         It is the event around it, if that is an operator. Else the mark itself becomes an event
-        with the operator's name.
+        with the operator's name. Modelled time is added at once.
         """
         modelled = modelled_work_of(mark.name)
         self._is_measured = mark.name.startswith(MARK) and modelled is None
@@ -155,7 +156,8 @@ class _EventTree:
     def attribute_work(self) -> dict[int, float]:
         """Microseconds on the device, by the id of an event, of each event and all inside it.
 
-        Moves the memory of the device's work from the host's account to the device's.
+        Moves the memory of the device's work from the host's account to the device's, in the
+        events.
         """
         totals: dict[int, float] = {}
         for event in self.kept:
@@ -171,22 +173,23 @@ class _EventTree:
                 above = self._parent[id(above)]
         return totals
 
-    def gaps(self) -> list[_Span]:
-        """The stretches of time in which only this package was at work."""
-        gaps = []
+    def own_spans(self) -> list[_Span]:
+        """The stretches of time of the virtual device's own code, in order: no GPU has them."""
+        spans = []
         for work in self.work.values():
             at = work.operator.time_range.start
-            for span in work.on_host:
-                gaps.append(_Span(at, span.start))
+            for span in work.spans_on_host:
+                spans.append(_Span(at, span.start))
                 at = span.end
-            gaps.append(_Span(at, work.operator.time_range.end))
-        return sorted(gap for gap in gaps if gap.end > gap.start)
+            spans.append(_Span(at, work.operator.time_range.end))
+        return sorted(span for span in spans if span.end > span.start)
 
 
 class _TimeWithoutGaps:
     """Moments on a time line from which gaps, given in order, were cut out."""
 
     def __init__(self, gaps: list[_Span]) -> None:
+        """Cut these gaps, which are in order, out of a time line."""
         self._gaps = gaps
         self._starts = [gap.start for gap in gaps]
         # By the number of a gap: the length of all gaps before it.
@@ -232,7 +235,7 @@ def events_as_on_gpu(events: list[Any], use_device: str | None, with_host: bool)
     kept: list[Any] = []
     for tree in trees.values():
         totals = tree.attribute_work()
-        _cut_out(tree.gaps(), tree.kept)
+        _cut_out(tree.own_spans(), tree.kept)
         kept += tree.kept
         if use_device is not None:
             for event in tree.kept:

@@ -25,7 +25,10 @@ class TracedResults:
         return getattr(self._results, name)
 
     def save(self, path: str) -> None:
-        """Write the trace to a file, with the device's work in it."""
+        """Write the trace to a file, with the device's work in it.
+
+        Raises OSError, and what the profiler's own results raise.
+        """
         self._results.save(path)
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -36,7 +39,10 @@ class TracedResults:
 
 
 def _trace_as_on_gpu(events: list[_Event], with_device: bool) -> list[_Event]:
-    """The events of a trace without marks; `with_device`, the device's work is among them."""
+    """The events of a trace without marks; `with_device`, the device's work is among them.
+
+    Events without a duration come first, the others by their start.
+    """
     timed = []
     others = []
     for event in events:
@@ -69,6 +75,7 @@ class _Trace:
     """The events of a trace as they would be on a GPU."""
 
     def __init__(self, with_device: bool) -> None:
+        """Begin without events; `with_device`, work of the device will be among them."""
         self.events: list[_Event] = []
         self._with_device = with_device
         self._clock_start: float | None = None  # 0 of the modelled clock, on the profiler's
@@ -104,7 +111,11 @@ class _Trace:
         return category == "python_function"
 
     def _add_mark(self, mark: _Event) -> bool:
-        """Add the modelled work of a mark; returns whether its work is measured instead."""
+        """Add the modelled work of a mark; returns whether its work is measured instead.
+
+        The modelled clock reads new rows for that; the first work tells where it was 0 on the
+        profiler's. Without the device nothing is added.
+        """
         modelled = modelled_work_of(mark["name"])
         if modelled is None:
             return str(mark["name"]).startswith(MARK)
@@ -131,7 +142,8 @@ def _as_kernel(event: _Event) -> _Event:
 def _modelled_kernel(interval: Interval, clock_start: float) -> _Event:
     """An event of a trace for a stretch of modelled time.
 
-    `clock_start` is when the modelled clock was 0, in microseconds of the profiler's clock.
+    `clock_start` is when the modelled clock was 0, in microseconds of the profiler's clock. Raises
+    ValueError for an interval of the host, whose lane has no number.
     """
     lane = int(interval.lane.rpartition(" ")[2])
     stream = lane or _DEFAULT_STREAM

@@ -35,9 +35,10 @@ def _init_profiler(
     use_device: Any = None,
     **kwargs: Any,
 ) -> None:
-    """Call `torch.autograd.profiler.profile.__init__`.
+    """Call `torch.autograd.profiler.profile.__init__`, the `original`.
 
-    A profiler for "cuda" records the host, too, because the device's work is done there.
+    A profiler for "cuda" records the host, too, because the device's work is done there; it notes
+    whether the host is to be shown. Raises what `original` raises.
     """
     if not use_cuda and use_device != "cuda":
         original(profiler, enabled, use_device=use_device, **kwargs)
@@ -50,7 +51,10 @@ def _init_profiler(
 
 
 def _start_recording(original: Any, profiler: Any) -> Any:
-    """Start a profiler; with the first one, operators are marked."""
+    """Start a profiler by `original`; with the first one, operators are marked.
+
+    Gives and raises what `original` does.
+    """
     if not _recording:
         operator_hooks.append(_marking)
     _recording.append(profiler)
@@ -58,9 +62,10 @@ def _start_recording(original: Any, profiler: Any) -> Any:
 
 
 def _stop_recording(original: Any, profiler: Any, *error: Any) -> Any:
-    """Stop a profiler, and wrap what it has recorded.
+    """Stop a profiler by `original`, and wrap what it has recorded.
 
-    After the last one, operators are no longer marked.
+    After the last one, operators are no longer marked. `error` is what `__exit__` gets; its answer
+    is given.
     """
     if profiler in _recording:
         _recording.remove(profiler)
@@ -74,7 +79,10 @@ def _stop_recording(original: Any, profiler: Any, *error: Any) -> Any:
 
 
 def _parse_results(original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:
-    """The events of a profiler that has stopped, as a GPU would have them."""
+    """The events of a profiler that has stopped, as a GPU would have them.
+
+    `original` reads them; they are changed in place.
+    """
     events = original(profiler, *args, **kwargs)
     with_host = getattr(profiler, "_host_shown", True)
     return events_as_on_gpu(events, profiler.use_device, with_host)

@@ -45,7 +45,7 @@ class MarkingHook(KernelHook):
     """Runs operators and whole kernels inside marks: a hook for `operator_hooks`."""
 
     def __call__(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> Any:
-        """Run an operator inside a mark."""
+        """Run an operator inside a mark; gives and raises what its plan does."""
         is_idle = func.is_view or func._schema.name.startswith(_IDLE_OPERATORS)
         if is_idle:
             mark = _RecordFunction(IDLE_MARK)
@@ -55,7 +55,7 @@ class MarkingHook(KernelHook):
             return plan(args, kwargs)
 
     def run_kernel(self, kernel: Any, args: Any) -> Any:
-        """Run one direction of a whole kernel inside a mark."""
+        """Run one direction of a whole kernel inside a mark; gives and raises what it does."""
         with _mark_for_next_row():
             return kernel(*args)
 
@@ -108,7 +108,8 @@ def operator_name_of(mark: str) -> str | None:
 def modelled_work_of(mark: str) -> list[Interval] | None:
     """What the device did for the operator of a mark, according to the modelled clock.
 
-    None where times are measured.
+    The clock reads new rows for that. None where times are measured; [] for an operator without a
+    row.
     """
     gpu = now.gpu
     if gpu is None:

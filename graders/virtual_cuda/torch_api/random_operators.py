@@ -94,7 +94,11 @@ class _RandomCall(NamedTuple):
 
 
 def _with_generator(func: Any, args: Any, kwargs: Any, device: VirtualDevice | None) -> _RandomCall:
-    """The call of a random operator, with the generator that `_generator_to_use` chooses."""
+    """The call of a random operator with a generator: the one given, or the device's default one.
+
+    `device` is that of its tensors, None for the current one. Raises RuntimeError for a generator
+    of the host, or one that a captured graph does not know.
+    """
     if not open_generators or now.gpu is None:
         return _RandomCall(args, kwargs, None)
     position = _position_of_generator(func)
@@ -110,9 +114,11 @@ def _with_generator(func: Any, args: Any, kwargs: Any, device: VirtualDevice | N
 
 
 def _run_random(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run a random operator with the device's generator, or the one that was passed.
+    """Run a random operator with the device's generator, or the one that was passed; record it.
 
-    Raises RuntimeError for a generator of the host.
+    Gives its results; the generator moves on. Raises RuntimeError for a generator of the host, or
+    one that a captured graph does not know, what CUDA raises, and DeviceClosed or the error of what
+    ended the device.
     """
     device = None
     for argument in args:
@@ -128,20 +134,32 @@ def _run_random(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run_dropout(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run dropout, which has no generator argument.
+    """Run dropout, which has no generator argument, and record it; gives its results.
 
-    The host's generator borrows the device's state where the two differ.
+    The host's generator borrows the device's state where the two differ; the state that is drawn
+    from moves on. Raises what CUDA raises, and DeviceClosed or the error of what ended the device.
     """
     device = args[0]._virtual_block.device
     return _call_with_borrowed_state(device, lambda: run_any(func, args, kwargs), follows=True)
 
 
 def _run_random_like(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run `rand_like` or its kin, which have no generator argument either.
+    """Run `rand_like` or its kin, which have no generator argument either, and record it.
 
-    They draw what `rand` would.
+    Gives its results. They draw what `rand` would: the device's default generator moves on. Raises
+    what CUDA raises, and DeviceClosed or the error of what ended the device.
     """
     device = args[0]._virtual_block.device
+    return _call_with_borrowed_state(device, lambda: run_any(func, args, kwargs))
+
+
+def _run_random_into(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run `rand` or its kin with `out=` and no generator argument, and record it.
+
+    Gives its results. They draw what they would draw without `out`: the device's default generator
+    moves on. Raises what CUDA raises, and DeviceClosed or the error of what ended the device.
+    """
+    device = kwargs["out"]._virtual_block.device
     return _call_with_borrowed_state(device, lambda: run_any(func, args, kwargs))
 
 
@@ -152,6 +170,7 @@ def _call_with_borrowed_state(
 
     Afterwards each has its own state again, and the device's has moved on. With `follows`, nothing
     is borrowed as long as the device was seeded together with the host and no graph is captured.
+    Raises what `call` raises.
     """
     if not open_generators:
         return call()
@@ -171,9 +190,11 @@ def _call_with_borrowed_state(
 
 
 def repeatable_call(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -> Callable[[], Any]:
-    """The call of a random operator that a CUDA graph repeats.
+    """The call of a random operator that a CUDA graph repeats, as a function without arguments.
 
-    It works on inner tensors and draws from the generator that is chosen now.
+    It works on the inner tensors among `inner` and `kwargs`, and draws from the generator that is
+    chosen now. Raises RuntimeError for a generator of the host, or one that the graph does not
+    know.
     """
     plan = facts_of(func).plan
     if plan in _BORROWING:
@@ -196,13 +217,17 @@ def repeatable_call(func: Any, inner: Any, kwargs: Any, device: VirtualDevice) -
 
 
 def _make_plan_or_random(func: Any) -> Any:
-    """The plan of an operator; random ones are recognised by their schema."""
+    """The plan of an operator: a function(args, kwargs) that runs it.
+
+    One that draws random numbers, which its schema tells, draws them from the device's generator.
+    """
     if _position_of_generator(func) is not None and facts_of(func).plan is None:
         return plan_by_hand(_run_random, func)
     return make_plan(func)
 
 
-_BORROWING: Final = (_run_dropout, _run_random_like)
+_BORROWING: Final = (_run_dropout, _run_random_like, _run_random_into)
 operator("native_dropout", "_fused_dropout", plan=_run_dropout)
 operator("rand_like", "randn_like", "randint_like", "randint_like.low_dtype", plan=_run_random_like)
+operator("rand.out", "randint.out", "randint.low_out", "randperm.out", plan=_run_random_into)
 PLANS.maker = _make_plan_or_random

@@ -10,12 +10,13 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
+from virtual_cuda.device.no_values import on_host_without_values
 from virtual_cuda.device.state import find_open_device
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops.dispatch import require_open_device, wrap_result
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
-from virtual_cuda.torch_api.storage import host_set, storage_of
+from virtual_cuda.torch_api.storage import host_set, mark_as_on_device
 from virtual_cuda.torch_api.student_classes import student_class
 
 _reduce_plain: Final = find_internal("torch.Tensor._reduce_ex_internal", "saving a tensor")
@@ -36,7 +37,9 @@ def _reduce_tensor(tensor: Any, protocol: Any) -> Any:
     """What pickle saves of a device tensor: a function and its arguments.
 
     Replaces `Tensor.__reduce_ex__` and that of `Parameter`, because the tensor's class is not what
-    it says. Raises DeviceClosed.
+    it says. Warns of the hooks of a plain tensor, which are not saved. In a run without values,
+    zeros are saved. Raises DeviceClosed or the error of what ended the device, and what torch
+    raises for a tensor that cannot be saved.
     """
     require_open_device(tensor)
     attributes = {
@@ -56,12 +59,20 @@ def _reduce_tensor(tensor: Any, protocol: Any) -> Any:
 
 
 def _reduce_values(tensor: Any, protocol: Any) -> Any:
-    """The function and the arguments that rebuild a tensor's values, without its class."""
+    """The function and the arguments that rebuild a tensor's values, without its class.
+
+    Warns of hooks, which are not saved. The storage says from now on that it is on the device.
+    Raises what torch raises for a tensor that cannot be saved.
+    """
     if tensor.layout is not torch.strided or tensor.is_nested:
         return _reduce_plain(tensor, protocol)
     torch.utils.hooks.warn_if_has_hooks(tensor)
-    storage_of(tensor)  # from now on the storage behind the inner tensor says where it lives
-    function, arguments = _reduce_plain(tensor._virtual_inner.detach(), protocol)
+    inner = tensor._virtual_inner.detach()
+    if inner.is_meta:
+        inner = on_host_without_values(inner)
+    # From now on the storage behind the inner tensor says where it lives.
+    mark_as_on_device(inner.untyped_storage(), tensor._virtual_block)
+    function, arguments = _reduce_plain(inner, protocol)
     arguments = list(arguments)
     arguments[_REQUIRES_GRAD] = tensor.requires_grad
     return function, tuple(arguments)
@@ -71,7 +82,10 @@ Tensor.__reduce_ex__ = _reduce_tensor  # type: ignore[method-assign]
 
 
 def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:
-    """Give a tensor that was loaded its conjugate and negative bits."""
+    """Give a tensor that was loaded its conjugate and negative bits, by `original`.
+
+    Of a device tensor, the inner one gets them, too.
+    """
     if type(tensor) in VIRTUAL:
         original(tensor._virtual_inner, metadata)
     original(tensor, metadata)
@@ -89,8 +103,8 @@ def _loading_patches(opening: Opening) -> Iterator[Patch]:
 def _reduce_for_process(tensor: Any) -> Any:
     """What another process is sent to see the same memory: a function and its arguments.
 
-    That process needs the device, too. Raises DeviceClosed, and RuntimeError for a tensor with a
-    history.
+    That process needs the device, too. The memory becomes shared. Raises DeviceClosed or the error
+    of what ended the device, and RuntimeError for a tensor with a history.
     """
     if tensor.requires_grad and not tensor.is_leaf:
         # It refuses, in torch's own words.
@@ -110,9 +124,10 @@ def _reduce_for_process(tensor: Any) -> Any:
 
 
 def _reduce_host_storage(storage: Any) -> Any:
-    """What another process is sent to see the memory of a storage.
+    """What another process is sent to see the memory of a storage, which becomes shared.
 
-    It is what torch sends for one of the host, also where this one says that it is on the device.
+    It is what torch sends for one of the host, also where this one says that it is on the device:
+    its class is the host's meanwhile. Raises what torch raises where memory cannot be shared.
     """
     cls = type(storage)
     storage.__class__ = torch.UntypedStorage
@@ -133,7 +148,9 @@ def _receive_tensor(
 ) -> Any:
     """The device tensor that another process has sent: see `_reduce_for_process`.
 
-    Raises RuntimeError where this process has no virtual device open.
+    `rebuild_storage` with `arguments` gives its storage; `view` are its offset, size and strides
+    there, and `label` is its device. Raises RuntimeError where this process has no such virtual
+    device open, and torch's OutOfMemoryError.
     """
     device = find_open_device(label)
     if device is None:

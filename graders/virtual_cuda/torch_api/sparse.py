@@ -16,7 +16,7 @@ from virtual_cuda.device.tensor import VIRTUAL, Tensor
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.nested import NestedTensor, call_with_nested_tensors, nested_to_device
-from virtual_cuda.ops.sparse import SparseTensor, sparse_to_device, wrap_sparse
+from virtual_cuda.ops.sparse import COO_METHODS, SparseTensor, require_coo, sparse_to_device
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.torch_api.compatibility import default_device, sparse_tensors_to_validate
 from virtual_cuda.trees import leaves_of
@@ -32,10 +32,12 @@ _count_of_function_modes: Final = find_internal(
 
 
 def _make_nested_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `torch.nested.nested_tensor` or its like.
+    """Call `torch.nested.nested_tensor` or its like, the `original`.
 
-    Tensors on the device, or for it, become a nested tensor there. Raises RuntimeError for tensors
-    on two devices.
+    Tensors on the device, or for it, become a nested tensor there, and the operation is recorded.
+    Raises RuntimeError for tensors on two devices, CUDA's error for a device that is not there,
+    DeviceClosed or the error of what ended the device, torch's OutOfMemoryError, and what
+    `original` raises.
     """
     if args:
         pieces = args[0]
@@ -68,9 +70,11 @@ def _device_of_first(values: Iterable[Any]) -> VirtualDevice | None:
 
 
 def _rebuild_nested_tensor(original: Any, buffer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Rebuild a nested tensor that was saved or sent.
+    """Rebuild a nested tensor that was saved or sent, by `original`.
 
-    Its sizes, strides and offsets are on the host.
+    `buffer` has its values; its sizes, strides and offsets, in `args`, are on the host. On the
+    device the operation is recorded. Raises DeviceClosed or the error of what ended the device,
+    torch's OutOfMemoryError, and what `original` raises.
     """
     if type(buffer) not in VIRTUAL:
         return original(buffer, *args, **kwargs)
@@ -78,7 +82,7 @@ def _rebuild_nested_tensor(original: Any, buffer: Any, *args: Any, **kwargs: Any
 
 
 def _has_torch_function(original: Any, values: Any) -> bool:
-    """True if a class among the values wants to see the call.
+    """True if a class among the values wants to see the call: what `original` says.
 
     Layers ask so before they take the fast path, which nested tensors of the device take as well.
     """
@@ -113,7 +117,7 @@ def _device_asked_for(kwargs: dict[str, Any], tensors: Iterable[Any]) -> Virtual
     """The device that a constructor is asked for, or None for the host.
 
     It is named by `device`, by the default device, which is put into `kwargs`, or by a tensor that
-    is given.
+    is given. Raises CUDA's error for a device that is not there.
     """
     if kwargs.get("device") is None and _count_of_function_modes():
         default = default_device()
@@ -128,15 +132,19 @@ def _device_asked_for(kwargs: dict[str, Any], tensors: Iterable[Any]) -> Virtual
     return None
 
 
+_compressed_tensor_of_parts: Final = aten.sparse_compressed_tensor.comp_plain_value_size
 _invariants: Final[Any] = torch.sparse.check_sparse_tensor_invariants
 
 
 def _make_coo(
     original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any
 ) -> Any:
-    """Call `torch.sparse_coo_tensor`, which may be for the device.
+    """Call `torch.sparse_coo_tensor`, the `original`, which may be for the device.
 
-    Raises RuntimeError for indices and values on two devices.
+    What is not on the device is copied there first, which is recorded. Raises RuntimeError for
+    indices and values on two devices and for wrong indices, CUDA's error for a device that is not
+    there, torch's OutOfMemoryError, RuntimeError at a wait that is refused or tells of a failed
+    kernel, and what `original` raises for the host.
     """
     device = _device_asked_for(kwargs, (values, indices))
     if kwargs.get("device") is None:
@@ -154,7 +162,7 @@ def _make_coo(
     values = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=device.cuda)
     tensor = _make_checked_coo(device, indices, values, size, kwargs)
     if kwargs.get("requires_grad"):
-        return tensor.detach().requires_grad_()
+        return tensor.requires_grad_()
     return tensor
 
 
@@ -163,7 +171,9 @@ def _make_checked_coo(
 ) -> Any:
     """A sparse tensor on the device; raises RuntimeError for wrong indices, if they are checked.
 
-    They are checked if the options of `torch.sparse_coo_tensor` or torch's setting say so.
+    They are checked if the options of `torch.sparse_coo_tensor` or torch's setting say so. Raises
+    torch's OutOfMemoryError, and RuntimeError at a wait that is refused or tells of a failed
+    kernel.
     """
     checks = options.get("check_invariants")
     if checks is None:
@@ -193,7 +203,12 @@ def _require_values_beside(indices: Any, values: Any) -> None:
 def _make_coo_on_device(
     device: VirtualDevice, indices: Any, values: Any, size: Any, is_coalesced: bool | None
 ) -> Any:
-    """A COO tensor of device tensors; without `size`, it is as large as the indices need."""
+    """A COO tensor of device tensors; without `size`, it is as large as the indices need.
+
+    The operators for it are recorded, and without `size` that the host waits for the largest index.
+    Raises torch's OutOfMemoryError, and RuntimeError for parts that do not fit and at a wait that
+    is refused or tells of a failed kernel.
+    """
     options = {
         "dtype": values.dtype,
         "layout": torch.sparse_coo,
@@ -208,7 +223,10 @@ def _make_coo_on_device(
 def _make_compressed_tensor(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     """Call `torch.sparse_csr_tensor` or its like, which may be for the device.
 
-    `kind` is "csr" or its like. Raises RuntimeError for tensors on two devices.
+    `kind` is "csr" or its like. Parts that are all on the device keep their memory; otherwise the
+    tensor is made on the host and copied, which is recorded. Raises RuntimeError for tensors on two
+    devices and at a wait that is refused or tells of a failed kernel, CUDA's error for a device
+    that is not there, torch's OutOfMemoryError, and what `original` raises.
     """
     device = _device_asked_for(kwargs, args)
     if device is None:
@@ -223,17 +241,28 @@ def _make_compressed_tensor(kind: str, original: Any, *args: Any, **kwargs: Any)
     if not are_on_device:
         moved = sparse_to_device(on_host, device, False, None)
         return moved.requires_grad_(requires_grad)
-    blocks = {}
-    for value in args:
-        if type(value) in VIRTUAL:
-            address = value._virtual_inner.untyped_storage()._cdata
-            blocks[address] = value._virtual_block
-    tensor, _ = wrap_sparse(on_host, device, blocks)
-    return tensor.requires_grad_(requires_grad)
+    # On the device by torch's operator, through which gradients flow to the values.
+    compressed, plain, values = args[:3]
+    tensor = _compressed_tensor_of_parts(
+        compressed,
+        plain,
+        values.to(on_host.dtype),
+        on_host.shape,
+        dtype=on_host.dtype,
+        layout=on_host.layout,
+        device=device.lazy,
+    )
+    if requires_grad:
+        return tensor.requires_grad_()
+    return tensor
 
 
 def _require_one_device(kind: str, args: Any) -> None:
-    """Raise RuntimeError if the two lists of indices and the values are on two devices."""
+    """Raise RuntimeError if the two lists of indices and the values are on two devices.
+
+    `args` are these three, tensors or lists, the compressed indices first; `kind` is "csr" or its
+    like.
+    """
     devices = {value.device for value in args[:3] if isinstance(value, torch.Tensor)}
     if len(devices) <= 1:
         return
@@ -254,8 +283,12 @@ def _require_one_device(kind: str, args: Any) -> None:
 def _move_sparse_or_nested_tensor(original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`Tensor.to`: move a sparse or nested host tensor to the device.
 
-    Calls the original for all others.
+    The copy is recorded. Calls the original for all others. Raises CUDA's error for a device that
+    is not there, torch's OutOfMemoryError, RuntimeError at a wait that is refused or tells of a
+    failed kernel, and what `original` raises.
     """
+    if type(tensor) in VIRTUAL:
+        return original(tensor, *args, **kwargs)
     if tensor.is_nested and type(tensor) is torch.Tensor:
         move_to_device = nested_to_device
     elif tensor.layout in SPARSE_LAYOUTS and type(tensor) is not SparseTensor:
@@ -279,9 +312,10 @@ def _move_sparse_or_nested_tensor(original: Any, tensor: Any, /, *args: Any, **k
 
 
 def _validate_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `torch._validate_sparse_…_args`, as `torch.load` does.
+    """Call `torch._validate_sparse_…_args`, the `original`, as `torch.load` does.
 
-    The check reads the indices, so a wait is noted.
+    The check reads the indices, so a wait is noted. Raises RuntimeError for wrong indices, and at a
+    wait that is refused or tells of a failed kernel.
     """
     if any(type(value) in VIRTUAL for value in args):
         placement.record_waits("item")
@@ -289,7 +323,7 @@ def _validate_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _refuse_sparse_result(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `smm` or `sspaddmm`.
+    """Call `smm` or `sspaddmm`, the `original`.
 
     Raises RuntimeError, as CUDA does, on the device: the result would be sparse.
     """
@@ -299,13 +333,28 @@ def _refuse_sparse_result(original: Any, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
+def _call_method_of_coo(name: str, original: Any, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a method that only COO tensors have, the `original`, whose name is `name`.
+
+    Raises what torch raises for a compressed tensor of the device, and what `original` raises.
+    """
+    if type(tensor) is SparseTensor:
+        require_coo(tensor, name)
+    return original(tensor, *args, **kwargs)
+
+
 @torch_patches(Stage.WRAP)
 def _sparse_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of sparse tensors' constructors, checks and moves."""
+    """The patches of sparse tensors' constructors, checks and moves.
+
+    `opening` is told to forget tensors that wait to be validated when a device closes.
+    """
     opening.on_close.append(_forget_tensors_to_validate)
     for owner in (torch, torch.Tensor):
         for name in ("smm", "sspaddmm"):
             yield around(owner, name, _refuse_sparse_result)
+    for name in COO_METHODS:
+        yield around(torch.Tensor, name, partial(_call_method_of_coo, name))
     for name in list(vars(torch)):
         if name.startswith("_validate_sparse_") and name.endswith("_args"):
             yield around(torch, name, _validate_on_host)

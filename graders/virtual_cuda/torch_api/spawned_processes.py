@@ -26,7 +26,11 @@ _run_process: Final = find_internal(
 def _open_and_call(
     open_in_child: OpenInChild, devices: int, memory: int, gpu: str | None, *args: Any
 ) -> None:
-    """Open the device in a new process, and run there what torch runs."""
+    """Open the device in a new process, and run there what torch runs.
+
+    `memory` is that of each device in bytes, `args` are those of torch's function. Raises
+    DeviceError where it cannot be opened.
+    """
     open_in_child(devices, memory, gpu)
     _run_process(*args)
 
@@ -46,7 +50,10 @@ class _ProcessStart:
         _run_process(*args)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """For pickle: a call of `_open_and_call` with what is open here."""
+        """For pickle: a call of `_open_and_call` with what is open here.
+
+        Raises AssertionError where no device is open.
+        """
         gpu = now.gpu
         assert gpu is not None
         arguments = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import torch
 
 from virtual_cuda.device.hidden import hidden_attribute
 from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
-from virtual_cuda.device.state import CUDA, Block, VirtualDevice, find_open_device
+from virtual_cuda.device.state import CUDA, META, Block, VirtualDevice, find_open_device, now
 from virtual_cuda.device.tensor import Tensor, update_shell, wrap
 from virtual_cuda.internals import find_internal
 from virtual_cuda.ops import placement
@@ -20,6 +21,7 @@ from virtual_cuda.ops.dispatch import (
     require_open_device,
 )
 from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.whole_kernels import run_write_in_hooks
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 aten: Final = torch.ops.aten
@@ -27,6 +29,7 @@ _HostStorage: Final[Any] = torch.UntypedStorage
 # The class in C that torch.UntypedStorage adds its methods to.
 _StorageInC: Final[Any] = _HostStorage.__mro__[1]
 _copy_on_host: Final = _StorageInC.copy_
+_device_in_c: Final = _StorageInC.device.__get__  # the host, or "meta" without values
 host_set: Final[Any] = torch.Tensor.set_
 _is_lazy_clone: Final = find_internal("torch._C._is_cow_tensor", otherwise=lambda tensor: False)
 _data_address: Final = find_internal("torch._C._data_address", "const_data_ptr of a lazy clone")
@@ -36,10 +39,13 @@ _set_from_file: Final = find_internal(
 
 
 def _address_in(block: Block, offset: int) -> int:
-    """The device's address of a byte in a block; 0 for a block without bytes."""
+    """The device's address of a byte in a block; 0 for a block without bytes.
+
+    A block without an address is given one.
+    """
     if not block.size:
         return 0
-    return block.device.memory.make_layout().spot_of(block).address + offset
+    return block.memory.make_layout().spot_of(block).address + offset
 
 
 _attributes_of: Final = vars(torch.UntypedStorage)["__dict__"].__get__
@@ -65,16 +71,25 @@ class UntypedStorage(torch.UntypedStorage):
         return CUDA[self._virtual_block.device.index]
 
     def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
+        """A byte, for which the host waits; or for a slice a storage over the same memory.
+
+        Raises IndexError for a place that is not there, and RuntimeError at a wait that is refused
+        or tells of a failed kernel.
+        """
         if not isinstance(args[0], slice):
             placement.record_waits("item")
             return _HostStorage.__getitem__(self, *args, **kwargs)
-        return on_device(_HostStorage.__getitem__(self, *args, **kwargs), self._virtual_block)
+        part = _HostStorage.__getitem__(self, *args, **kwargs)
+        return mark_as_on_device(part, self._virtual_block)
 
     def data_ptr(self) -> int:
         return _address_in(self._virtual_block, 0)
 
     def resize_(self, size: int) -> Any:
-        """Give the storage another number of bytes, and its block as much memory."""
+        """Give the storage another number of bytes, and its block as much memory; returns it.
+
+        Raises torch's OutOfMemoryError.
+        """
         super().resize_(size)
         self._virtual_block.resize(self.nbytes())
         return self
@@ -101,8 +116,17 @@ class UntypedStorage(torch.UntypedStorage):
         _HostStorage.cpu(self)._write_file(*args, **kwargs)
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
-        """Fill the storage from a file; records the copy to the device."""
-        filled = _set_from_file(self, *args, **kwargs)
+        """Fill the storage from a file, and return it; records the copy to the device.
+
+        Raises what reading raises, and RuntimeError at a wait that is refused or tells of a failed
+        kernel.
+        """
+        if has_no_memory(self):
+            # What comes after it in the file is read next.
+            _set_from_file(_HostStorage(self.nbytes()), *args, **kwargs)
+            filled = self
+        else:
+            filled = _set_from_file(self, *args, **kwargs)
         device = self._virtual_block.device
         placement.record_copy(as_bytes(self), placement.HOST, device.label)
         return filled
@@ -111,8 +135,11 @@ class UntypedStorage(torch.UntypedStorage):
 UntypedStorage.__module__ = "torch.storage"
 
 
-def on_device(storage: Any, block: Block) -> Any:
-    """The storage itself, which says from now on that it is on the device."""
+def mark_as_on_device(storage: Any, block: Block) -> Any:
+    """Make a storage say that it is on the device, with its memory in `block`; returns it.
+
+    Its class is changed for that.
+    """
     if type(storage) is not UntypedStorage:
         storage.__class__ = UntypedStorage
     storage._virtual_block = block
@@ -121,7 +148,7 @@ def on_device(storage: Any, block: Block) -> Any:
 
 def storage_of(tensor: Any) -> Any:
     """`x.untyped_storage()`."""
-    return on_device(tensor._virtual_inner.untyped_storage(), tensor._virtual_block)
+    return mark_as_on_device(tensor._virtual_inner.untyped_storage(), tensor._virtual_block)
 
 
 def data_ptr(tensor: Any) -> int:
@@ -129,7 +156,7 @@ def data_ptr(tensor: Any) -> int:
     inner = tensor._virtual_inner
     if not inner.numel():
         return 0
-    offset = inner.data_ptr() - _StorageInC.data_ptr(inner.untyped_storage())
+    offset = inner.storage_offset() * inner.element_size()
     return _address_in(tensor._virtual_block, offset)
 
 
@@ -149,7 +176,9 @@ def const_data_ptr(tensor: Any) -> int:
 def _run_lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     """Run `aten::_lazy_clone`: a tensor that shares memory until one of the two is written to.
 
-    The host's kernels copy it then.
+    The host's kernels copy it then. The operator is recorded, and the address of the shared memory
+    is remembered. Raises DeviceClosed or the error of what ended the device, and torch's
+    OutOfMemoryError.
     """
     (tensor,) = args
     device = require_open_device(tensor)
@@ -167,15 +196,30 @@ def _run_lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
 operator("_lazy_clone", plan=_run_lazy_clone)
 
 
+def has_no_memory(storage: Any) -> bool:
+    """True for a storage of a device without values: it has a size alone."""
+    is_meta: bool = _device_in_c(storage) == META
+    return is_meta
+
+
+def _is_on_meta(storage: Any) -> bool:
+    """True for a storage on "meta" for the program, and not only inside of a run without values."""
+    if type(storage) is UntypedStorage or not has_no_memory(storage):
+        return False
+    return now.gpu is None or now.gpu.values
+
+
 def as_bytes(storage: Any) -> torch.Tensor:
-    """A host tensor over the bytes of a storage, which it shares."""
-    return host_set(torch.empty(0, dtype=torch.uint8, device="cpu"), storage)  # type: ignore[no-any-return]
+    """A host tensor over the bytes of a storage, which it shares; a "meta" one for a size alone."""
+    device = _device_in_c(storage)
+    return host_set(torch.empty(0, dtype=torch.uint8, device=device), storage)  # type: ignore[no-any-return]
 
 
 def _make_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """Make a storage, as `torch.UntypedStorage(..., device="cuda")` does.
+    """Make a storage, as `torch.UntypedStorage(..., device="cuda")` does; `cls` is that class.
 
-    Raises DeviceClosed and OutOfMemoryError.
+    Raises DeviceClosed or the error of what ended the device, CUDA's error for a device that is not
+    there, and torch's OutOfMemoryError.
     """
     if device is None:
         open_device = None
@@ -199,7 +243,11 @@ def _make_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> An
     if not isinstance(nbytes, int):
         nbytes = len(nbytes)
     block = allocate(open_device, nbytes)
-    return on_device(_StorageInC.__new__(_HostStorage, *args, **kwargs), block)
+    if open_device.inside == META:
+        storage = _StorageInC.__new__(_HostStorage, nbytes, device=META)
+    else:
+        storage = _StorageInC.__new__(_HostStorage, *args, **kwargs)
+    return mark_as_on_device(storage, block)
 
 
 def _untyped_storage_of(storage: Any) -> Any:
@@ -217,13 +265,18 @@ def _device_of_storage(storage: Any) -> VirtualDevice | None:
 
 
 def _copy_storage(storage: Any, source: Any, non_blocking: Any = False) -> Any:
-    """`storage.copy_(other)`.
+    """`storage.copy_(other)`: writes the bytes of `source` into the storage, and returns it.
 
-    Records the copy where it leads from one device to another.
+    Records the copy where it leads from one device to another. Raises RuntimeError for another size
+    and at a wait that is refused or tells of a failed kernel, and NotImplementedError for a source
+    on "meta", which has no bytes.
     """
     # C++ asks for the same class only of what it cannot convert; both are host storages to it.
     untyped = _untyped_storage_of(source)
-    _copy_on_host(storage, untyped, bool(non_blocking))
+    if _is_on_meta(untyped):
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+    if not has_no_memory(storage) and not has_no_memory(untyped):
+        run_write_in_hooks(functools.partial(_copy_on_host, storage, untyped, bool(non_blocking)))
     target = _device_of_storage(storage)
     origin = _device_of_storage(untyped)
     if target is origin:
@@ -248,7 +301,8 @@ def _storage_elsewhere_error(target: Any, storage: Any) -> RuntimeError:
 def _set_on_host(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """`x.set_(storage)`; raises RuntimeError if a host tensor is given a storage of the device.
 
-    C++ takes such a storage for the host's.
+    C++ takes such a storage for the host's. Otherwise gives and raises what torch's own method
+    does.
     """
     if args:
         source = args[0]
@@ -261,9 +315,11 @@ def _set_on_host(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _run_set_operator(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run `aten::set_`: give a device tensor the memory of a tensor or storage.
+    """Run `aten::set_`: give a device tensor the memory of a tensor or storage, and return it.
 
-    Raises RuntimeError for memory on another device.
+    `args` are the tensor, the source, and perhaps offset, size and strides. Raises RuntimeError for
+    memory on another device, DeviceClosed or the error of what ended the device, and
+    torch's OutOfMemoryError for a view that needs more memory.
     """
     target, source, *view = args
     if isinstance(source, Tensor) and view:
@@ -284,7 +340,10 @@ def _run_set_operator(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run_set_to_nothing(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run `aten::set_` without a source: the device tensor has no memory afterwards."""
+    """Run `aten::set_` without a source: the device tensor has no memory afterwards; returns it.
+
+    Raises torch's OutOfMemoryError.
+    """
     (target,) = args
     target._virtual_inner.set_()
     target._virtual_block = allocate(target._virtual_block.device, 0)
@@ -309,7 +368,7 @@ Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
 
 
 def _wrap_in_typed_storage(original: Any, typed: Any, storage: Any) -> Any:
-    """A typed storage like `typed` around an untyped one."""
+    """A typed storage like `typed` around an untyped one; torch's own, by `original`, on a host."""
     if type(storage) is not UntypedStorage:
         return original(typed, storage)
     plain: Any = torch.storage.TypedStorage
@@ -319,19 +378,25 @@ def _wrap_in_typed_storage(original: Any, typed: Any, storage: Any) -> Any:
 
 
 def _share_cuda(original: Any, storage: Any, *args: Any) -> Any:
-    """`UntypedStorage._share_cuda_`; raises RuntimeError for a storage of the host."""
+    """`UntypedStorage._share_cuda_`; raises RuntimeError for a storage of the host.
+
+    Gives what `original`, torch's own, gives for one of the device.
+    """
     if type(storage) is not UntypedStorage:
         raise RuntimeError("_share_cuda_: only available on CUDA")
     return original(storage, *args)
 
 
 def _ask_inner_tensor(original: Any, tensor: Any) -> Any:
-    """Call a function of C++ about memory with the inner tensor of a device tensor."""
+    """Call a function of C++ about memory, `original`, with the inner tensor of a device tensor.
+
+    Any other value is handed on as it is. Gives the answer.
+    """
     return original(hidden_attribute(tensor, "_virtual_inner", tensor))
 
 
 def _is_storage(original: Any, obj: Any) -> bool:
-    """`torch.is_storage`, which knows storages of the device, too."""
+    """`torch.is_storage`, the `original`, which knows storages of the device, too."""
     return type(obj) is UntypedStorage or original(obj)
 
 

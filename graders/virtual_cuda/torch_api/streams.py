@@ -71,9 +71,10 @@ class AnyEvent(_Handle):
         self._index: int | None = None  # the device it was recorded on
 
     def record(self, stream: Any = None) -> None:
-        """Note that a stream has reached this event.
+        """Note that a stream, or without one the current stream, has reached this event.
 
-        Raises RuntimeError for a stream of another device than before.
+        The ledger notes it. Raises RuntimeError for a stream of another device than before and for
+        what is no stream, and CUDA's error after an assertion on the device has failed.
         """
         _require_stream(stream)
         self._recorded_at = perf_counter()
@@ -91,13 +92,17 @@ class AnyEvent(_Handle):
         self._row = note_in_ledger("record", stream)
 
     def wait(self, stream: Any = None) -> None:
-        """Let a stream wait for the event; does nothing if the event was not recorded."""
+        """Let a stream wait for the event; does nothing if the event was not recorded.
+
+        The ledger notes it. Raises RuntimeError for what is no stream, and CUDA's error after an
+        assertion on the device has failed.
+        """
         _require_stream(stream)
         if now.gpu is None or self._recorded_at is None:
             return
         if stream is None:
             stream = current_stream_of()
-        stream._busy_until = self._recorded_at
+        stream._stay_busy_until(self._recorded_at)
         note_in_ledger("wait", stream, self._row)
 
     def query(self) -> bool:
@@ -124,7 +129,10 @@ class AnyEvent(_Handle):
         return self._recorded_at <= perf_counter()
 
     def synchronize(self) -> None:
-        """Let the host wait for the event; notes an explicit wait in the ledger."""
+        """Let the host wait for the event; notes an explicit wait in the ledger.
+
+        Raises RuntimeError at a wait that is refused or tells of a failed kernel.
+        """
         note_in_ledger("synchronize_event", None, self._row)
         _sleep_until(self._recorded_at or 0.0)
         placement.record_waits("event.synchronize", explicit=True)
@@ -132,8 +140,8 @@ class AnyEvent(_Handle):
     def elapsed_time(self, end_event: Any) -> float:
         """The milliseconds from this event to another one; modelled where a GPU was chosen.
 
-        Raises ValueError and RuntimeError, as CUDA does, for events that were not recorded, not
-        reached or not made for timing.
+        Raises ValueError for events that were not recorded or not made for timing, and RuntimeError
+        for events that were not reached, are on two devices or of two classes.
         """
         other_kind = isinstance(self, Event) is not isinstance(end_event, Event)
         if not isinstance(end_event, AnyEvent) or other_kind:
@@ -168,6 +176,7 @@ class AnyEvent(_Handle):
 
     @property
     def device(self) -> torch.device | None:
+        """The device that it was recorded on; None before that, or where no device is open."""
         if self._recorded_at is None or now.gpu is None:
             return None
         if self._index is None:
@@ -191,6 +200,7 @@ class AnyEvent(_Handle):
         return ctypes.c_void_p(self.cuda_event)
 
     def __repr__(self) -> str:
+        """The event as torch prints it."""
         if self._index is None:
             index = -1
         else:
@@ -214,12 +224,14 @@ class Event(AnyEvent):
         interprocess: bool = False,
         external: bool = False,
     ) -> None:
+        """Make an event that has not been recorded; `external` has no effect."""
         super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
     def ipc_handle(self) -> bytes:
         """Bytes of which another process makes the event.
 
-        Raises CUDA's error for an event that was not made for that.
+        The event is of the current device from now on, if it had none. Raises CUDA's error for an
+        event that was not made for that.
         """
         if self.interprocess and self.enable_timing:
             raise cuda_error("invalid argument", "InvalidValue")
@@ -236,7 +248,8 @@ class Event(AnyEvent):
         """An event of another process.
 
         What that recorded is done: nothing runs later than the call that starts it. Raises
-        RuntimeError for bytes that are no handle, or one of this process.
+        RuntimeError for bytes that are no handle or one of this process, and ValueError for what
+        names no device.
         """
         if len(handle) != _HANDLE:
             raise RuntimeError(
@@ -251,6 +264,7 @@ class Event(AnyEvent):
         return event
 
     def __repr__(self) -> str:
+        """The event as torch prints it, with its address once it was recorded."""
         if self._recorded_at is None:
             address = "uninitialized"
         else:
@@ -278,7 +292,9 @@ class Stream(_Handle):
     ) -> None:
         """Take the next stream of the device's pool, or the one that is named by its id.
 
-        Raises CUDA's error for a device that is not there.
+        `device_index` goes before `device`; `stream_ptr` is the address of a stream of another
+        library. Raises CUDA's error for a device that is not there, and ValueError for what names
+        none.
         """
         if device_index is None:
             device_index = _index_for_stream(device)
@@ -300,6 +316,7 @@ class Stream(_Handle):
 
     @property
     def cuda_stream(self) -> int:
+        """The stream's id; raises RuntimeError for a device that is not there."""
         if now.gpu is not None and not 0 <= self.device_index < len(now.gpu.devices):
             raise RuntimeError(f"Device index value {self.device_index} is out of index range")
         return self.stream_id
@@ -328,21 +345,27 @@ class Stream(_Handle):
         """
         return _sleep_ends.get((self.device_index, self.stream_id), 0.0)
 
-    @_busy_until.setter
-    def _busy_until(self, at: float) -> None:
+    def _stay_busy_until(self, at: float) -> None:
         """Let the stream sleep until this moment, unless it sleeps longer already."""
         if at > self._busy_until:
             _sleep_ends[self.device_index, self.stream_id] = at
 
     def synchronize(self) -> None:
-        """Let the host wait for the stream; notes an explicit wait in the ledger."""
+        """Let the host wait for the stream; notes an explicit wait in the ledger.
+
+        Raises RuntimeError at a wait that is refused or tells of a failed kernel: in sync debug
+        mode it is refused, too.
+        """
         note_in_ledger("synchronize", self)
         _sleep_until(self._busy_until)
         placement.record_waits("stream.synchronize", explicit=True, warned=True)
 
     def wait_stream(self, stream: Any) -> None:
-        """Let this stream wait for all work of another one; the ledger notes it."""
-        self._busy_until = stream._busy_until
+        """Let this stream wait for all work of another one; the ledger notes it.
+
+        Raises CUDA's error after an assertion on the device has failed.
+        """
+        self._stay_busy_until(stream._busy_until)
         note_in_ledger("wait_stream", self, stream.stream_id)
 
     def wait_event(self, event: Any) -> None:
@@ -366,11 +389,16 @@ class Stream(_Handle):
         return capture.graph is not None
 
     def record_event(self, event: Any = None) -> Any:
+        """Record this event, or a new one, in the stream, and return it.
+
+        Raises RuntimeError for an event of another device.
+        """
         event = event or Event()
         event.record(self)
         return event
 
     def __eq__(self, other: object) -> bool:
+        """True for a stream with the same id on the same device."""
         if not isinstance(other, Stream):
             return False
         if self.stream_id != other.stream_id:
@@ -393,7 +421,10 @@ class Stream(_Handle):
 
 
 def _index_for_stream(device: Any) -> int:
-    """The number of the device that a new stream is for; raises CUDA's error if there is none."""
+    """The number of the device that a new stream is for; a negative one is the current device.
+
+    Raises CUDA's error for a device that is not there, and ValueError for what names none.
+    """
     assert now.gpu is not None
     index = index_of(now.gpu, device)
     if index >= len(now.gpu.devices):
@@ -404,7 +435,7 @@ def _index_for_stream(device: Any) -> int:
 
 
 def _next_id_of_pool(device_index: int, priority: int) -> int:
-    """The id of the next stream of a device's pool.
+    """The id of the next stream of a device's pool, which moves on.
 
     As in C++, it tells the stream's number in the pool and its priority.
     """
@@ -458,6 +489,7 @@ class _ThreadStreams(threading.local):
     """
 
     def __init__(self) -> None:
+        """Begin with every device on its default stream."""
         self.gpu: Any = None
         self.streams: dict[int, Stream] = {}
         self.contexts: list[Any] = []  # those of `with stream:`, the inner one last
@@ -476,14 +508,20 @@ class _ThreadStreams(threading.local):
         return self.streams.get(index)
 
     def use(self, stream: Stream) -> None:
-        """Make a stream the current one of its device; the ledger notes it."""
+        """Make a stream the current one of its device; the ledger notes it.
+
+        A device must be open. Raises CUDA's error after an assertion on the device has failed.
+        """
         self.forget_closed_device()
         self.streams = {**self.streams, stream.device_index: stream}
         self.gpu.streams[stream.device_index] = stream.stream_id
         note_in_ledger("use", stream)
 
     def remember_change(self) -> None:
-        """Keep from which node on the streams of now are current, for a backward pass."""
+        """Keep from which node on the streams of now are current, for a backward pass.
+
+        The oldest changes are forgotten. Raises TorchLacks where this torch does not number nodes.
+        """
         self.changes.append(StreamChange(_next_node_number(), self.streams))
         if len(self.changes) > 2 * _CHANGES_KEPT:
             del self.changes[:-_CHANGES_KEPT]
@@ -546,7 +584,10 @@ def _modelled_seconds_between(first: int, second: int) -> float | None:
 
 
 def _sleep_until(end: float) -> None:
-    """Let the host wait until a stream has slept; not if the device closes meanwhile."""
+    """Let the host really wait until a stream has slept; not if the device closes meanwhile.
+
+    `end` is a moment of `time.perf_counter`.
+    """
     while _sleep_ends:
         seconds = end - perf_counter()
         if seconds <= 0:
@@ -573,7 +614,8 @@ def _wait_for_sleeping_streams(kind: str) -> None:
 def _keep_stream_busy(cycles: int) -> None:
     """`torch.cuda._sleep`: the current stream is busy for this many cycles.
 
-    Without a chosen GPU the host will really wait for it; else the modelled clock counts it.
+    The ledger notes it. Without a chosen GPU the host will really wait for it; else the modelled
+    clock counts it. Raises CUDA's error after an assertion on the device has failed.
     """
     gpu = now.gpu
     assert gpu is not None
@@ -581,7 +623,7 @@ def _keep_stream_busy(cycles: int) -> None:
     note_in_ledger("sleep", stream, cycles)
     if gpu.model is None:
         start = max(stream._busy_until, perf_counter())
-        stream._busy_until = start + cycles / CYCLES_PER_SECOND
+        stream._stay_busy_until(start + cycles / CYCLES_PER_SECOND)
         if _wait_for_sleeping_streams not in gpu.on_wait:
             gpu.on_wait.append(_wait_for_sleeping_streams)
 
@@ -615,7 +657,11 @@ def _default_stream_in_cpp(index: int) -> tuple[int, int, int]:
 
 
 def _set_stream(stream_id: int, device_index: int, device_type: int = 1) -> None:
-    """`torch._C._cuda_setStream`: make a stream and its device the current ones."""
+    """`torch._C._cuda_setStream`: make a stream and its device the current ones.
+
+    The ledger notes it, and a backward pass will know. Raises CUDA's error for a device that is not
+    there, and after an assertion on the device has failed.
+    """
     assert now.gpu is not None
     torch.cuda.set_device(device_index)
     thread_streams.use(Stream(stream_id=stream_id, device_index=device_index))
@@ -623,12 +669,18 @@ def _set_stream(stream_id: int, device_index: int, device_type: int = 1) -> None
 
 
 def default_stream_of(device: Any = None) -> Stream:
-    """The default stream of a device; of the current one if none is named."""
+    """The default stream of a device; of the current one if none is named.
+
+    Raises CUDA's error for a device that is not there, and ValueError for what names none.
+    """
     return Stream(device, stream_id=0)
 
 
 def current_stream_of(device: Any = None) -> Stream:
-    """The thread's current stream of a device; raises RuntimeError if there is no such device."""
+    """The thread's current stream of a device; of the current device for None.
+
+    Raises RuntimeError if there is no such device, and ValueError for what names none.
+    """
     assert now.gpu is not None
     index = index_of(now.gpu, device)
     _require_device_index(index)
@@ -655,7 +707,7 @@ def _record_stream(tensor: Any, s: Any) -> None:
     if not isinstance(s, Stream):
         raise RuntimeError("unknown parameter type")
     if tensor._virtual_block.size:
-        layout = tensor._virtual_block.device.memory.make_layout()
+        layout = tensor._virtual_block.memory.make_layout()
         layout.record_stream(tensor._virtual_block, s)
 
 
@@ -664,7 +716,10 @@ _next_node_number: Final = find_internal("torch._C._autograd._get_sequence_nr", 
 
 @torch_patches()
 def _stream_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of streams and events: their classes, and what `torch.cuda` calls in C++."""
+    """The patches of streams and events: their classes, and what `torch.cuda` calls in C++.
+
+    `opening` is told to forget the streams when a device closes.
+    """
     opening.on_close.append(_sleep_ends.clear)
     opening.on_close.append(thread_streams.forget_closed_device)
     for module in (torch.cuda, torch.cuda.streams):

@@ -70,7 +70,7 @@ class _MadeClass(DeviceClass):
 
 
 def _attribute_method(cls: Any, name: str) -> Any:
-    """The `__getattribute__` or `__setattr__` of a device class.
+    """The `__getattribute__` or `__setattr__`, by its name, of a device class made of `cls`.
 
     A student's own is not asked for what is inside of a tensor.
     """
@@ -80,7 +80,10 @@ def _attribute_method(cls: Any, name: str) -> Any:
         return ours
 
     def ask_student_unless_hidden(self: Any, attribute: str, *value: Any) -> Any:
-        """Call the student's method; ours for attributes that students do not see."""
+        """Call the student's method; ours for attributes that students do not see.
+
+        `value` is there if one is set. Gives and raises what the method does.
+        """
         if attribute in HIDDEN_IN_TENSORS:
             method = ours
         else:
@@ -91,7 +94,10 @@ def _attribute_method(cls: Any, name: str) -> Any:
 
 
 def _metaclass_for(cls: Any) -> Any:
-    """The metaclass of a device class; it derives from the student's own, if there is one."""
+    """The metaclass of a device class; it derives from the student's own, if there is one.
+
+    Raises TypeError where the two do not fit together.
+    """
     students = type(cls)
     if students is type(torch.Tensor):
         return _MadeClass
@@ -100,9 +106,10 @@ def _metaclass_for(cls: Any) -> Any:
 
 
 def _make_device_class(cls: Any) -> Any:
-    """Make the class that device tensors have for a student's class.
+    """Make the class that device tensors have for a student's class, and return it.
 
-    It derives from the student's class and from `Tensor`, and is known from now on.
+    It derives from the student's class and from `Tensor`, and is known from now on. Raises what a
+    student's `__init_subclass__` raises, and TypeError where a student's metaclass does not fit.
     """
     methods = {name: _attribute_method(cls, name) for name in ("__getattribute__", "__setattr__")}
     namespace = {
@@ -138,7 +145,11 @@ def _make_device_class(cls: Any) -> Any:
 
 
 def device_class(cls: Any) -> Any:
-    """The class that a device tensor has for a class of tensors; made at the first call."""
+    """The class that a device tensor has for a class of tensors; made at the first call.
+
+    Raises what a student's `__init_subclass__` raises, and TypeError where a student's metaclass
+    does not fit.
+    """
     if cls in VIRTUAL:
         return cls
     if cls is torch.Tensor:
@@ -156,7 +167,10 @@ def host_class(cls: Any) -> Any:
 
 
 def _refuse_after_close(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """The `__torch_dispatch__` of tensors that have outlived their device: raises DeviceClosed."""
+    """The `__torch_dispatch__` of tensors that have outlived their device.
+
+    Raises DeviceClosed or the error of what ended the device; None where there is no such tensor.
+    """
     for tensor in tensors_in([args, kwargs or {}]):
         if isinstance(tensor, Tensor):
             raise closed_device_error(tensor._virtual_block.device)
@@ -180,7 +194,12 @@ def _forget_device_classes() -> None:
 
 
 def _view_as_subclass(tensor: Any, cls: Any) -> Any:
-    """`Tensor.as_subclass` for host and device tensors alike; the memory is shared."""
+    """`Tensor.as_subclass` for host and device tensors alike; the memory is shared.
+
+    `cls` is the class of the view. The first view of a class of a student's makes the device class
+    that stands for it. Raises what the student's `__init_subclass__` raises, DeviceClosed for a
+    tensor with gradients whose device is closed, and what torch raises for a class of other things.
+    """
     if type(tensor) not in VIRTUAL:
         return _as_subclass(tensor, host_class(cls))
     cls = device_class(cls)
@@ -198,14 +217,20 @@ def _view_as_subclass(tensor: Any, cls: Any) -> Any:
 def _make_subclass(
     original: Any, cls: Any, data: Any, require_grad: bool = False, **kwargs: Any
 ) -> Any:
-    """`Tensor._make_subclass` for host and device tensors alike."""
+    """`Tensor._make_subclass` for host and device tensors alike; `cls` is the class to make.
+
+    Raises RuntimeError for gradients of integers, and what `original` raises.
+    """
     if type(data) not in VIRTUAL:
         return original(host_class(cls), data, require_grad, **kwargs)
     return detach_as(device_class(cls), data, require_grad)
 
 
 def detach_as(cls: Any, data: Any, requires_grad: bool) -> Any:
-    """A device tensor of this class with the memory of another one, and no history."""
+    """A device tensor of this class with the memory of another one, and no history.
+
+    Raises RuntimeError for gradients of integers.
+    """
     with no_torch_function():
         detached = data.detach().requires_grad_(requires_grad)
     detached.__class__ = cls
@@ -214,7 +239,10 @@ def detach_as(cls: Any, data: Any, requires_grad: bool) -> Any:
 
 @torch_patches()
 def _subclass_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of what makes a tensor one of another class."""
+    """The patches of what makes a tensor one of another class.
+
+    `opening` is told to forget the classes that were made when a device closes.
+    """
     opening.on_close.append(_forget_device_classes)
     yield torch.Tensor, "as_subclass", _view_as_subclass
     original = find_internal("torch.Tensor._make_subclass", "a tensor of a subclass")
@@ -247,7 +275,10 @@ def is_cuda_tensor(tensor: Any) -> bool:
 def _call_own_or_original(
     own: Any, original: Any, tensor: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call the device's own method for a device tensor, and torch's for all others."""
+    """Call `own`, the device's method, for a device tensor, and `original`, torch's, for others.
+
+    Gives and raises what that method does.
+    """
     if isinstance(tensor, Tensor):
         method = own
     else:

@@ -10,6 +10,8 @@ import torch
 from virtual_cuda.device.cuda_errors import not_on_host_error, type_name, without_lazy
 from virtual_cuda.device.hidden import attributes_of
 from virtual_cuda.device.hidden_names import HIDDEN_IN_TENSORS
+from virtual_cuda.device.known_values import copy_known_values, read_values
+from virtual_cuda.device.no_values import printing
 from virtual_cuda.device.state import VirtualDevice
 from virtual_cuda.device.tensor import Parameter, Tensor, wrap
 from virtual_cuda.internals import find_internal, no_torch_function
@@ -28,7 +30,8 @@ def _set_data(self: Any, value: Any) -> None:
     """Set `x.data`, where both tensors may be on the host or on the device.
 
     Where a host tensor becomes a device tensor, or the other way round, its gradient stays where it
-    is.
+    is; if C++ holds the tensor, a new one takes its place in every list and dict. Raises what torch
+    raises for tensors that do not fit.
     """
     was_on_device = isinstance(self, Tensor)
     is_on_device = isinstance(value, Tensor)
@@ -82,7 +85,9 @@ class _Members:
     def numpy(self: Any, *, force: bool = False) -> Any:
         """The values as an array, only with `force`: that copies them to the host.
 
-        Raises CUDA's TypeError without.
+        The copy is recorded, and the host waits for it. Raises CUDA's TypeError without `force`,
+        torch's for a tensor that is not strided, DeviceClosed or the error of what ended the
+        device, and RuntimeError at a wait that is refused or tells of a failed kernel.
         """
         if self.layout is not torch.strided:
             return self._virtual_inner.numpy()  # refused for its layout
@@ -121,11 +126,18 @@ class _Members:
         }
 
     def tolist(self: Any) -> Any:
-        """The values as nested lists; records the copy to the host, and the wait for it."""
+        """The values as nested lists; records the operator, the copy to the host, and its wait.
+
+        In a run without values they are zeros, and that they were read is noted for the report.
+        Raises DeviceClosed or the error of what ended the device, and RuntimeError at a wait that
+        is refused or tells of a failed kernel.
+        """
         device = require_open_device(self)
         # As C++ does it: a copy to the host, read there.
         record_operation("aten._to_copy.default", device, 0)
         record_copy(self._virtual_inner, device.label, HOST, wait="tolist")
+        if self._virtual_inner.is_meta:
+            return read_values(self._virtual_inner).tolist()
         return self._virtual_inner.tolist()
 
     def data_ptr(self: Any) -> int:
@@ -143,7 +155,9 @@ class _Members:
     def type(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         """The name of the tensor's type, or the tensor as another type.
 
-        Raises ValueError for a type that is not known.
+        As a type of the host, it is a copy on the host. Copies are recorded. Raises ValueError for
+        a type that is not known, DeviceClosed or the error of what ended the device, torch's
+        OutOfMemoryError, and RuntimeError at a wait that is refused or tells of a failed kernel.
         """
         if dtype is None:
             return type_name(self)
@@ -167,7 +181,8 @@ class _Members:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         """`torch.Tensor.to` as it is at the moment.
 
-        Raises DeviceClosed; without an open device torch would blame its own build.
+        Raises what that raises, and before, where the device is not open, DeviceClosed or the error
+        of what ended it; torch would blame its own build.
         """
         require_open_device(self)
         return torch.Tensor.to(self, *args, **kwargs)
@@ -177,7 +192,12 @@ class _Members:
         return torch.Tensor.cuda(self, *args, **kwargs)
 
     def __repr__(self: Any, *, tensor_contents: Any = None) -> str:
-        """The tensor as torch prints one of a GPU; it can also be asked of a closed device."""
+        """The tensor as torch prints one of a GPU; it can also be asked of a closed device.
+
+        What torch computes and reads for that is recorded, with its waits; in a run without values
+        it is noted for the report as one line that prints. Raises RuntimeError at a wait that is
+        refused or tells of a failed kernel.
+        """
         if self._virtual_block.device.closed:
             return f"<tensor of shape {tuple(self.shape)} on a virtual device that is closed>"
         tensor = self
@@ -185,7 +205,7 @@ class _Members:
             tensor = wrap(self._virtual_inner, self._virtual_block).requires_grad_(
                 self.requires_grad
             )
-        with no_torch_function():
+        with no_torch_function(), printing():
             text: str = _text_of(tensor, tensor_contents=tensor_contents)
         # torch prints the class name of what it takes for a foreign subclass
         if text.startswith("Tensor("):
@@ -202,10 +222,10 @@ class _Members:
         return object.__format__(self, spec)
 
     def __setitem__(self: Any, index: Any, value: Any) -> None:
-        """Write into the tensor; raises what CUDA raises.
+        """Write into the tensor, which is recorded with its waits; raises what CUDA raises.
 
         A number becomes a scalar of the host first, as for CUDA: to write one element waits, to
-        fill a row does not.
+        fill a row does not. Errors name the device as students know it.
         """
         if isinstance(value, (int, float, complex)):
             value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
@@ -226,10 +246,11 @@ class _Members:
         return sorted(names)
 
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> Any:
-        """A copy with memory of its own, its gradient and its attributes.
+        """A copy with memory of its own, its gradient and its attributes, kept in `memo`.
 
         Tensors over one storage share the copy of that. Raises RuntimeError for a tensor with a
-        history, and DeviceClosed.
+        history and for a class whose `new_empty` makes another one, DeviceClosed or the error of
+        what ended the device, and torch's OutOfMemoryError.
         """
         if id(self) in memo:
             return memo[id(self)]
@@ -251,7 +272,10 @@ class _Members:
             copied = _copy_storage_once(inner.untyped_storage(), device, memo)
             block = copied._virtual_block
             where = inner.storage_offset(), inner.shape, inner.stride()
-            values = storage.host_set(torch.empty(0, dtype=inner.dtype), copied, *where)
+            values = storage.host_set(
+                torch.empty(0, dtype=inner.dtype, device=device.inside), copied, *where
+            )
+        copy_known_values(inner, values)
         # Whatever else the tensor has.
         result = _new_like(self, values, block)
         if self.grad is not None:
@@ -287,18 +311,21 @@ def _copy_storage_once(original: Any, device: VirtualDevice, memo: dict[Any, Any
     """The copy of a storage within one `copy.deepcopy`; allocates memory for it at the first call.
 
     All tensors that look into the same storage share it, and so does the storage itself: torch
-    keeps it in `memo`, under this key.
+    keeps it in `memo`, under this key. Raises torch's OutOfMemoryError.
     """
     copies = memo.setdefault("torch", {})
     key = original._cdata
     if key not in copies:
         copied = storage.as_bytes(original).clone().untyped_storage()
-        copies[key] = storage.on_device(copied, allocate(device, copied.nbytes()))
+        copies[key] = storage.mark_as_on_device(copied, allocate(device, copied.nbytes()))
     return copies[key]
 
 
 def _new_like(tensor: Any, inner: torch.Tensor, block: Any) -> Any:
-    """A tensor of the class of `tensor` around other values."""
+    """A tensor of the class of `tensor` around other values, with `block` as their memory.
+
+    It requires gradients if `tensor` does. Raises RuntimeError where integers would.
+    """
     result = wrap(inner, block)
     result.requires_grad_(tensor.requires_grad)
     result.__class__ = type(tensor)

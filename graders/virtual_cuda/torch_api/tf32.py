@@ -26,7 +26,11 @@ _SETTERS: Final = (
 
 
 def _set_and_note(setter: Any, *args: Any) -> Any:
-    """Call a setter of torch, and note in the ledger if that has turned TF32 on or off."""
+    """Call a setter of torch, and note in the ledger if that has turned TF32 on or off.
+
+    Gives and raises what the setter does; raises CUDA's error after an assertion on the device has
+    failed.
+    """
     before = allows_tf32()
     result = setter(*args)
     after = allows_tf32()
@@ -52,7 +56,10 @@ def _note_if_allowed_before(gpu: VirtualGpu) -> None:
 
 @torch_patches()
 def _tf32_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of the functions in C++ that allow or forbid TF32."""
+    """The patches of the functions in C++ that allow or forbid TF32.
+
+    What holds now is noted in the ledger, and `opening` is told to note it for each later device.
+    """
     opening.on_next_device.append(_note_if_allowed_before)
     _note_if_allowed_before(opening.gpu)
     for name in _SETTERS:

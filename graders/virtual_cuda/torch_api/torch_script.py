@@ -38,10 +38,11 @@ def _device_of_script(script: Any) -> torch.device | None:
 
 
 def _save_script(original: Any, script: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save a script; one on the device is saved as a copy on the host.
+    """Save a script by `original`; one on the device is saved as a copy on the host.
 
-    C++ can write only tensors of the host. A file in the archive says which device it was on.
-    Raises RuntimeError for a frozen script on the device.
+    C++ can write only tensors of the host. The copies are recorded. A file in the archive says
+    which device it was on. Raises RuntimeError for a frozen script on the device and at a wait that
+    is refused or tells of a failed kernel, torch's OutOfMemoryError, and what `original` raises.
     """
     device = _device_of_script(script)
     if device is not None:
@@ -61,7 +62,13 @@ def _save_script(original: Any, script: Any, *args: Any, **kwargs: Any) -> Any:
 def _load_script(
     original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any
 ) -> Any:
-    """Load a script; puts it on the device that it was saved on or that `map_location` names."""
+    """Load a script; puts it on the device that it was saved on or that `map_location` names.
+
+    `f` is a file or its path, `_extra_files` is filled with files in the archive. Moving the script
+    to the device is recorded. Raises what `original`, `torch.jit.load`, raises, CUDA's error for a
+    device that is not there, torch's OutOfMemoryError, and RuntimeError at a wait that is refused
+    or tells of a failed kernel.
+    """
     if map_location is None:
         wanted = None
     else:
@@ -81,7 +88,7 @@ def _load_script(
 
 
 def _show_graph(original: Any, graph: Any) -> str:
-    """A graph as text, with the device that Python knows."""
+    """A graph as text, which `original` makes, with the device that Python knows."""
     return str(original(graph)).replace("device=lazy:", "device=cuda:")
 
 
@@ -104,7 +111,7 @@ def _script_patches(opening: Opening) -> Iterator[Patch]:
 
 
 def _read_annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
-    """The type of an argument of a script.
+    """The type of an argument of a script, as `original` reads it from the annotation.
 
     A script that was written before the device was opened names torch's own `torch.device`.
     """
@@ -114,7 +121,10 @@ def _read_annotation(original: Any, ann: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _find_builtin(original: Any, function: Any) -> Any:
-    """The operator that a function of torch, or ours in its place, is compiled to; or None."""
+    """The operator that a function of torch, or ours in its place, is compiled to; or None.
+
+    `original` is torch's search, by the function itself.
+    """
     operator = original(function) or original(original_function(function))
     if operator:
         return operator
@@ -125,13 +135,19 @@ def _find_builtin(original: Any, function: Any) -> Any:
 
 
 def _compile_original(original: Any, function: Any, *rest: Any) -> Any:
-    """Compile the function of torch that a function of ours replaces."""
+    """Compile, by `original`, the function of torch that a function of ours replaces.
+
+    Gives and raises what `original` does.
+    """
     return original(original_function(function), *rest)
 
 
 @torch_patches()
 def _compiling_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches that let scripts call functions that are patched."""
+    """The patches that let scripts call functions that are patched.
+
+    torch's table of functions is made before, once per process.
+    """
     # Made once per process: it must hold the functions as they were.
     find_internal("torch.jit._builtins._get_builtin_table", otherwise=dict)()
     yield around(torch.jit.annotations, "try_ann_to_type", _read_annotation)

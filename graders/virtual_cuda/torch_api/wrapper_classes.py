@@ -35,10 +35,11 @@ _translated: Final[dict[Any, Any]] = {}
 
 
 def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `Tensor._make_wrapper_subclass` for a class that wraps tensors.
+    """Call `Tensor._make_wrapper_subclass`, the `original`, for a class that wraps tensors.
 
-    C++ must not hear of a device that it lacks, so it is told "lazy"; the class is changed so that
-    Python hears "cuda".
+    C++ must not hear of a device that it lacks, so it is told "lazy"; until the device closes, the
+    class is changed so that Python hears "cuda". Gives the tensor. Raises CUDA's error for a device
+    that is not there, and what `original` raises.
     """
     cls = host_class(cls)
     by_position = len(args) > _DEVICE_POSITION
@@ -67,9 +68,9 @@ def _translate_dispatch(cls: Any) -> None:
     """Change a class so that its `__torch_dispatch__` is told a GPU's names.
 
     They are the classes of tensors and the devices that a program on a GPU would see. Does nothing
-    for a class that was changed before.
+    for a class that was changed before, or for one of ours, which says so by `knows_names`.
     """
-    if cls in _translated:
+    if cls in _translated or "knows_names" in vars(cls):
         return
     declared = inspect.getattr_static(cls, "__torch_dispatch__")
     is_static = isinstance(declared, staticmethod)
@@ -79,7 +80,10 @@ def _translate_dispatch(cls: Any) -> None:
 
     @functools.wraps(function)
     def dispatch_with_names(*args: Any, **kwargs: Any) -> Any:
-        """Call the class's own `__torch_dispatch__` with the names of a GPU."""
+        """Call the class's own `__torch_dispatch__` with the names of a GPU.
+
+        Gives and raises what that does.
+        """
         before_types = args[:count_before_types]
         types = args[count_before_types]
         students_types = tuple(each for each in types if each not in VIRTUAL)
@@ -111,7 +115,11 @@ def _rename_device(value: Any) -> Any:
 
 
 def _push_mode(original: Any, mode: Any) -> None:
-    """Enter a mode that sees operators; its class is changed."""
+    """Enter a mode that sees operators, by `original`.
+
+    Until the device closes, the mode's class is changed so that it is told a GPU's names; one of
+    ours stays.
+    """
     _translate_dispatch(type(mode))
     original(mode)
 
@@ -133,7 +141,10 @@ def _restore_classes() -> None:
 
 @torch_patches()
 def _wrapper_patches(opening: Opening) -> Iterator[Patch]:
-    """The patches of what makes wrapping tensors and enters modes."""
+    """The patches of what makes wrapping tensors and enters modes.
+
+    `opening` is told to undo what was done to classes when a device closes.
+    """
     opening.on_close.append(_restore_classes)
     yield around(find_internal("torch.utils._python_dispatch"), "_push_mode", _push_mode)
     original = find_internal("torch.Tensor._make_wrapper_subclass")

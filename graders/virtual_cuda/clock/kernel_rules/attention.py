@@ -13,10 +13,13 @@ from virtual_cuda.clock.kernels import (
     KernelCall,
     Kernels,
     Shape,
+    ceil_div,
     kernel_rule,
 )
 
 _SHORTEST_HEAD: Final = 64  # shorter heads leave threads without work
+_SOFTMAX: Final = 64  # elements of a head that take as long as the softmax between the products
+_TILE: Final = 64  # rows, and elements that they look at, of one block
 
 
 def _attention_kernel(dtype: str, moved: float, flops: float) -> Kernel:
@@ -27,18 +30,27 @@ def _attention_kernel(dtype: str, moved: float, flops: float) -> Kernel:
 
 
 def _steps_of_a_product(call: KernelCall) -> float:
-    """Steps of one of the two products of attention: a step multiplies and adds."""
+    """Steps of one of the two products of attention: a step multiplies and adds.
+
+    Raises IndexError for a call with too few shapes.
+    """
     query = call.inputs[0]
     key = call.inputs[1]
-    rows = math.prod(query[:-1])
-    head = max(query[-1], _SHORTEST_HEAD)
-    length = key[-2]
-    return rows * head * length
+    matrices = math.prod(query[:-2])
+    head = max(query[-1], _SHORTEST_HEAD) + _SOFTMAX
+    rows = ceil_div(query[-2], _TILE) * _TILE
+    length: float = ceil_div(key[-2], _TILE) * _TILE
+    if call.is_causal:  # half of the tiles, and those on the diagonal as a whole
+        length = (length + _TILE) / 2
+    return matrices * rows * head * length
 
 
 @kernel_rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention")
 def _attention_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """One kernel; a mask is made into what is added before."""
+    """One kernel; a mask is made into what is added before.
+
+    Raises IndexError for a call with too few shapes.
+    """
     flops = 4.0 * _steps_of_a_product(call)
     has_mask = len(call.inputs) > 3
     if has_mask:
@@ -51,7 +63,10 @@ def _attention_kernels(call: KernelCall, chip: Chip) -> Kernels:
     "_scaled_dot_product_flash_attention_backward",
 )
 def _attention_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """One kernel; in half precision, sums of the gradient for each row come before."""
+    """One kernel; in half precision, sums of the gradient for each row come before.
+
+    Raises IndexError for a call with too few shapes.
+    """
     flops = 10.0 * _steps_of_a_product(call)
     query_bytes = call.input_bytes(0)
     if call.dtype in HALF:
@@ -63,7 +78,10 @@ def _attention_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("_transformer_encoder_layer_fwd")
 def _encoder_layer_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The fast path of a layer in evaluation: four products, attention, and what lies between."""
+    """The fast path of a layer in evaluation: four products, attention, and what lies between.
+
+    Raises IndexError for a call with too few shapes.
+    """
     size = call.input_bytes(0)
     length = call.inputs[0][-2]
     # The weights of all products, in the order in which they are used.
@@ -71,7 +89,8 @@ def _encoder_layer_kernels(call: KernelCall, chip: Chip) -> Kernels:
     # Attention, with the product for query, key and value before it.
     yield from _kernels_of_products(call, weights[:1], chip)
     yield Kernel("pointwise", 6 * size)
-    flops = 4.0 * call.input_elements(0) * length
+    # The softmax takes as long as the products of heads of 64 elements.
+    flops = 8.0 * call.input_elements(0) * length
     yield _attention_kernel(call.dtype, 4 * size, flops)
     # The other products, activations and two norms.
     yield from _kernels_of_products(call, weights[1:], chip)
@@ -81,7 +100,10 @@ def _encoder_layer_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 
 def _kernels_of_products(call: KernelCall, weights: list[Shape], chip: Chip) -> Kernels:
-    """The products of a call's first input, as one matrix, with each of the weights."""
+    """The products of a call's first input, as one matrix, with each of the weights.
+
+    `weights` are shapes of matrices. Raises IndexError for a call without inputs.
+    """
     source = call.inputs[0]
     rows = math.prod(source[:-1])
     for columns, depth in weights:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from virtual_cuda.clock.kernel_rules.products import product_unit
+from virtual_cuda.clock.kernel_rules.products import MatrixSizes, flops_of_waves, product_unit
 from virtual_cuda.clock.kernels import (
     HALF,
     Chip,
@@ -24,6 +24,7 @@ _LARGE_INPUT: Final = 3 << 17
 _LARGE_GRADIENT: Final = 1 << 18
 _MANY_CHANNELS: Final = 64  # from which it changes the layout of small inputs, too
 _FEW_CHANNELS: Final = 8  # with fewer, tensor cores have little to do
+_DEPTHWISE: Final = 8  # times as long: every neighbour is loaded for one multiplication
 _TILE: Final = 32  # channels that a change of the layout moves together
 _BYTES_OF_A_WEIGHT: Final = 24  # that it counts for: windows of weights are small
 
@@ -81,26 +82,54 @@ class _ConvolutionCall(NamedTuple):
         elements_of_a_filter = math.prod(self.weight[1:])
         return self.source[1] >= 16 or elements_of_a_filter >= 128
 
-    def kernel(self, chip: Chip) -> Kernel:
-        """One kernel with the FLOPs of all windows.
+    @property
+    def sizes(self) -> MatrixSizes:
+        """The sizes of the product of all windows with the weights, for each group of channels.
 
         A transposed convolution goes from its result to its input.
         """
         is_transposed = len(self.out) > 1 and self.out[1] != self.weight[0]
-        pixels = math.prod(self.source) if is_transposed else math.prod(self.out)
-        flops = pixels * 2.0 * math.prod(self.weight[1:])
+        rows = self.source if is_transposed else self.out
+        pixels = math.prod(rows) // max(rows[1], 1)
+        window = math.prod(self.weight[1:])
+        if is_transposed:
+            return MatrixSizes(pixels, window, self.source[1])
+        groups = max(self.source[1] // max(self.weight[1], 1), 1)
+        return MatrixSizes(pixels, self.weight[0] // groups, window, groups)
+
+    def kernel(self, chip: Chip) -> Kernel:
+        """One kernel with the FLOPs of all windows, in whole waves of tiles if it is not thin."""
+        kind, unit = self._kind_and_unit(chip)
         if self.is_thin:
-            unit = product_unit("float32", chip, tf32=True)
-            return Kernel("thin convolution", self.bytes_moved, flops, unit)
-        kind = "half convolution" if self.is_half else "convolution"
-        unit = product_unit(self.dtype, chip, tf32=True)
+            m, n, k, batch = self.sizes
+            return Kernel(kind, self.bytes_moved, 2.0 * m * n * k * batch, unit)
+        flops = flops_of_waves(self.sizes, unit, chip)
         return Kernel(kind, self.bytes_moved, flops, unit)
 
+    def weight_gradient_kernel(self, chip: Chip) -> Kernel:
+        """The kernel of the gradient of the weights: the sum over all pixels is its depth."""
+        kind, unit = self._kind_and_unit(chip)
+        m, n, k, batch = self.sizes
+        if self.is_thin:
+            return self.kernel(chip)._replace(kind=f"{kind} gradient")
+        flops = flops_of_waves(MatrixSizes(n, k, m, batch), unit, chip)
+        return Kernel(f"{kind} gradient", self.bytes_moved, flops, unit)
+
+    def _kind_and_unit(self, chip: Chip) -> tuple[str, str]:
+        """The kind of its kernels, and the unit that computes."""
+        if self.is_thin:
+            return "thin convolution", product_unit("float32", chip, tf32=True)
+        kind = "half convolution" if self.is_half else "convolution"
+        return kind, product_unit(self.dtype, chip, tf32=True)
+
     def depthwise_kernel(self) -> Kernel:
-        """The kernel of one channel each: no product at all."""
+        """The kernel of one channel each: no product at all, and in single precision."""
+        flops = _DEPTHWISE * 2.0 * math.prod(self.out) * math.prod(self.weight[1:])
         if self.channels_last:
-            return Kernel("depthwise, channels last", self.bytes_moved)
-        return Kernel("depthwise", self.bytes_moved)
+            return Kernel("depthwise, channels last", self.bytes_moved, flops)
+        # Element by element, whatever the precision.
+        elements = math.prod(self.source) + math.prod(self.out)
+        return Kernel("depthwise", elements * item_size_of("float32"), flops)
 
     def layout_kernel(self, shape: Shape) -> Kernel:
         """The change of the layout of the source or the result, in tiles of channels."""
@@ -118,7 +147,8 @@ class _ConvolutionCall(NamedTuple):
 def _convolution_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """A product, or a kernel of its own for one channel.
 
-    Then come the bias, and changes of the layout around it.
+    Then come the bias, and changes of the layout around it. Raises IndexError for a call with too
+    few shapes, and AssertionError for one without a result.
     """
     assert call.out is not None
     convolution = _ConvolutionCall(
@@ -170,7 +200,8 @@ def _direct_convolution(convolution: _ConvolutionCall) -> Kernel:
 def _convolution_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """The gradients of the input, if it is wanted, of the weights, and of the bias, if it has one.
 
-    The gradient of the weights is made in parts that are added up.
+    The gradient of the weights is made in parts that are added up. Raises ValueError for a call
+    with too few shapes.
     """
     gradient, source, weight = call.inputs[:3]
     dtype = call.dtype if call.dtype in ITEM_SIZES else "float32"
@@ -180,7 +211,7 @@ def _convolution_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
         kernels = 2 if wants_input else 1
         for _ in range(kernels):
             kernel = convolution.depthwise_kernel()
-            yield kernel._replace(bytes=1.6 * kernel.bytes)
+            yield kernel._replace(kind=f"{kernel.kind}, gradient")
     else:
         yield from _product_gradient_kernels(convolution, wants_input, chip)
     if _has_bias_gradient(call, convolution):
@@ -190,11 +221,14 @@ def _convolution_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
 def _product_gradient_kernels(
     convolution: _ConvolutionCall, wants_input: bool, chip: Chip
 ) -> Kernels:
-    """The gradients of input and weights, each by a product, with changes of the layout."""
+    """The gradients of input and weights, each by a product, with changes of the layout.
+
+    `wants_input` says whether the gradient of the input is wanted.
+    """
     kernel = convolution.kernel(chip)
     if wants_input:
         yield kernel
-    yield kernel._replace(kind=f"{kernel.kind} gradient")
+    yield convolution.weight_gradient_kernel(chip)
     yield Kernel("reduction", 2 * math.prod(convolution.weight) * convolution.item_size)
     if convolution.channels_last or convolution.is_plain_product:
         return

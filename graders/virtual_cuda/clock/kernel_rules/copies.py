@@ -32,7 +32,10 @@ def _copy_of_one_number(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("select_backward", "slice_backward", "diagonal_backward")
 def _view_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The gradient is cleared, then the part that the view showed is copied into it."""
+    """The gradient is cleared, then the part that the view showed is copied into it.
+
+    Raises IndexError for a call without inputs.
+    """
     yield Kernel("pointwise", call.bytes)
     yield Kernel(COPY, 2 * call.input_bytes(0))
 
@@ -46,6 +49,9 @@ def _zeroing_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("constant_pad_nd")
 def _padding_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The result is filled, then the input is copied into it."""
+    """The result is filled, then the input is copied into it.
+
+    Raises IndexError for a call without inputs.
+    """
     yield Kernel("pointwise", call.bytes)
     yield Kernel("strided copy", 2 * call.input_bytes(0))

@@ -75,7 +75,7 @@ def _takes_few_rows(call: KernelCall) -> bool:
 
 @kernel_rule("nonzero", "masked_select")
 def _nonzero_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """Those that count are counted, the host is told how many, and their places are written."""
+    """Kernels that count what is not zero, tell the host how many, and write the places."""
     elements = call.first_elements
     for _ in range(2):
         yield Kernel("scan", elements)
@@ -92,7 +92,7 @@ def _nonzero_kernels(call: KernelCall, chip: Chip) -> Kernels:
     *"index_put index_put_ _index_put_impl_".split(),
 )
 def _scatter_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """A copy, unless it is in place; then elements are written or added where the index says."""
+    """A copy, unless it is in place; then a kernel that writes or adds where the index says."""
     is_in_place = call.name.endswith("_")
     if not is_in_place:
         yield Kernel(COPY, 2 * call.bytes)
@@ -107,7 +107,10 @@ def _scatter_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("embedding_dense_backward")
 def _embedding_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """Many indices are sorted first, so that rows of the same index are added up together."""
+    """Many indices are sorted first, so that rows of the same index are added up together.
+
+    Raises IndexError for a call without inputs.
+    """
     indices = call.input_elements(1) if len(call.inputs) > 1 else 1
     yield Kernel("pointwise", call.bytes)
     if indices > _MANY_INDICES:
@@ -119,14 +122,17 @@ def _embedding_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("_embedding_bag_backward", "_embedding_bag_dense_backward")
 def _embedding_bag_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The gradient is cleared; indices are sorted, however few they are."""
+    """The gradient is cleared; indices are sorted, however few they are.
+
+    Raises IndexError for a call with too few shapes.
+    """
     indices = call.input_elements(1)
     yield Kernel("pointwise", call.bytes)
     yield from _sorted_gradient_kernels(indices, call.input_bytes(0))
 
 
 def _sorted_gradient_kernels(indices: int, gradient_bytes: int) -> Kernels:
-    """Indices are sorted, so that rows of the same index are added up together."""
+    """Kernels that sort indices, so that rows of the same index are added up together."""
     if indices <= _ONE_BLOCK_SORTS:
         yield Kernel("block sort", indices * 90)
     else:
@@ -148,7 +154,7 @@ def _histogram_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("bincount")
 def _counting_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The host reads the least and the largest element; then each element is counted."""
+    """Kernels that tell the host the least and the largest element, then count each element."""
     for _ in range(2):
         yield Kernel("shared reduction", call.first_bytes)
         yield Kernel(COPY)

@@ -22,7 +22,10 @@ _PASSES: Final = {
 
 @kernel_rule("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
 def _softmax_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """One pass along the last dimension; along another one, threads go down it, three times."""
+    """One pass along the last dimension; along another one, threads go down it, three times.
+
+    Forward and backward are alike, but for the time of a step.
+    """
     if call.dim is None:
         yield Kernel("softmax", call.bytes_moved)
         return
@@ -45,7 +48,7 @@ def _threads_of_a_column(columns: int, length: int) -> int:
 
 @kernel_rule("logsumexp")
 def _logsumexp_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The largest is found and taken off, then exponentials are added up."""
+    """Kernels that find the largest and take it off, then add up exponentials."""
     whole = call.first_bytes
     result = call.out_bytes
     for size in (whole, result):
@@ -81,7 +84,10 @@ def _nll_loss_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("nll_loss_backward", "nll_loss2d_backward")
 def _nll_loss_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The gradient is cleared, then written where the targets are."""
+    """The gradient is cleared, then written where the targets are.
+
+    Raises IndexError for a call with too few shapes.
+    """
     yield Kernel("pointwise", call.bytes)
     targets = call.input_elements(2)
     yield Kernel("loss", targets * 64)

@@ -18,7 +18,7 @@ _LISTS: Final = {
 
 
 def kernels_for_lists(call: KernelCall, chip: Chip) -> Kernels:
-    """The launches for lists of tensors.
+    """The launches for lists of tensors, whose shapes are the inputs of the call.
 
     A launch takes so many tensors, and so many chunks of them; then the next one is filled.
     """
@@ -59,7 +59,7 @@ def _number_of_lists(call: KernelCall, stem: str) -> int:
 
 
 def _launch_for_chunks(stem: str, chunks: list[int], bytes_an_element: int, chip: Chip) -> Kernel:
-    """One launch over chunks of so many elements.
+    """One launch over chunks of so many elements; `stem` is the operator's name: "mul".
 
     A multiprocessor has its share of the bandwidth: few blocks take as long as all of them would.
     """

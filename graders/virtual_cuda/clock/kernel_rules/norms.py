@@ -30,14 +30,17 @@ def _layer_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
 def _group_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """Means of the groups, factors of the channels, one pass."""
     size = call.largest_bytes
-    yield Kernel("reduction", size)
+    yield Kernel("group norm", size * call.as_single_precision)
     yield Kernel("pointwise", 0)
-    yield Kernel("pointwise", 2 * size)
+    yield Kernel("stretched", 2 * size)
 
 
 @kernel_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
 def _batch_norm_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """One pass in evaluation; in training by cuDNN, or without pixels by kernels of torch's own."""
+    """One pass in evaluation; in training by cuDNN, or without pixels by kernels of torch's own.
+
+    Raises IndexError for a call without inputs.
+    """
     if _is_in_evaluation(call):
         yield Kernel("stretched", 2 * call.out_bytes)
         return
@@ -64,7 +67,10 @@ def _is_in_evaluation(call: KernelCall) -> bool:
 
 @kernel_rule("native_batch_norm_backward", "cudnn_batch_norm_backward")
 def _batch_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """One kernel; in half precision with the channels last, sums are another one."""
+    """One kernel; in half precision with the channels last, sums are another one.
+
+    Raises IndexError for a call without inputs.
+    """
     yield _batch_norm_kernel(call, "batch norm gradient", 3, chip)
     if call.dtype in HALF and call.channels_last:
         yield Kernel("reduction", call.largest_bytes)
@@ -74,9 +80,9 @@ def _batch_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
 def _group_norm_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """Sums of the groups, factors of the channels, the gradient, those of weight and bias."""
     size = call.largest_bytes
-    yield Kernel("reduction", 2 * size)
+    yield Kernel("group norm gradient", 2 * size * call.as_single_precision)
     yield Kernel("pointwise", 0)
-    yield Kernel("pointwise", 3 * size)
+    yield Kernel("stretched", 3 * size)
     for _ in range(2):
         yield Kernel("reduction", 0)
 
@@ -85,6 +91,7 @@ def _batch_norm_kernel(call: KernelCall, kind: str, passes: int, chip: Chip) -> 
     """The kernel that goes over the pixels so many times, and computes in single precision.
 
     With the channels last, every block reads all of them; else one block works on one channel.
+    Raises IndexError for a call without inputs.
     """
     moved = passes * call.largest_elements * 4
     if call.channels_last:

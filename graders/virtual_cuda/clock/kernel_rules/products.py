@@ -24,6 +24,7 @@ _FREE: Final = 2  # tiles are doubled by splits while so many times more would f
 # Elements of the result for each one of the depth: with fewer, there are not enough tiles.
 _DEEP: Final = 128
 _FEW_ROWS: Final = 16
+_MISALIGNED: Final = 6  # times as long: tensor cores without their fast copies
 
 
 class MatrixSizes(NamedTuple):
@@ -130,6 +131,11 @@ def multiplication_kernel(
     return Kernel(kind, flops=flops, unit=unit)
 
 
+def flops_of_waves(sizes: MatrixSizes, unit: str, chip: Chip, may_split: bool = True) -> float:
+    """The FLOPs of matrix products in whole waves of whole tiles."""
+    return _fastest_tiling(sizes, unit, chip, may_split).flops
+
+
 def _is_small(sizes: MatrixSizes, chip: Chip) -> bool:
     """True for small products, of which cuBLAS adds up parts in another kernel.
 
@@ -153,7 +159,10 @@ def _fastest_tiling(sizes: MatrixSizes, unit: str, chip: Chip, may_split: bool =
 
 
 def _tiling_by(tile: _Tile, sizes: MatrixSizes, chip: Chip, may_split: bool) -> _Tiling:
-    """The tiling of a product by tiles of this size; the depth is split only if it may be."""
+    """The tiling of a product by tiles of this size, with the FLOPs that whole waves take.
+
+    The depth is split only if it may be.
+    """
     tile_rows = ceil_div(sizes.m, tile.rows)
     tile_columns = ceil_div(sizes.n, tile.columns)
     tiles = sizes.batch * tile_rows * tile_columns
@@ -181,7 +190,10 @@ def _splits_of_depth(tiles: int, depth: int, chip: Chip) -> int:
     "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul"
 )
 def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
-    """The product of the last two inputs; with a bias to add, the depth is not split."""
+    """The product of the last two inputs; with a bias to add, the depth is not split.
+
+    Raises IndexError for a call with fewer than two shapes.
+    """
     left = call.inputs[-2]
     right = call.inputs[-1]
     sizes = _sizes_of_product(left, right)
@@ -190,6 +202,8 @@ def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
         yield Kernel("reduction", 0)
         return
     kernels = product_kernels(sizes, call.dtype, chip, chip.tf32)
+    if call.is_misaligned:
+        kernels = [each._replace(flops=each.flops * _MISALIGNED) for each in kernels]
     # Only `addmm`, with its bias, may have other kernels than a plain product.
     is_plain = call.name != "addmm" or len(kernels) == 1
     is_tiny = sizes.m < 64 and sizes.n // 8 < 64
@@ -201,6 +215,28 @@ def _product_kernels_of_call(call: KernelCall, chip: Chip) -> Kernels:
         yield from _linear_layer_kernels(sizes, call.item_size, chip)
     else:
         yield multiplication_kernel(sizes, call.dtype, chip, chip.tf32, may_split=False)
+
+
+@kernel_rule("_grouped_mm")
+def _group_product_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """Products of groups of rows, of columns or of the depth, which are taken to be equally large.
+
+    Raises IndexError for a call with fewer than two shapes.
+    """
+    left = call.inputs[0]
+    right = call.inputs[1]
+    sizes = _sizes_of_product(left[-2:], right[-2:])
+    if len(left) == 3:
+        groups = left[0]
+        if len(right) == 2:
+            sizes = sizes._replace(n=ceil_div(sizes.n, groups))
+    elif len(right) == 3:
+        groups = right[0]
+        sizes = sizes._replace(m=ceil_div(sizes.m, groups))
+    else:
+        groups = call.inputs[2][0]
+        sizes = sizes._replace(k=ceil_div(sizes.k, groups))
+    yield multiplication_kernel(sizes._replace(batch=groups), call.dtype, chip, chip.tf32)
 
 
 def _sizes_of_product(left: Shape, right: Shape) -> MatrixSizes:
@@ -233,7 +269,10 @@ def _linear_layer_kernels(sizes: MatrixSizes, item_size: int, chip: Chip) -> Ker
 
 @kernel_rule("_cdist_forward", "_euclidean_dist")
 def _distance_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """By a product: squares, sums and ones beside each side, then a root."""
+    """By a product: squares, sums and ones beside each side, then a root.
+
+    Raises IndexError for a call with fewer than two shapes.
+    """
     for index in (0, 1):
         size = call.input_bytes(index)
         yield Kernel("pointwise", 2 * size)

@@ -17,7 +17,7 @@ def _drawing_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("randperm")
 def _permutation_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """Random keys are sorted."""
+    """Kernels that draw random keys and sort them."""
     elements = call.out_elements
     for _ in range(3):
         yield Kernel("random", elements * 8)
@@ -27,7 +27,7 @@ def _permutation_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("multinomial")
 def _multinomial_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The weights are checked, divided by random numbers, and the largest is found."""
+    """Kernels that check the weights, divide them by random numbers, and find the largest."""
     size = call.largest_bytes
     for _ in range(2):
         yield Kernel("reduction", size)

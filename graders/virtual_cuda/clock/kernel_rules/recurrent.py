@@ -28,7 +28,10 @@ _PERSISTENT: Final = 1 << 17  # weights that multiprocessors keep while they mak
     "_thnn_fused_gru_cell_backward_impl",
 )
 def _cell_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """The gates of one step; backward also sums for the biases."""
+    """The gates of one step; backward also sums for the biases.
+
+    Raises IndexError for a call without inputs, backward.
+    """
     yield Kernel("gates", call.bytes_moved)
     if call.name.endswith("impl"):
         yield Kernel("column reduction", call.input_bytes(0))
@@ -60,20 +63,24 @@ class _Layer(NamedTuple):
 
 @kernel_rule("_cudnn_rnn")
 def _network_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """All layers and steps of a recurrent network."""
+    """All layers and steps of a recurrent network. Raises IndexError without inputs."""
     yield from _kernels_of_layers(call, chip, backward=False)
 
 
 @kernel_rule("_cudnn_rnn_backward")
 def _network_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """All layers and steps of a recurrent network, backwards."""
+    """All layers and steps of a recurrent network, backwards. Raises IndexError without inputs."""
     yield from _kernels_of_layers(call, chip, backward=True)
 
 
 def _kernels_of_layers(call: KernelCall, chip: Chip, backward: bool) -> Kernels:
-    """Layer by layer; a layer with few weights is one kernel that makes all steps."""
+    """The kernels layer by layer; a layer with few weights is one kernel that makes all steps.
+
+    Not where sequences are packed: later steps have fewer of them. Raises IndexError for a call
+    without inputs.
+    """
     for layer in _layers_of(call, backward):
-        if layer.gates * layer.hidden <= _PERSISTENT:
+        if layer.gates * layer.hidden <= _PERSISTENT and not call.is_packed:
             yield from _persistent_layer(layer, chip)
         else:
             yield from _stepwise_layer(layer, chip)
@@ -82,7 +89,8 @@ def _kernels_of_layers(call: KernelCall, chip: Chip, backward: bool) -> Kernels:
 def _layers_of(call: KernelCall, backward: bool) -> list[_Layer]:
     """The layers of a recurrent network, by the shapes of its weights.
 
-    Each has a weight for its input and one for its state, one after the other.
+    Each has a weight for its input and one for its state, one after the other. Raises IndexError
+    for a call without inputs.
     """
     data = call.inputs[0]
     has_steps = len(data) == 3

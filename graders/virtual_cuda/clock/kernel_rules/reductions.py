@@ -135,7 +135,7 @@ def _scan_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("allclose", "equal")
 def _comparison_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """Elements are compared, and the host is told the answer."""
+    """Kernels that compare elements, and a copy that tells the host the answer."""
     passes = 13 if call.name == "allclose" else 1
     for _ in range(passes):
         yield Kernel("pointwise", call.bytes_moved)

@@ -34,7 +34,10 @@ def _sort_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 
 def _block_sort(elements: int, length: int) -> Kernels:
-    """One block sorts a row in shared memory; keys and places are copied beside it."""
+    """One block sorts a row in shared memory; keys and places are copied beside it.
+
+    `length` is that of a row, at most 4096 elements.
+    """
     for _ in range(3):
         yield Kernel(COPY, elements * 8)
     for _ in range(2):
@@ -44,7 +47,10 @@ def _block_sort(elements: int, length: int) -> Kernels:
 
 
 def _sort_of_long_rows(call: KernelCall, elements: int, length: int) -> Kernels:
-    """A radix sort of everything; the number of the row is a part of the key."""
+    """A radix sort of everything; the number of the row is a part of the key.
+
+    `elements` is the number of all elements, `length` that of a row.
+    """
     yield Kernel(COPY, elements * 8)
     yield Kernel("pointwise", elements * 8)
     passes = call.item_size
@@ -95,7 +101,7 @@ def _top_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule("_unique2", "unique_consecutive", "unique_dim", "_unique")
 def _unique_kernels(call: KernelCall, chip: Chip) -> Kernels:
-    """A sort, then neighbours are compared; the host is told how many there are."""
+    """Kernels that sort, then compare neighbours; a copy tells the host how many there are."""
     if call.name != "unique_consecutive":
         yield from radix_sort(call.first_elements, call.item_size)
     yield Kernel("scan", 0)
