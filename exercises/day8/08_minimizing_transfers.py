@@ -26,8 +26,9 @@ def predict(model, loader, device):
 
     The loader yields (inputs, targets) on the CPU, at least one batch; the last one may be smaller. The model may still
     be on the CPU; `device` may be "cuda:1" while another GPU is the current one. Use evaluation mode, and build no
-    autograd graph, but leave gradients and `requires_grad` on for later. Keep the outputs on the device until the end:
-    only one copy back to the host. Never move the targets: they are not needed.
+    autograd graph. Training must be able to go on afterwards: every parameter still has its `requires_grad` and the
+    gradient that it had, and autograd is not switched off. Keep the outputs on the device until the end: only one copy
+    back to the host. Never move the targets: they are not needed.
 
     About 8 lines. Read: https://pytorch.org/docs/stable/generated/torch.no_grad.html
     """

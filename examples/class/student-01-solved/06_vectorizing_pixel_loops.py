@@ -1,4 +1,4 @@
-"""All pixels at once: the same pictures without Python loops.
+"""Pixels all at once, without Python loops.
 
 Run me: dojo run exercises/day8/06_vectorizing_pixel_loops.py
 Check me: pytest exercises/day8/06_vectorizing_pixel_loops.py

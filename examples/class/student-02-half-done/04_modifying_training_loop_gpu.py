@@ -13,12 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 def train_epoch(model, loader, loss_fn, optimizer, device):
     """Train for one pass over `loader`, which yields (inputs, targets) on the CPU; a target is a class index.
 
-    The model may still be on the CPU: move it once, before the loop. Use training mode. For every batch: move inputs
-    and targets to the device, zero the gradients, forward, loss_fn(outputs, targets), backward, one step. Gradients
-    from before the call must not leak into the first step. Use the optimizer you are given, as it is: it may have a
-    state from before, such as momentum. Set no seed and change no setting of torch.
+    The model may still be on the CPU: move it once, before the loop. Use training mode for the whole model, whatever the
+    caller left: it may have been evaluated just before. For every batch: move inputs and targets to the device, zero
+    the gradients, forward, loss_fn(outputs, targets), backward, one step. Gradients from before the call must not leak
+    into the first step. Use the optimizer you are given, as it is: it may have a state from before, such as momentum.
+    Set no seed and change no setting of torch.
     Returns the mean loss per sample as a Python float: the last batch may be smaller, and loss_fn gives the mean over
-    its batch. An empty loader returns 0.0.
+    its batch. To read one loss per batch is allowed. An empty loader returns 0.0.
 
     About 12 lines. Read: https://pytorch.org/docs/stable/generated/torch.Tensor.to.html
     """

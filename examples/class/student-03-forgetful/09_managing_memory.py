@@ -34,7 +34,7 @@ def largest_batch(try_batch, start):
     """Call `try_batch(n)` with start, start // 2, ... until it does not run out of memory; return that n.
 
     Between two tries, cached memory is freed. Running out of memory at 1 raises that error. Any other error is not
-    caught.
+    caught, whatever its message says: running out of memory raises `torch.OutOfMemoryError`.
 
     About 9 lines. Read: https://pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html
     """
@@ -57,7 +57,8 @@ def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
     another GPU is the current one. Each batch's loss is divided by `steps`; the optimizer steps after every `steps`
     batches, and once more for a remainder. Use the optimizer you are given: it may have momentum from before. Gradients
     from before the call must not leak in. The mode (training or evaluation) of the model and of each of its parts is
-    not changed. Returns the number of optimizer steps.
+    not changed: the caller may be training a model with a part that is frozen in evaluation mode, such as a batch norm.
+    Returns the number of optimizer steps.
 
     About 14 lines. Read: https://pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
     """
@@ -82,8 +83,9 @@ def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
 def checkpointed(blocks, x):
     """`x` through each module of `blocks` in turn, each one's activations recomputed in backward instead of stored.
 
-    Output and gradients are those of the plain loop, the peak memory is lower. `blocks` is a list or a ModuleList and
-    may be empty; `x` may be a batch of data, which requires no gradient: the blocks still get theirs.
+    That is every block, the last one too: `checkpoint_sequential` leaves its last segment out. Output and gradients are
+    those of the plain loop, the peak memory is lower. `blocks` is a list or a ModuleList, which
+    may be empty and is not changed; `x` may be a batch of data, which requires no gradient: the blocks still get theirs.
 
     About 3 lines. Read: https://pytorch.org/docs/stable/checkpoint.html
     """

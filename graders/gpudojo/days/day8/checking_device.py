@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import types
+import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
 from virtual_cuda.hooks import Patch, patch, patch_imported_names
 
 from gpudojo.grading.call import (
@@ -32,6 +35,9 @@ exercise = Exercise(
 select = exercise.function("select_device")
 
 PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "cuda:2", "mps")
+OTHER_KIND = "another kind"  # the scenario of kinds that no machine has
+# The kind that the virtual device is to torch's C++: whether it can make tensors depends on that.
+KIND_OF_VIRTUAL_DEVICE = "lazy"
 
 
 class DeviceAnswer(Case, frozen=True):
@@ -41,6 +47,7 @@ class DeviceAnswer(Case, frozen=True):
     text: str
     is_device: bool
     settings: list[str]
+    prefer: str  # where a scenario has several, else ""
 
 
 def _call_select_device(call: Call, *prefer: Any) -> DeviceAnswer:
@@ -51,11 +58,12 @@ def _call_select_device(call: Call, *prefer: Any) -> DeviceAnswer:
         text=str(value),
         is_device=isinstance(value, torch.device),
         settings=settings,
+        prefer="",
     )
 
 
-def _ask_all(call: Call) -> Cases[DeviceAnswer]:
-    """The answers to all preferences on one machine.
+def _ask_all(call: Call, number: int) -> Cases[DeviceAnswer]:
+    """The answers to all preferences on one machine, by scenario; `number` is the machine's.
 
     `call.function` may be replaced by that of the file, loaded again. Raises StudentRaised for an
     error without a preference, and where the function takes no preference at all.
@@ -71,11 +79,76 @@ def _ask_all(call: Call) -> Cases[DeviceAnswer]:
     asked["nonsense"] = "".join(drawn.choices("bdfgjk", k=7))
     for _ in range(drawn.randrange(4)):  # so that to count calls does not tell the machine
         _call_select_device(call)
-    found.add(try_inputs(_call_select_device, call, asked, call.seed))
+    found.add(try_inputs(_call_select_device, call, asked, order_seed=call.seed))
+    best = found["best"].text
+    found.add(try_scenarios({OTHER_KIND: lambda: _ask_for_other_kinds(call, number, best)}))
     refused = found.errors.get("prefer None")
     if refused is not None and refused.type == "TypeError" and refused.line is None:
         raise StudentRaised(refused)
     return found
+
+
+def _ask_for_other_kinds(call: Call, number: int, best: str) -> DeviceAnswer:
+    """Call the student's function with kinds of devices that are on no machine.
+
+    Each kind is asked for on one of the four machines, of which this one has a `number`. Describes
+    the first answer that is another than `best`, else the last one. Raises StudentRaised, with the
+    kind in its message.
+    """
+    answer = DeviceAnswer("", "", False, [], "")
+    for kind in _other_kinds()[number::4]:
+        try:
+            answer = _call_select_device(call, kind)
+        except StudentRaised as error:
+            message = f"{error.evidence.message} (prefer={kind!r})"
+            raise error.with_facts(message=message) from None
+        answer = msgspec.structs.replace(answer, prefer=kind)
+        if answer.text != best:
+            break
+    return answer
+
+
+@lru_cache(maxsize=1)
+def _other_kinds() -> tuple[str, ...]:
+    """The kinds of devices that torch knows, and on which it cannot make a tensor here.
+
+    Those of `PREFERENCES` are left out, the virtual device's own, and kinds that torch warns of.
+    """
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
+
+    kinds = []
+    warned_always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else torch warns once, and the answer is another one then
+    try:
+        for name in DeviceType.__members__:
+            kind = name.lower()
+            if kind in PREFERENCES or kind == KIND_OF_VIRTUAL_DEVICE:
+                continue
+            if _is_known(kind) and not _can_make_tensor(kind):
+                kinds.append(kind)
+    finally:
+        torch.set_warn_always(warned_always)
+    return tuple(sorted(kinds, reverse=True))  # `xpu` first, which a student may have heard of
+
+
+def _is_known(kind: str) -> bool:
+    """True for a name that torch makes a device of, without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            torch.device(kind)
+        except (RuntimeError, UserWarning):
+            return False
+    return True
+
+
+def _can_make_tensor(kind: str) -> bool:
+    """True where torch can make a tensor on this kind of device."""
+    try:
+        torch.empty(0, device=kind)
+    except Exception:  # each backend that is missing has an error of its own
+        return False
+    return True
 
 
 def _load_file_again(call: Call) -> None:
@@ -117,9 +190,13 @@ def _may_remember(function: Any) -> bool:
 
 
 def _values_used_by(function: types.FunctionType) -> Iterator[Any]:
-    """What a function uses of the functions around it and of its module."""
+    """Yield what a function uses of the functions around it and of its module.
+
+    Variables around it that have no value yet are left out.
+    """
     for cell in function.__closure__ or ():
-        yield cell.cell_contents
+        with contextlib.suppress(ValueError):  # without a value
+            yield cell.cell_contents
     for name in _names_in(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name]
@@ -136,8 +213,12 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 @select.probe(machine="one gpu")
 def one_gpu(call: Call) -> Cases[DeviceAnswer]:
-    """The answers beside one GPU; the last one where MPS is available, too."""
-    found = _ask_all(call)
+    """The answers beside one GPU; the last one where MPS is available, too.
+
+    Names of torch are replaced for that, and put back. Raises StudentRaised for an error without a
+    preference, and where the function takes no preference at all.
+    """
+    found = _ask_all(call, 0)
     # No machine has both CUDA and MPS, but the order in which a student asks is part of the
     # contract.
     changes: list[Patch] = [(torch.mps, "device_count", lambda: 1)]
@@ -150,31 +231,36 @@ def one_gpu(call: Call) -> Cases[DeviceAnswer]:
 
 
 def _ask_for_best(call: Call, scenario: str) -> Cases[DeviceAnswer]:
-    """The answer without a preference, as a scenario. `call.function` may be replaced."""
+    """The answer without a preference, as a scenario. `call.function` may be replaced.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     _load_file_again(call)
     return try_scenarios({scenario: lambda: _call_select_device(call)})
 
 
 @select.probe(machine="two gpus")
 def two_gpus(call: Call) -> Cases[DeviceAnswer]:
-    return _ask_all(call)
+    return _ask_all(call, 1)
 
 
 @select.probe(machine="mac")
 def mac(call: Call) -> Cases[DeviceAnswer]:
-    return _ask_all(call)
+    return _ask_all(call, 2)
 
 
 @select.probe(machine="laptop")
 def laptop(call: Call) -> Cases[DeviceAnswer]:
     """The answers without a GPU, by a torch that was built with CUDA.
 
-    The last one is asked again where torch seems to be built for no GPU.
+    The last one is asked again where torch seems to be built for no GPU. Names of torch are
+    replaced for that, and put back. Raises StudentRaised for an error without a preference, and
+    where the function takes no preference at all.
     """
     with contextlib.ExitStack() as undo:
         # This torch was built with CUDA, but the machine has no GPU.
         patch([(torch.version, "cuda", "12.8")], undo)
-        found = _ask_all(call)
+        found = _ask_all(call, 3)
         # If this makes a wrong answer right, it was an answer to what torch was built for.
         changes: list[Patch] = [
             (torch.version, "cuda", None),
@@ -239,7 +325,10 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
 
 
 def _no_device(machine: str, name: str, answer: DeviceAnswer) -> Failed:
-    """The failure of an answer that is no torch.device; `machine` is that one's GPUs in words."""
+    """The failure of an answer that is no torch.device; `machine` is that one's GPUs in words.
+
+    It is returned, not raised. `name` is the scenario.
+    """
     asked = ""
     if name.startswith("prefer "):
         asked = f" for {name.replace('prefer ', 'prefer=')}"
@@ -253,7 +342,10 @@ def _no_device(machine: str, name: str, answer: DeviceAnswer) -> Failed:
 
 
 def _best_device(seen: Seen, machine: Machine, name: str = "best") -> str:
-    """The device that was chosen where none was preferred; "an error" after an error."""
+    """The device that was chosen where none was preferred; "an error" after an error.
+
+    Raises ScenarioRaised for a machine on which the student's code raised outside of scenarios.
+    """
     answer = seen[machine].get(name)
     if answer is None:
         return "an error"
@@ -262,7 +354,10 @@ def _best_device(seen: Seen, machine: Machine, name: str = "best") -> str:
 
 
 def _expect_best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
-    """Raises Failed unless the best device of a machine is chosen there."""
+    """Raise Failed unless the best device of a machine is chosen there.
+
+    Raises ScenarioRaised for a machine on which the student's code raised outside of scenarios.
+    """
     why = _why_not_the_best(machine, seen)
     answer = _best_device(seen, machine)
     right = _best_device(wanted, machine)
@@ -272,7 +367,11 @@ def _expect_best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
 
 
 def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
-    """The misconception behind a device that is not the best one, where none was preferred."""
+    """The misconception behind a device that is not the best one, where none was preferred.
+
+    What is returned is its key, or None if none is known. Raises ScenarioRaised for a machine on
+    which the student's code raised outside of scenarios.
+    """
     chosen = [_best_device(seen, each) for each in MACHINES]
     if set(chosen) == {"cpu"}:
         return "never-the-gpu"
@@ -324,12 +423,17 @@ class Preference(NamedTuple):
     right: str
     present: bool  # whether the machine has that device
 
+    @property
+    def is_object(self) -> bool:
+        """True if the preference is a torch.device, and no text."""
+        return "device " in self.scenario
+
     def in_words(self) -> str:
         """The machine and the argument, for people."""
         argument = repr(self.device)
         if self.device == "None":
             argument = "None"
-        elif "device " in self.scenario:
+        elif self.is_object:
             argument = f"torch.device({self.device!r})"
         return f"on a machine with {MACHINES[self.machine]}, prefer={argument}"
 
@@ -341,7 +445,7 @@ class Preference(NamedTuple):
 
 
 def _all_preferences(wanted: Seen) -> Iterator[Preference]:
-    """Every preference that was tried, on every machine."""
+    """Yield every preference that the reference tried, on every machine."""
     for machine in MACHINES:
         for scenario, answer in wanted[machine].items():
             if not scenario.startswith("prefer "):
@@ -353,7 +457,7 @@ def _all_preferences(wanted: Seen) -> Iterator[Preference]:
 
 
 def _expect_answer_to(preference: Preference, seen: Seen) -> None:
-    """Raises Failed unless a preference got the right answer.
+    """Raise Failed unless a preference got the right answer.
 
     Notes in `seen` which scenario the failure is about. Raises ScenarioRaised for a machine on
     which the student's code raised.
@@ -376,6 +480,8 @@ def _expect_answer_to(preference: Preference, seen: Seen) -> None:
         raise Failed(happened, expected, None, key, ran=lines)
     seen.about(preference.machine.name, scenario)
     at: tuple[str, ...] = ()
+    if preference.is_object:  # which is equal to no text
+        at = (f'== "{preference.device.partition(":")[0]}"',)
     if key == "index-not-checked":
         at = ("device_count(",)
     raise Failed(happened, expected, None, key, at)
@@ -398,13 +504,14 @@ def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str 
     """The misconception behind a wrong answer to a preference; None if none is known.
 
     Where the preferred device is present, it was expected; otherwise the best one of the machine.
+    Raises ScenarioRaised for a machine on which the student's code raised outside of scenarios.
     """
     machine = preference.machine
     device = preference.device
     if device == "None":
         return _why_not_the_best(machine, seen)
     if preference.present:
-        return _why_index_dropped(device, answer, seen[machine].get("prefer cuda:0"))
+        return _name_dropped_index(device, answer, seen[machine].get("prefer cuda:0"))
     if is_same_device(answer, _best_device(seen, machine)):
         return _why_not_the_best(machine, seen)
     if machine is one_gpu and answer == device and device.startswith("cuda"):
@@ -419,7 +526,7 @@ def _why_another_device(preference: Preference, answer: str, seen: Seen) -> str 
     return None
 
 
-def _why_index_dropped(device: str, answer: str, first: DeviceAnswer | None) -> str | None:
+def _name_dropped_index(device: str, answer: str, first: DeviceAnswer | None) -> str | None:
     """The name of the mistake that `cuda:1` became `cuda`; None for another answer.
 
     `first` is the answer to `cuda:0`. Where that has its index, indices are not dropped.
@@ -445,6 +552,27 @@ def replaces_what_is_absent(seen: Seen, wanted: Seen) -> None:
     for preference in _all_preferences(wanted):
         if not preference.present:
             _expect_answer_to(preference, seen)
+    for machine in MACHINES:
+        _expect_best_for_other_kinds(machine, seen, _best_device(wanted, machine))
+
+
+def _expect_best_for_other_kinds(machine: Machine, seen: Seen, best: str) -> None:
+    """Raise Failed unless kinds of devices that no machine has got the best one of this machine.
+
+    Notes in `seen` which scenario the failure is about. Raises ScenarioRaised for a machine on
+    which the student's code raised.
+    """
+    found = seen[machine]
+    where = f"on a machine with {MACHINES[machine]}"
+    expected = f"{best}, the best device of this machine"
+    raised = found.errors.get(OTHER_KIND)
+    if raised is not None:
+        raise raised_instead(raised, f"{where}, another kind of device", expected)
+    answer = found[OTHER_KIND]
+    if not is_same_device(answer.text, best):
+        seen.about(machine.name, OTHER_KIND)
+        happened = f"{where}, prefer={answer.prefer!r} returned {answer.text}"
+        raise Failed(happened, expected)
 
 
 @select.check(points=1, needs=CHOSEN)
@@ -456,6 +584,7 @@ def lets_torch_refuse_nonsense(seen: Seen, wanted: Seen) -> None:
         raised = seen[machine].errors.get("nonsense")
         if raised is None:
             answer = seen[machine]["nonsense"].text
-            raise Failed(f"a name that is no device returned {answer}", expected)
+            happened = f"with a name that is no device, it returned {answer}"
+            raise Failed(happened, expected)
         if raised.type != right.type:
-            raise raised_instead(raised, "a name that is no device", expected)
+            raise raised_instead(raised, "with a name that is no device, it", expected)

@@ -29,7 +29,7 @@ class ExecutedLines(Counter[int]):
         self.has_gap = False  # whether lines were executed that may not have been counted
 
     def in_loops(self) -> set[int]:
-        """The lines inside of loops and comprehensions.
+        """The numbers of lines inside of loops and comprehensions.
 
         They are those between a jump back in the bytecode and its target.
         """
@@ -75,11 +75,12 @@ def _child_processes() -> Children:
 
 
 def call_counting_lines(call: Call, *args: Any) -> tuple[Any, ExecutedLines]:
-    """Call the student's function and count the executed lines.
+    """Call the student's function; return its result, and how often lines were executed.
 
     While a debugger is tracing, none are counted. Lines of files beside the student's, and of text
     that is executed, count under the number 0. In the sandbox lines of all threads count, and
-    `has_gap` is set where the call set or removed a tracer. Raises StudentRaised.
+    `has_gap` is set where the call set or removed a tracer. Sets a tracer meanwhile. Raises
+    StudentRaised.
     """
     counter = _LineCounter(str(call.path))
     lines = counter.lines
@@ -113,7 +114,7 @@ class _LineCounter:
         self.lines = ExecutedLines()
 
     def enter_frame(self, frame: FrameType, event: str, value: Any) -> Any:
-        """Count the first line of a function; returns what counts the others."""
+        """Count the first line of a function; returns what counts the others, if any do."""
         code = frame.f_code
         if code.co_filename == self.path:
             self.lines.codes.add(code)

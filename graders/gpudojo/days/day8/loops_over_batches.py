@@ -9,14 +9,18 @@ from gpudojo.days.day8.watched_objects import ForwardPass
 from gpudojo.grading.checks import (
     device_mistake,
     expect_device_used,
+    failure_on_other_device,
     is_between_gpus,
-    other_device_used,
 )
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Failed, Seen
 
 # Where `loss_fn` is not called.
 OWN_LOSSES: Final = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")
+OPTIMIZER_AS_IT_WAS: Final = "the optimizer as it was passed in"
+NOT_REACHED: Final = "backward() gave the model's weights no gradients"
+ROUGH: Final = ("autocast(", "half(")  # where outputs get half precision
+CHANGING_OUTPUTS: Final = ("softmax(", "sigmoid(", *ROUGH)
 CLIPPING: Final = ("clip_grad_norm_(", "clip_grad_value_(")
 
 
@@ -41,11 +45,14 @@ def why_a_loop_raises(raised: Raised, seen: Seen) -> str | None:
 
 
 def expect_ran_on(device: str, used: Collection[str], line: int | None = None) -> None:
-    """Raises Failed unless a model ran on this device, and on no other."""
+    """Raise Failed unless a model ran on this device, and on no other.
+
+    `used` are the devices that it ran on.
+    """
     if not used:
-        raise other_device_used(device, "the model ran on no device", line)
+        raise failure_on_other_device(device, "the model ran on no device", line)
     if device != "cpu" and set(used) == {"cpu"}:
-        raise other_device_used(device, "the model ran on cpu", line, "model-not-moved")
+        raise failure_on_other_device(device, "the model ran on cpu", line, "model-not-moved")
     expect_device_used(device, used, "the model ran on", line)
 
 
@@ -53,18 +60,20 @@ def expect_forward_passes(scenario: str, passes: Sequence[ForwardPass]) -> None:
     """Raises Failed unless there was a forward pass."""
     if not passes:
         happened = f"the model was never called (scenario `{scenario}`)"
-        raise Failed(happened, "a forward pass for every batch")
+        at = ("continue", "leaves loop", "islice(")
+        expected = "a forward pass for every batch"
+        raise Failed(happened, expected, None, "error-swallowed", at)
 
 
 def expect_no_graph(passes: Sequence[ForwardPass], line: int | None, in_training: bool) -> None:
-    """Raises Failed if a forward pass built an autograd graph.
+    """Raise Failed if a forward pass built an autograd graph.
 
-    `in_training` is whether any ran in training mode, which is another mistake.
+    `line` is shown. `in_training` is whether any ran in training mode, which is another mistake.
     """
     building = [each for each in passes if each.graph]
     if building:
         happened = f"{len(building)} of {len(passes)} forward passes built an autograd graph"
-        expected = "forward passes under torch.no_grad() or torch.inference_mode()"
+        expected = "forward passes that autograd does not record"
         key = None
         if not in_training:
             key = "eval-without-no-grad"
@@ -72,26 +81,47 @@ def expect_no_graph(passes: Sequence[ForwardPass], line: int | None, in_training
 
 
 def batches_left_out(used: int, batches: int, where: str = "") -> Failed:
-    """The failure of a loop that leaves batches out; `where` begins its sentence."""
+    """The failure of a loop that leaves batches out; `where` begins its sentence.
+
+    It is returned, not raised.
+    """
     happened = f"{where}only {used} of {batches} batches were used"
-    at = ("continue", "next(", "for")
-    return Failed(happened, "all of them, also a smaller one", None, "loop-left-early", at)
+    at = ("continue", "next(", "islice(", "for")
+    return Failed(happened, "all of them, also a smaller one", None, "batches-left-out", at)
 
 
-def missing_loss() -> Failed:
-    """The failure of a loop that does not call `loss_fn`."""
+def changed_option(name: str, where: str = "") -> Failed:
+    """The failure of a loop that changes an option of the optimizer; `where` begins its sentence.
+
+    It is returned, not raised.
+    """
+    happened = f"{where}the optimizer's option `{name}` was changed"
+    return Failed(happened, OPTIMIZER_AS_IT_WAS, at=("[] =", ".param_groups"))
+
+
+def missing_loss(scenario: str) -> Failed:
+    """The failure of a loop that does not call `loss_fn` in a scenario; returned, not raised."""
     expected = "`loss_fn(outputs, targets)` for every batch"
-    return Failed("`loss_fn` was never called", expected, at=OWN_LOSSES)
+    happened = f"`loss_fn` was never called (scenario `{scenario}`)"
+    at = ("continue", *OWN_LOSSES)
+    return Failed(happened, expected, None, "error-swallowed", at)
 
 
 def loss_of_other_outputs(*changing: str) -> Failed:
     """The failure of a loop that passes something else to `loss_fn`.
 
-    `changing` are patterns for what may have changed the model's outputs.
+    It is returned, not raised. `changing` are patterns for what may have changed the model's
+    outputs.
     """
     happened = "`loss_fn` got something other than the model's outputs"
     expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
     return Failed(happened, expected, at=(*changing, "loss_fn("))
+
+
+def gradients_not_reached() -> Failed:
+    """The failure of a backward pass that does not go back to the model; returned, not raised."""
+    expected = "a backward pass from the loss of the model's outputs, with their graph"
+    return Failed(NOT_REACHED, expected, misconception="no-graph-behind-the-loss")
 
 
 def step_of_another_optimizer(where: str = "", line: int | None = None) -> Failed:

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 from gpudojo.days.day8.loops_over_batches import (
     CLIPPING,
+    OPTIMIZER_AS_IT_WAS,
     batches_left_out,
+    changed_option,
     expect_forward_passes,
+    gradients_not_reached,
     loss_of_other_outputs,
     missing_loss,
     step_of_another_optimizer,
@@ -59,11 +62,34 @@ STEPPED = "a step since the forward pass"  # beside what was copied before an er
 
 
 class TrainingLog(WatchLog):
-    """Records the gradients that backward passes find."""
+    """Records the gradients that backward passes find, and what the model gets of each batch."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.gradients_before: list[Any] = []  # for every backward pass, a copy, or None
+        self.inputs_of_model: list[Any] = []
+        self.inputs_of_batches: list[Any] = []
+
+    def record_batch(self, inputs: Any, targets: Any) -> None:
+        super().record_batch(inputs, targets)
+        self.inputs_of_batches.append(inputs.clone())
+
+    def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
+        super().record_forward(model, inputs, outputs)
+        self.inputs_of_model.append(inputs.detach())
+
+    def changed_inputs(self) -> bool:
+        """True if the model once got as many numbers as a batch has, and those of none.
+
+        To be asked only after the call, because it reads them. Half precision changes them a bit.
+        """
+        batches = [batch.flatten() for batch in self.inputs_of_batches]
+        for inputs in self.inputs_of_model:
+            found = inputs.cpu().float().flatten()
+            alike = [batch for batch in batches if batch.numel() == found.numel()]
+            if alike and not any(torch.allclose(found, batch, atol=0.02) for batch in alike):
+                return True
+        return False
 
     def record_backward(self, gradient: Any) -> None:
         """Copy the last layer's gradients, to be read after the call.
@@ -97,31 +123,35 @@ class TrainingNumbers(NamedTuple):
 
 @train.draws_once
 def _draw_numbers(seed: int) -> TrainingNumbers:
-    """Numbers with which the losses of the batches differ.
+    """Numbers with which the losses of the batches differ, and one rises before the last.
 
-    So the mean of the batches' means is not the mean over the samples.
+    So the mean of the batches' means is not the mean over the samples, and who stops where a loss
+    rises leaves batches out.
     """
     while True:
         generator = torch.Generator().manual_seed(seed)
         shares = torch.rand(CLASSES, SPRITE_NUMBERS, generator=generator)
         weight = shares * 0.2 - 0.1
         pictures, classes = make_sprites(SAMPLES, seed + 1)
-        first, last = _batch_losses(pictures.flatten(1), classes, weight)
-        if abs(first - last) > 0.1:
+        inputs = pictures.flatten(1)
+        first, last = _batch_losses(inputs, classes, weight, BATCH)
+        one, another, *_ = _batch_losses(inputs, classes, weight, 1)
+        if abs(first - last) > 0.1 and another > one + 0.1:
             bias = torch.zeros(CLASSES)
             return TrainingNumbers(pictures, classes, weight, bias)
         seed += 100_003
 
 
-def _batch_losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
-    """The losses of the batches of an epoch, computed without autograd.
+def _batch_losses(inputs: Any, classes: Any, weight: Any, size: int) -> list[float]:
+    """The losses of the batches of this size of an epoch, in order, computed without autograd.
 
-    The model is one layer with this weight, and a bias of zeros.
+    The model is one layer with this weight, and a bias of zeros, which changes after each batch as
+    an optimizer would change it. `weight` itself stays as it is.
     """
     losses = []
     bias = torch.zeros(CLASSES)
     wanted = torch.eye(CLASSES)[classes]
-    batches = zip(inputs.split(BATCH), wanted.split(BATCH), strict=True)
+    batches = zip(inputs.split(size), wanted.split(size), strict=True)
     for x, y in batches:
         logarithms = (x @ weight.T + bias).log_softmax(1)
         sample_losses = -(logarithms * y).sum(1)
@@ -145,6 +175,7 @@ class Epoch(Case, frozen=True):
     forwards: list[ForwardPass]
     loss_devices: list[list[str]]  # for every loss, of outputs and targets
     as_they_are: list[bool]  # for every loss, whether it got the model's outputs themselves
+    other_inputs: bool  # whether the model got other numbers than those of the batches
     leftovers: list[bool]  # for every backward pass, whether it added to gradients
     steps: list[bool]  # of the optimizer passed in: whether there were gradients
     moved_in_loop: list[int | None]
@@ -159,11 +190,17 @@ class Epoch(Case, frozen=True):
 
 
 def _call_train_epoch(
-    call: Call, device: Any, samples: int = SAMPLES, moved: bool = False, begun: bool = False
+    call: Call,
+    device: Any,
+    samples: int = SAMPLES,
+    batch: int = BATCH,
+    moved: bool = False,
+    begun: bool = False,
 ) -> Epoch:
-    """Call the student's function for an epoch and describe it. Raises StudentRaised.
+    """Call the student's function for an epoch of so many samples and describe it.
 
     With `moved` the model is on the device before; with `begun` the optimizer has stepped before.
+    Settings of torch that were changed are restored. Raises StudentRaised.
     """
     # Watched objects, in the state that the scenario asks for
     copies = [each.clone() for each in _draw_numbers(call.seed)]
@@ -173,14 +210,13 @@ def _call_train_epoch(
     linear = linear_layer(numbers.weight, numbers.bias)
     log = TrainingLog(call)
     model = log.make_model(nn.Flatten(), linear)
-    loader = log.make_loader(pictures, classes, BATCH)
+    loader = log.make_loader(pictures, classes, batch)
     loss_fn = log.make_loss()
     if moved:
         model.to(device)
     optimizer = _make_optimizer(model, begun)
     log.watch_optimizer(optimizer)
     # What must be the same, or different, after the call
-    options_before = _options_of(optimizer)
     state_before = len(optimizer.state)
     weights_before = [array_of(p) for p in model.parameters()]
     # The student's function has to put the model into training mode itself.
@@ -190,11 +226,6 @@ def _call_train_epoch(
         value, settings = call_and_restore_settings(call, *arguments)
     except StudentRaised as error:
         raise _explain_error(error, call, log) from None
-    options_after = _options_of(optimizer)
-    changed_options = []
-    for name, option in options_before.items():
-        if options_after.get(name) != option:
-            changed_options.append(name)
     weights_after = [array_of(p) for p in model.parameters()]
     return Epoch(
         returned=describe_number(value),
@@ -206,24 +237,26 @@ def _call_train_epoch(
         forwards=log.forwards,
         loss_devices=[loss.devices for loss in log.losses],
         as_they_are=[loss.got_outputs for loss in log.losses],
+        other_inputs=log.changed_inputs(),
         leftovers=log.added_to_gradients(),
         steps=log.steps_with_gradients,
         moved_in_loop=_lines_moving_the_model(call, log),
         step_lines=[call.line_of(step) for step in call.ledger.optimizer_steps()],
         backward_lines=[call.line_of(backward) for backward in call.ledger.backward_passes()],
-        batches=math.ceil(samples / BATCH),
+        batches=math.ceil(samples / batch),
         settings=settings,
         changed=weights_after != weights_before,
         begun=log.iterators,
-        options=changed_options,
+        options=log.changed_options(),
         state_kept=log.parameters_with_state >= state_before,
     )
 
 
 def _make_optimizer(model: Any, begun: bool) -> Any:
-    """An optimizer, and gradients that must not leak into the first step.
+    """An optimizer for a model, which gets gradients that must not leak into the first step.
 
-    With `begun` it has momentum from a step before, which only this optimizer knows.
+    With `begun` it has momentum from a step before, which only this optimizer knows, and which
+    changed the model.
     """
     momentum = 0.0
     if begun:
@@ -241,14 +274,11 @@ def _fill_gradients(model: Any, value: float) -> None:
         parameter.grad = torch.full_like(parameter, value)
 
 
-def _options_of(optimizer: Any) -> dict[str, str]:
-    """The options of an optimizer, such as its learning rate, as they are now."""
-    group = optimizer.param_groups[0]
-    return {name: repr(value) for name, value in group.items() if name != "params"}
-
-
 def _explain_error(error: StudentRaised, call: Call, log: TrainingLog) -> StudentRaised:
-    """The error with what had been copied, and the line of a step since the forward pass."""
+    """The error with what had been copied, and the line of a step since the forward pass.
+
+    It is returned, not raised.
+    """
     copies = log.copied_lines()
     if log.forwards and len(log.steps_with_gradients) >= len(log.forwards):
         # No backward pass has come between.
@@ -274,25 +304,31 @@ def _lines_moving_the_model(call: Call, log: TrainingLog) -> list[int | None]:
 def epochs(call: Call) -> Cases[Epoch]:
     """Epochs on the device and on the CPU.
 
-    An empty loader comes first: what a function remembers of it must not change the next epoch.
+    An empty loader comes second, and another model on the CPU after it: what a function remembers
+    of a call must not change the next epoch.
+    Raises StudentRaised for an error about a closed device or memory.
     """
     device = call.device
     return try_scenarios(
         {
-            "nothing_to_train_on": lambda: _call_train_epoch(call, device, samples=0),
             "model_starts_on_the_cpu": lambda: _call_train_epoch(call, device),
+            "nothing_to_train_on": lambda: _call_train_epoch(call, device, samples=0),
+            "another_model": lambda: _call_train_epoch(call, device, samples=2),
             "trained_before": lambda: _call_train_epoch(
                 call, device, samples=2, moved=True, begun=True
             ),
-            # With another mean, in case the last one is remembered.
-            "on_the_cpu": lambda: _call_train_epoch(call, "cpu", samples=3),
+            # With another mean, in case the last one is remembered, and a loss that rises.
+            "on_the_cpu": lambda: _call_train_epoch(call, "cpu", samples=3, batch=1),
         }
     )
 
 
 @train.probe(machine="two gpus")
 def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
-    """An epoch of a model that is on the second GPU already; the device is a string."""
+    """An epoch of a model that is on the second GPU already; the device is a string.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     return try_scenarios(
         {"already_there": lambda: _call_train_epoch(call, "cuda:1", samples=2, moved=True)}
     )
@@ -300,7 +336,13 @@ def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
 
 # ---- claims ------------------------------------------------------------------------------------
 
-EPOCHS = ("model_starts_on_the_cpu", "on_the_cpu", "already_there", "trained_before")
+EPOCHS = (
+    "model_starts_on_the_cpu",
+    "on_the_cpu",
+    "already_there",
+    "trained_before",
+    "another_model",
+)
 
 
 PROBES = (epochs, an_epoch_on_the_second_gpu)
@@ -313,7 +355,8 @@ def _all_epochs(seen: Seen) -> Cases[Epoch]:
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error; None if none is known.
 
-    It is found from torch's message and from what had been copied before.
+    It is found from torch's message and from what had been copied before. Raises ScenarioRaised if
+    the whole probe ended with an error.
     """
     if "modified by an inplace operation" in raised.message:
         # A step between forward and backward changes what backward needs; so do other operations.
@@ -337,17 +380,18 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 runs(train, scenarios=EPOCHS, diagnose=_why_it_raises)
 
 
-@train.check(points=1)
+@train.check(points=0.5)
 def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
-    for name in EPOCHS:
-        expect_forward_passes(name, _all_epochs(seen)[name].forwards)
+    # In the main scenario: who leaves out batches elsewhere loses other points.
+    name = EPOCHS[0]
+    expect_forward_passes(name, _all_epochs(seen)[name].forwards)
 
 
 CALLED = ("runs", "calls_the_model")
 
 
-@train.check(points=1.5)
+@train.check(points=2)
 def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     """The model itself is moved to the device, once, before the loop, and stays there."""
     for name in ("model_starts_on_the_cpu", "already_there"):
@@ -369,7 +413,7 @@ def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     raise Failed(happened, f"all of them on {device}", misconception="model-not-moved")
 
 
-@train.check(points=1, needs=CALLED)
+@train.check(points=2.5, needs=CALLED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Training happens on the device passed in, whatever this machine has."""
     for name in ("on_the_cpu", "already_there"):
@@ -377,7 +421,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
         expect_device_used(case.wanted_device, case.devices, "the model ended up on")
 
 
-@train.check(points=0.5, needs=CALLED)
+@train.check(points=2.5, needs=CALLED)
 def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Inputs, outputs and targets are on the device when the model and `loss_fn` get them."""
     case = seen[epochs]["model_starts_on_the_cpu"]
@@ -403,7 +447,7 @@ def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     if evaluating:
         count = f"{len(evaluating)} of {len(forwards)} forward passes"
         happened = f"{count} ran in evaluation mode"
-        expected = "model.train() before the loop"
+        expected = "every forward pass in training mode"
         raise Failed(happened, expected, misconception="not-in-training-mode")
 
 
@@ -415,13 +459,14 @@ changes_no_settings(train, *PROBES, points=0.5, needs=CALLED)
 def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
     """For every batch the gradients are zeroed, computed and used for one step of the optimizer
     that was passed in."""
-    for _, case, right in compare_cases(seen, wanted, *PROBES, names=EPOCHS):
+    for name, case, right in compare_cases(seen, wanted, *PROBES, names=EPOCHS):
         if not arrays_close(case.after, right.after):
             raise _why_it_learned_wrongly(case)
+        expect_forward_passes(name, case.forwards)
 
 
 def _why_it_learned_wrongly(case: Epoch) -> Failed:
-    """The failure of an epoch with wrong weights.
+    """The failure of an epoch with wrong weights. It is returned, not raised.
 
     It is the first of the possible causes that is found.
     """
@@ -436,11 +481,14 @@ def _why_it_learned_wrongly(case: Epoch) -> Failed:
 
 
 def _wrong_order(case: Epoch) -> Failed | None:
-    """The failure of an epoch without steps or backward passes, or with a step that came first."""
+    """The failure of an epoch without steps or backward passes, or with a step that came first.
+
+    It is returned, not raised; None if it is none of these.
+    """
     if "step" not in case.order:
         if case.changed:
             happened = "the weights were changed without the optimizer"
-            return Failed(happened, "`optimizer.step()`", at=(".grad", ".data"))
+            return Failed(happened, "weights changed by the optimizer alone", at=(".grad", ".data"))
         expected = f"{case.batches} steps"
         return Failed("the optimizer never stepped", expected, misconception="missing-step")
     line = case.step_lines[0]
@@ -451,17 +499,30 @@ def _wrong_order(case: Epoch) -> Failed | None:
         return Failed("there was no backward pass", expected, line, "missing-backward")
     if case.order.index("step") < case.order.index("backward"):
         happened = "step() came before backward()"
-        return Failed(happened, "backward(), then step()", line, "step-before-backward")
+        return Failed(
+            happened, "a step that uses the gradients of its batch", line, "step-before-backward"
+        )
     return None
 
 
 def _wrong_gradients(case: Epoch) -> Failed | None:
-    """The failure of steps whose gradients are not those of one batch."""
+    """The failure of steps whose gradients are not those of one batch; None if they are.
+
+    It is returned, not raised.
+    """
+    backwards = case.order.count("backward")
     if not all(case.steps):
         line = case.step_lines[case.steps.index(False)]
+        # The loss records the backward passes that reach it.
+        if len(case.leftovers) < backwards or not all(case.as_they_are):
+            return gradients_not_reached()
         happened = "the gradients were zeroed between backward() and step()"
-        return Failed(happened, "zero_grad(), backward(), step()", line, at=("last zero_grad(",))
-    backwards = case.order.count("backward")
+        return Failed(
+            happened,
+            "gradients that are still there when the step uses them",
+            line,
+            at=("last zero_grad(",),
+        )
     if backwards > len(case.forwards):
         happened = f"backward() ran {count_in_words(backwards)} in {case.batches} batches"
         return Failed(happened, "one backward pass for every batch", at=("last backward(",))
@@ -479,7 +540,8 @@ def _wrong_gradients(case: Epoch) -> Failed | None:
         happened = f"{happened} that were there before the call"
         return Failed(happened, expected, line, "stale-gradients", ("zero_grad(",))
     happened = f"{happened} that were not zeroed"
-    return Failed(happened, expected, line, "missing-zero-grad", ("zero_grad(",))
+    at = ("zero_grad(", "zero_(", ".grad =")
+    return Failed(happened, expected, line, "missing-zero-grad", at)
 
 
 def _batches_left_out(case: Epoch) -> Failed | None:
@@ -493,17 +555,20 @@ def _batches_left_out(case: Epoch) -> Failed | None:
 def _wrong_number_of_steps(case: Epoch) -> Failed | None:
     """The failure of an epoch with a wrong number of steps; None if it is right.
 
-    The loader may also have been started several times, and give its first batch again.
+    It is returned, not raised. The loader may also have been started several times, and give its
+    first batch again.
     """
     steps = case.order.count("step")
     backwards = case.order.count("backward")
     stepped = f"the optimizer stepped {count_in_words(steps)}"
+    if not steps:
+        stepped = "the optimizer did not step"
     if steps < backwards:
         happened = f"{stepped} for {backwards} backward passes"
         return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
     if steps != case.batches:
         happened = f"{stepped} for {case.batches} batches"
-        return Failed(happened, f"{case.batches} steps")
+        return Failed(happened, f"{case.batches} steps", case.step_lines[-1])
     if case.begun > 1:
         started = f"the loader was started {count_in_words(case.begun)}"
         happened = f"{started}, and each time gives its first batch again"
@@ -514,12 +579,12 @@ def _wrong_number_of_steps(case: Epoch) -> Failed | None:
 def _changed_optimizer(case: Epoch) -> Failed | None:
     """The failure of an epoch that changed the optimizer; None if it did not.
 
-    Afterwards it has other options, or has lost its state from before.
+    It is returned, not raised. Afterwards the optimizer has other options, or has lost its state
+    from before.
     """
-    expected = "the optimizer as it was passed in"
     if case.options:
-        happened = f"the optimizer's option `{case.options[0]}` was changed"
-        return Failed(happened, expected, at=("[] =", ".param_groups"))
+        return changed_option(case.options[0])
+    expected = OPTIMIZER_AS_IT_WAS
     if not case.state_kept:
         happened = "the optimizer's state from earlier steps, such as its momentum, was lost"
         return Failed(happened, expected, at=(".state", "load_state_dict("))
@@ -530,12 +595,16 @@ def _other_weights(case: Epoch) -> Failed:
     """The failure of an epoch whose weights are wrong for another reason."""
     if not all(case.as_they_are):
         return loss_of_other_outputs("softmax(")
+    if case.other_inputs:
+        happened = "the model got other numbers than the inputs of the batches"
+        expected = "`model(inputs)`, with the inputs as they are"
+        return Failed(happened, expected, at=("mean(", "std(", "/ number", "* number", "item ="))
     happened = "the weights after the epoch differ from the reference's"
-    at = (*CLIPPING, ".grad", "loss_fn(")
+    at = (*CLIPPING, "changed loss_fn(", ".grad", "loss_fn(")
     return Failed(happened, "the weights that this optimizer gives", at=at)
 
 
-@train.check(points=1)
+@train.check(points=0.5)
 def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
     """The optimizer that was passed in steps once for every batch."""
     for name in EPOCHS:
@@ -546,25 +615,30 @@ def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
         left_out = _batches_left_out(case)
         if left_out:
             raise left_out
+        if not steps and "step" in case.order:
+            raise step_of_another_optimizer(f"scenario `{name}`: ")
         called = "not called"
         if steps:
             called = f"called {count_in_words(steps)}"
         batches = f"there were {case.batches} batches (scenario `{name}`)"
         happened = f"`optimizer.step()` was {called}; {batches}"
         line = None
-        if steps > case.batches and case.step_lines:
+        key = None
+        if not steps:
+            key = "missing-step"
+        elif steps > case.batches and case.step_lines:
             line = case.step_lines[-1]
-        raise Failed(happened, "one step for every batch", line)
+        raise Failed(happened, "one step for every batch", line, key)
 
 
-@train.check(points=4)
+@train.check(points=1.5)
 def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
     """It returns the mean loss per sample, as a Python float."""
     for name in EPOCHS:
         case = _all_epochs(seen)[name]
         expect_float(case.returned.kind, case.returned.is_float)
         if not case.losses:
-            raise missing_loss()
+            raise missing_loss(name)
         samples = 0
         total = 0.0
         for loss, size in case.losses:
@@ -576,9 +650,10 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
 
 
 def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
-    """The failure of a number other than the mean.
+    """The failure of a number other than the mean. It is returned, not raised.
 
-    It says what number it is, where that can be told.
+    `mean` is the right number, over so many samples. It says what number the wrong one is, where
+    that can be told.
     """
     value = case.returned.value
     assert value is not None
@@ -589,11 +664,20 @@ def _wrong_mean(case: Epoch, mean: float, samples: int) -> Failed:
         key = "mean-of-batch-means"
         happened = f"it returned {value:.4f}"
         return Failed(happened, expected, None, key, ("last item(",))
+    if value == math.floor(mean):
+        happened = f"it returned {value:.4f}, which is rounded down"
+        return Failed(happened, expected, None, "floor-division", ("round(", "last return"))
     divisor = _wrong_divisor(value, mean, samples)
-    at = ("return",) if divisor else ("last item(",)
+    at: tuple[str, ...] = ("round(", "return") if divisor else ("round(", "last item(")
     note = ""
-    if _is_near(value, losses[-1]):
+    if any(value == round(mean, digits) for digits in range(4)):
+        note = ", which is rounded"
+        at = ("round(", "last return")
+    elif _is_near(value, losses[-1]):
         note = ", the loss of the last batch"
+    elif _is_near(value, sum(losses) / samples):
+        note = f", the sum of {len(losses)} means divided by {samples} samples"
+        at = ("last item(",)
     elif divisor:
         note = f", the sum over {samples} samples divided by {divisor}"
     happened = f"it returned {value:.4f}{note}"
@@ -618,7 +702,7 @@ def _is_near(value: float | None, wanted: float) -> bool:
     return math.isclose(value, wanted, rel_tol=1e-4, abs_tol=1e-6)
 
 
-@train.check(points=1, needs=CALLED)
+@train.check(points=0.5, needs=CALLED)
 def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
     found = seen[epochs]["nothing_to_train_on"].returned

@@ -48,7 +48,8 @@ def race(call: Call, loop: Callable[..., Any], make: Callable[[int], Inputs]) ->
     `make` gives the inputs of each round. The times are information; the results are judged. The
     loop runs in every round for a reference, and on a real GPU, where its time may be judged;
     beside a student once, and in a class not at all. All results are compared with those of the
-    reference's loop. Raises StudentRaised.
+    reference's loop. In the sandbox the student's results are sent out of the process at once. Sets
+    `call.lines_under` to each round, and then to "", but not after an error. Raises StudentRaised.
     """
     student_seconds = math.inf
     loop_seconds = math.inf
@@ -94,7 +95,8 @@ def modelled_times(
 
     That clock is the same on every machine. The loop runs on one pixel and on two, and takes as
     long for each pixel as for the second of two; its time is known only for a reference, since
-    student code may slow down a loop that runs beside it.
+    student code may slow down a loop that runs beside it. Times that are not known are 0. An error
+    of the student's is in the result, not raised.
     """
     from virtual_cuda.hooks import modelled_time, patch_imported_names
 
@@ -126,7 +128,7 @@ def modelled_times(
 
 
 def _seconds_of_loop(call: Call, loop: Callable[..., Any], inputs: Inputs) -> float:
-    """The modelled seconds of the loop."""
+    """The modelled seconds of the loop, called with copies of these inputs on the device."""
     picture = tuple(tensor.to(call.device) for tensor in inputs)
     mark = call.bench.ledger.mark()
     loop(*picture)
@@ -184,7 +186,8 @@ def judge_outputs(
 ) -> None:
     """Raises Failed where a timed result is missing or wrong.
 
-    `about` is called with the name of the call that a failure is about.
+    `same` tells whether two results are equal. `about` is called with the name of the call that a
+    failure is about.
     """
     count = len(timed.outputs)
     # The loop ran beside student code; where possible results are also compared with one that did
@@ -243,7 +246,11 @@ class RaceTimes(NamedTuple):
 def _times_to_compare(
     found: Modelled, wanted: Modelled, measured: Race, reference: Race
 ) -> RaceTimes:
-    """The modelled times or, where the reference ran on a real GPU, those of this machine."""
+    """The modelled times or, where the reference ran on a real GPU, those of this machine.
+
+    There the loop's time is limited, since student code may slow it down; raises ZeroDivisionError
+    if the reference's loop took no time.
+    """
     from virtual_cuda import gpu_named
     from virtual_cuda.hooks import USUAL_GPU
 
@@ -258,7 +265,7 @@ def _times_to_compare(
 
 
 def draw_bars(loop: float, student: float, reference: float) -> str:
-    """Three times with a bar each."""
+    """Three times, given in seconds, in lines with a bar each."""
     longest = max(loop, student, 1e-9)
     times = {"the loop": loop, "yours": student, "reference": reference}
     lines = []
@@ -272,7 +279,10 @@ def draw_bars(loop: float, student: float, reference: float) -> str:
 
 
 def _speedup_over(loop: float, seconds: float) -> float:
-    """How many times as fast as the loop something is that takes so many seconds."""
+    """How many times as fast as the loop something is that takes so many seconds.
+
+    Infinite for 0.
+    """
     if seconds > 0:
         return loop / seconds
     return math.inf

@@ -8,6 +8,7 @@ from typing import Any, Final
 import virtual_cuda
 
 from gpudojo.grading.call import nn, torch
+from gpudojo.grading.differences import tell_apart, unusual_character
 from gpudojo.model.evidence import CallStatus, Case
 from gpudojo.model.exercise import Exercise, Failed, Seen, Todo, with_article
 from gpudojo.model.results import not_handed_in
@@ -36,7 +37,10 @@ MIB: Final = 1 << 20
 
 
 def portable() -> str:
-    """What `is_available()` and `is_built()` say with and without a GPU."""
+    """What `is_available()` and `is_built()` say with and without a GPU, in words.
+
+    Opens a virtual machine for each, and closes it. Raises AlreadyOpen within another one.
+    """
     from gpudojo.grading.probing import open_machine
 
     chosen = {}
@@ -51,7 +55,10 @@ def portable() -> str:
 
 
 def different_devices() -> str:
-    """What torch does with a model on the GPU and a batch on the CPU."""
+    """What torch does with a model on the GPU and a batch on the CPU, in words.
+
+    Tried on a virtual GPU. Raises AlreadyOpen within another one.
+    """
     with virtual_cuda.virtual_cuda():
         model = nn.Linear(4, 2, device="cuda")
         try:
@@ -62,7 +69,10 @@ def different_devices() -> str:
 
 
 def no_grad() -> str:
-    """What memory eight layers take with and without a graph, and which mode they are in."""
+    """What memory eight layers take with and without a graph, and which mode they are in, in words.
+
+    Measured on a virtual GPU. Raises AlreadyOpen within another one.
+    """
     with virtual_cuda.virtual_cuda():
         # Wide layers with little to compute: the question is about what is kept for backward.
         others = [nn.ReLU() for _ in range(7)]
@@ -94,7 +104,10 @@ def no_grad() -> str:
 
 
 def out_of_memory() -> str:
-    """Whether a batch fits: one that is too large, again with an empty cache, and half of it."""
+    """Whether a batch fits: one that is too large, again with an empty cache, and half of it.
+
+    In words, tried on a virtual GPU. Raises AlreadyOpen within another one.
+    """
     with virtual_cuda.virtual_cuda(memory=32 * MIB):
         first = _outcome_of_allocating(48)
         torch.cuda.empty_cache()
@@ -114,7 +127,10 @@ def _outcome_of_allocating(mebibytes: int) -> str:
 
 
 def another_process() -> str:
-    """What this process knows of the GPU's memory, and what it can give back."""
+    """What this process knows of the GPU's memory, and what it can give back, in words.
+
+    Tried on a virtual GPU. Raises AlreadyOpen within another one.
+    """
     with virtual_cuda.virtual_cuda():
         kept = torch.empty(MIB, device="cuda")
         torch.cuda.empty_cache()
@@ -172,7 +188,10 @@ def letters(value: Any) -> Letters:
 
 
 def _text_of(answer: Any) -> str | None:
-    """An answer as text: the beginning of a text, KIND and its kind of anything else."""
+    """An answer as text: the beginning of a text, KIND and its kind of anything else.
+
+    None stays None.
+    """
     if answer is None:
         return None
     if isinstance(answer, str):
@@ -201,7 +220,10 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
 
 
 def _judge_answer(question: str, seen: Seen, wanted: Seen) -> None:
-    """Raises Failed for a wrong answer to a question, and Todo where there is none yet."""
+    """Raises Failed for a wrong answer to a question, and Todo where there is none yet.
+
+    Raises ScenarioRaised where the student's code raised.
+    """
     found = seen[letters]
     if question in found.missing:
         raise _question_missing(question, found)
@@ -219,6 +241,8 @@ def _judge_answer(question: str, seen: Seen, wanted: Seen) -> None:
             shown = repr(answer)
         expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
         happened = f'ANSWERS["{question}"] is {shown}'
+        if unusual_character(answer) and not answer.startswith(KIND):
+            happened = f"{happened}, with the character {unusual_character(answer)}"
         raise Failed(happened, expected, at=at, about="is_a_dict")
     happened = f'"{letter}" is not the answer to "{question}"'
     truth = wanted[tried_out].get(question)
@@ -228,19 +252,22 @@ def _judge_answer(question: str, seen: Seen, wanted: Seen) -> None:
 
 
 def _question_missing(question: str, found: Letters) -> Failed:
-    """The failure of answers without this question; perhaps it is misspelt."""
+    """The failure of answers without this question; perhaps it is misspelt.
+
+    Returned, not raised.
+    """
     happened = f'ANSWERS has no "{question}"'
     at = [""]
     if found.others:
         other = found.others[0]
-        happened = f'{happened}, but "{other}"'
+        happened = tell_apart(f'{happened}, but "{other}"', other, question)
         at = [f'["{other}"]', ""]
     expected = f"the questions {', '.join(SHOWS)}"
     return Failed(happened, expected, at=tuple(at), about="is_a_dict")
 
 
 def _answer_missing(question: str, found: Letters) -> Todo:
-    """What is still to do: this question, and others."""
+    """What is still to do: this question, and others. It is returned, not raised."""
     message = f'ANSWERS["{question}"] has no answer yet'
     others = [name for name in SHOWS if found.answers[name] is None and name != question]
     if others:

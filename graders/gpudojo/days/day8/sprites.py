@@ -33,7 +33,8 @@ def restored_generators(device: Any) -> contextlib.AbstractContextManager[None]:
 def make_sprites(count: int, seed: int) -> tuple[Any, Any]:
     """Sprites of the shape `(count, 3, SIZE, SIZE)` in [0, 1], and their classes.
 
-    The class is the brightest channel.
+    The class is the brightest channel. Equal for the same seed, on the CPU; torch's own random
+    state is not used.
     """
     generator = torch.Generator().manual_seed(seed)
     pictures = torch.rand(count, 3, SIZE, SIZE, generator=generator) * 0.5
@@ -44,7 +45,7 @@ def make_sprites(count: int, seed: int) -> tuple[Any, Any]:
 
 
 def linear_layer(weight: Any, bias: Any = None) -> Any:
-    """A linear layer with this weight and bias.
+    """A linear layer with this weight and bias, which become its parameters without a copy.
 
     torch's constructor would draw random numbers, which takes time and changes the caller's
     generator.

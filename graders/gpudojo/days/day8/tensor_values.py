@@ -17,7 +17,10 @@ class Values(Case, frozen=True):
 
 
 def values_of(tensor: Any) -> Values:
-    """A tensor's dtype, shape and numbers; no numbers where it cannot be read."""
+    """A tensor's dtype, shape and numbers; None for numbers that cannot be read.
+
+    Reading them is a copy to the host.
+    """
     try:
         numbers = tensor.tolist()
     except (RuntimeError, TypeError):

@@ -1,7 +1,7 @@
 """A model, a loader and a loss for student code to hold, which record what is done with them.
 
-They write into a `WatchLog`. Student code cannot reach it: the objects have a key, and ask
-`state_of(key)` for the log.
+They write into a `WatchLog`. Student code cannot reach it: the objects have a key, by which
+`call_state` finds the log.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from gpudojo.grading.call import Call, StudentRaised, lines_of_copies, nn, torch
 from gpudojo.grading.watching import (
+    call_state,
+    call_state_for_hook,
     find_classes,
     keep_state,
     make_picklable,
-    state_for_hook,
-    state_of,
 )
 from gpudojo.model.evidence import Case
 
@@ -33,14 +33,14 @@ class Sealed:
         self.key = keep_state(function)
 
     def __call__(self, *args: Any) -> Any:
-        return state_of(self.key)(*args)
+        return call_state(self.key, "__call__", *args)
 
 
 class Hook(Sealed):
     """A hook of torch's, which student code gets to hold but does not call."""
 
     def __call__(self, *args: Any) -> Any:
-        return state_for_hook(self.key)(*args)
+        return call_state_for_hook(self.key, "__call__", *args)
 
 
 class ForwardPass(Case, frozen=True):
@@ -83,13 +83,18 @@ class WatchLog:
     """
 
     def __init__(self, call: Call) -> None:
+        """An empty log of a call of the student's function, and of what it does with objects."""
         self.call = call
         self.key = keep_state(self)
+        # Taken now: while student code runs, the name may be another function's.
+        self.is_grad_enabled = torch.is_grad_enabled
         self.model: Any = None
         self.optimizer: Any = None
+        self.options: dict[str, str] = {}  # of that optimizer, when it was passed in
         # For every step of that optimizer, whether the last layer had a gradient.
         self.steps_with_gradients: list[bool] = []
         self.parameters_with_state = 0  # of the optimizer, when it stepped first
+        self.modes: dict[str, set[bool]] = {}  # of each part, in the latest forward pass
         self.forwards: list[ForwardPass] = []
         self.losses: list[LossCall] = []
         self.latest_output: Any = None  # a weak reference
@@ -104,13 +109,16 @@ class WatchLog:
         self.end_mark: int | None = None
 
     def make_model(self, *layers: Any) -> Any:
-        """A sequence of layers, or of an OrderedDict's layers, that records its forward passes."""
+        """A sequence of layers, or of an OrderedDict's layers, that records its forward passes.
+
+        It is the model of this log from now on.
+        """
         self.model = _watched_classes().model(*layers)
         self.model.key = self.key
         return self.model
 
     def make_loader(self, inputs: Any, targets: Any, batch_size: int) -> Any:
-        """A DataLoader that records when batches are fetched."""
+        """A DataLoader, in order, that records when batches are fetched."""
         dataset = torch.utils.data.TensorDataset(inputs, targets)
         loader = _watched_classes().loader(dataset, batch_size=batch_size)
         loader.key = self.key
@@ -125,10 +133,16 @@ class WatchLog:
     def watch_optimizer(self, optimizer: Any) -> None:
         """Record the steps of the optimizer that student code gets."""
         self.optimizer = optimizer
+        self.options = _options_of(optimizer)
         optimizer.register_step_pre_hook(Hook(lambda stepping, *_: self.record_step(stepping)))
 
+    def changed_options(self) -> list[str]:
+        """The names of the watched optimizer's options with other values now."""
+        now = _options_of(self.optimizer)
+        return [name for name, option in self.options.items() if now.get(name) != option]
+
     def record_step(self, optimizer: Any) -> None:
-        """Record a step, unless a copy of the watched optimizer makes it."""
+        """Record whether a step had gradients, unless a copy of the watched optimizer makes it."""
         if optimizer is not self.optimizer:
             return
         if not self.steps_with_gradients:
@@ -136,24 +150,33 @@ class WatchLog:
         gradients = self.model[-1].bias.grad
         self.steps_with_gradients.append(gradients is not None)
 
+    def begin_forward(self) -> None:
+        """Note that a forward pass begins."""
+        self.modes = {}
+
+    def note_layer(self, model: Any) -> None:
+        """Note the mode of each part of the model before one of its layers runs.
+
+        A hook may change it in the middle of a forward pass.
+        """
+        for name, module in _parts_of(model):
+            self.modes.setdefault(name, set()).add(module.training)
+
     def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
         """Record a forward pass of the model, or of a copy of it."""
-        training: list[str] = []
-        evaluating: list[str] = []
-        for name, module in model.named_modules():
-            if module.training:
-                training.append(name)
-            else:
-                evaluating.append(name)
-        parameters = list(model.parameters())
+        self.note_layer(model)
+        modes = dict(self.modes)  # replicas of the model may run in other threads
+        parameters = []
+        for _, module in _parts_of(model):
+            parameters += [each for each in module._parameters.values() if each is not None]
         input_device = str(inputs.device)
         devices = {str(p.device) for p in parameters}
         devices.add(input_device)
         # A hook that detaches the outputs has built a graph all the same.
-        graph = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        graph = self.is_grad_enabled() and any(p.requires_grad for p in parameters)
         forward = ForwardPass(
-            training=training,
-            evaluating=evaluating,
+            training=[name for name, seen in modes.items() if True in seen],
+            evaluating=[name for name, seen in modes.items() if False in seen],
             graph=outputs.requires_grad or graph,
             input_device=input_device,
             devices=sorted(devices),
@@ -169,6 +192,10 @@ class WatchLog:
         if self.first_mark is None or self.end_mark is not None:
             return
         self.moves.append(self.call.line_now())
+
+    def record_iterator(self) -> None:
+        """Record that somebody begins to iterate over the loader."""
+        self.iterators += 1
 
     def record_batch(self, inputs: Any, targets: Any) -> None:
         """Record a batch that the loader hands out."""
@@ -225,6 +252,24 @@ class WatchLog:
             raise error.with_facts(copied=self.copied_lines()) from None
 
 
+def _parts_of(module: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a module and all modules inside of it, with their names; that of the module is `name`.
+
+    They are found without the module's own methods: student code may have put others in their
+    place, as attributes of the module.
+    """
+    yield name, module
+    for own_name, part in module._modules.items():
+        if part is not None:
+            yield from _parts_of(part, f"{name}.{own_name}" if name else own_name)
+
+
+def _options_of(optimizer: Any) -> dict[str, str]:
+    """The options of an optimizer, such as its learning rate, as they are now."""
+    group = optimizer.param_groups[0]
+    return {name: repr(value) for name, value in group.items() if name != "params"}
+
+
 @functools.cache
 def _watched_classes() -> WatchedClasses:
     """The classes of model, loader and loss. Made once, and only where torch is needed.
@@ -237,33 +282,41 @@ def _watched_classes() -> WatchedClasses:
         key: int
 
         def forward(self, input: Any) -> Any:
-            output = super().forward(input)  # type: ignore[no-untyped-call]
-            state_of(self.key).record_forward(self, input, output)
+            call_state(self.key, "begin_forward")
+            output = input
+            for layer in self:
+                call_state(self.key, "note_layer", self)
+                output = layer(output)
+            call_state(self.key, "record_forward", self, input, output)
             return output
 
         def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
-            state_of(self.key).record_move()
+            call_state(self.key, "record_move")
             return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         key: int
 
         def __iter__(self) -> Any:
-            state_of(self.key).iterators += 1
+            """Yield the batches, and record each before it is handed out, and the end."""
+            call_state(self.key, "record_iterator")
             for batch in super().__iter__():
-                state_of(self.key).record_batch(*batch)
+                call_state(self.key, "record_batch", *batch)
                 yield batch
-            state_of(self.key).record_end_of_loader()
+            call_state(self.key, "record_end_of_loader")
 
     class CrossEntropyLoss(nn.CrossEntropyLoss):
         key: int
 
         def forward(self, input: Any, target: Any) -> Any:
+            """The loss, as the log changes it, recorded; so will be the backward pass from it."""
             key = self.key
             value = super().forward(input, target)
-            value = state_of(key).record_loss(input, target, value)
+            value = call_state(key, "record_loss", input, target, value)
             if value.requires_grad:
-                value.register_hook(lambda gradient: state_for_hook(key).record_backward(gradient))
+                value.register_hook(
+                    lambda gradient: call_state_for_hook(key, "record_backward", gradient)
+                )
             return value
 
     return WatchedClasses(*make_picklable(Sequential, DataLoader, CrossEntropyLoss))

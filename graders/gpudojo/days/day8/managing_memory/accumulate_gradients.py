@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from gpudojo.days.day8.loops_over_batches import (
     CLIPPING,
     batches_left_out,
+    changed_option,
     expect_ran_on,
+    gradients_not_reached,
     step_of_another_optimizer,
     why_a_loop_raises,
 )
@@ -26,6 +28,7 @@ from gpudojo.grading.checks import (
     runs,
 )
 from gpudojo.grading.comparing import arrays_close
+from gpudojo.grading.differences import ToldValue, tell_apart, told_value
 from gpudojo.model.evidence import Array, Case, Cases
 from gpudojo.model.exercise import Failed, Seen
 
@@ -58,12 +61,13 @@ class Accumulated(Case, frozen=True):
     """One pass over a loader."""
 
     value: int | None
-    shown: str
+    told: ToldValue
     devices: list[str]
     wanted_device: str
     after: list[Array]  # the weights
     own: bool  # whether it was the optimizer passed in that stepped
     emptied: bool  # whether one of its steps found no gradients
+    as_they_are: bool  # whether every loss got the model's outputs themselves
     step_lines: list[int | None]
     backward_line: int | None
     per_step: list[int]  # backward passes before each step
@@ -72,6 +76,8 @@ class Accumulated(Case, frozen=True):
     scales: list[float]  # what each loss was multiplied by
     clean: list[bool]  # for each backward pass, whether the gradients were zero before it
     batches: int
+    forwards: int  # forward passes of the model
+    options: list[str]  # of the optimizer that were changed
     steps: int
     training: bool  # the mode before the call
     whole: list[bool]  # whether it was in training mode, in every pass and afterwards
@@ -95,7 +101,10 @@ class Accumulated(Case, frozen=True):
 
     @property
     def extra_line(self) -> int | None:
-        """The line of the first step without a backward pass, else of the first."""
+        """The line of the first step without a backward pass, else of the first.
+
+        None if it is not known.
+        """
         tries = zip(self.step_lines, self.per_step, strict=False)
         for line, passes in tries:
             if not passes:
@@ -122,7 +131,10 @@ class AccumulationSetting(NamedTuple):
 
 
 def _call_accumulate(call: Call, setting: AccumulationSetting) -> Accumulated:
-    """Call the student's function for one pass and describe it. Raises StudentRaised."""
+    """Call the student's function for one pass and describe it.
+
+    Raises StudentRaised if it raises, and what torch raises for values that cannot be read.
+    """
     log = AccumulationLog(call)
     model = _make_model(call.seed, log, setting)
     optimizer = _make_optimizer(model, setting)
@@ -140,12 +152,13 @@ def _call_accumulate(call: Call, setting: AccumulationSetting) -> Accumulated:
     part = [FLATTEN in forward.training for forward in log.forwards]
     return Accumulated(
         value=int_or_none(value),
-        shown=f"{value!r:.60}",
+        told=told_value(value),
         devices=sorted(devices),
         wanted_device=device_name(setting.device),
         after=[array_of(p) for p in model.parameters()],
         own=bool(log.steps_with_gradients),
         emptied=False in log.steps_with_gradients,
+        as_they_are=all(loss.got_outputs for loss in log.losses),
         step_lines=[call.line_of(step) for step in ledger.optimizer_steps()],
         backward_line=call.first_line(ledger.backward_passes()),
         per_step=list(ledger.backwards_per_step()),
@@ -154,6 +167,8 @@ def _call_accumulate(call: Call, setting: AccumulationSetting) -> Accumulated:
         scales=[round(scale.item(), 4) for scale in log.scales],
         clean=log.clean,
         batches=log.batches,
+        forwards=len(log.forwards),
+        options=log.changed_options(),
         steps=setting.steps,
         training=setting.training,
         whole=[*whole, model.training, model[1].training],
@@ -190,7 +205,11 @@ def _make_optimizer(model: Any, setting: AccumulationSetting) -> Any:
 
 @accumulate.probe
 def accumulations(call: Call) -> Cases[Accumulated]:
-    """The device is tried where it matters, the counting on the CPU, where it is faster."""
+    """The passes over a loader in each scenario.
+
+    The device is tried where it matters, the counting on the CPU, where it is faster. Raises
+    StudentRaised for an error about a closed device or memory.
+    """
     gpu = call.device
     settings = {
         "model_on_the_cpu": AccumulationSetting(gpu, 4, steps=2),
@@ -218,7 +237,10 @@ runs(accumulate, scenarios=TRAINED, diagnose=why_a_loop_raises)
 def _compare_passes(
     seen: Seen, wanted: Seen, *names: str
 ) -> Iterator[tuple[Accumulated, Accumulated]]:
-    """What was seen and what the reference did, for these scenarios."""
+    """Yield what was seen and what the reference did, for these scenarios.
+
+    Raises ScenarioRaised for one in which the student's function raised, and KeyError.
+    """
     probes = (accumulations, accumulations_on_the_second_gpu)
     for _, found, right in compare_cases(seen, wanted, *probes, names=names):
         yield found, right
@@ -228,6 +250,7 @@ def _compare_passes(
 def works_on_the_device(seen: Seen, wanted: Seen) -> None:
     """The model is trained on the device passed in, even if another GPU is current."""
     was_called = False
+    # ScenarioRaised where the function raised: the engine explains it.
     for found, right in _compare_passes(seen, wanted, *TRAINED, "on_the_second_gpu"):
         if found.devices:
             was_called = True
@@ -245,6 +268,8 @@ def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
         has_all_steps = found.taken == right.taken
         if not has_all_steps or not arrays_close(found.after, right.after):
             raise _why_weights_differ(found, right, anywhere)
+        if found.options:
+            raise changed_option(found.options[0], f"{right.where} ")
 
 
 def _steps_in_any_scenario(seen: Seen) -> bool:
@@ -252,20 +277,21 @@ def _steps_in_any_scenario(seen: Seen) -> bool:
 
     Then, in a pass without one, the call of `step()` is there and its condition is wrong. To be
     asked before the passes are looked at: the line shown for a failure is one of the pass looked at
-    last.
+    last. Raises ScenarioRaised where the probe itself ended with an error.
     """
     trained = dict.values(seen[accumulations])  # without an error
     return any(found.taken for found in trained)
 
 
 def _why_weights_differ(found: Accumulated, right: Accumulated, steps_anywhere: bool) -> Failed:
-    """The failure of a pass whose weights are not the reference's.
+    """The failure of a pass whose weights are not the reference's; returned, not raised.
 
     It is the first of the possible causes that is found. `steps_anywhere` is whether any pass made
     a step.
     """
     return (
         _something_left_out(found, right, steps_anywhere)
+        or _joined_batches(found, right)
         or _wrong_groups(found, right)
         or _wrong_gradients(found, right)
     )
@@ -295,15 +321,30 @@ def _something_left_out(
         key = None
         if not steps_anywhere:
             key = "missing-step"
-        return Failed(happened, str(right.taken), line, key)
+        return Failed(happened, str(right.taken), line, key, ("reached line",))
     if not found.own:
         return step_of_another_optimizer(f"{where} ")
     if found.emptied and all(found.per_step):
+        # The losses record the backward passes that reach them.
+        if len(found.scales) < sum(found.per_step) or not found.as_they_are:
+            return gradients_not_reached()
         happened = f"{where} the gradients were zeroed between backward() and step()"
-        expected = "backward(), step(), zero_grad()"
+        expected = "gradients that are still there when the step uses them"
         at = ("zero_grad( 2", "zero_grad(")
         return Failed(happened, expected, found.step_line, at=at)
     return None
+
+
+def _joined_batches(found: Accumulated, right: Accumulated) -> Failed | None:
+    """The failure of fewer forward passes than batches; None for one for each."""
+    if found.forwards >= found.batches:
+        return None
+    passes = "1 forward pass"
+    if found.forwards > 1:
+        passes = f"{found.forwards} forward passes"
+    happened = f"{right.where} {_batches_in_words(found.batches)} went into {passes}"
+    at = ("cat(", "concat(", "concatenate(", "vstack(", "stack(")
+    return Failed(happened, "a forward and a backward pass for each batch", at=at)
 
 
 def _has_joined_losses(found: Accumulated) -> bool:
@@ -322,12 +363,14 @@ def _wrong_groups(found: Accumulated, right: Accumulated) -> Failed | None:
     key = None
     if found.unused and found.ahead:
         key = "step-before-backward"
-    return Failed(happened, expected, found.step_line, key)
+    return Failed(happened, expected, found.step_line, key, ("reached line",))
 
 
 def _wrong_gradients(found: Accumulated, right: Accumulated) -> Failed:
     """The failure of steps at the right time with wrong gradients."""
     where = right.where
+    if found.options:
+        return changed_option(found.options[0], f"{where} ")
     # Losses that were not divided, or by another number
     if right.steps > 1 and set(found.scales) == {1}:
         too_large = f"each step is up to {right.steps} times too large"
@@ -339,7 +382,8 @@ def _wrong_gradients(found: Accumulated, right: Accumulated) -> Failed:
         return Failed(happened, expected, line, "loss-not-divided")
     if found.scales != right.scales:
         happened = f"{where} the losses were scaled by {found.scales}"
-        return Failed(happened, str(right.scales), at=("/", "*", "backward("))
+        key = "losses-scaled-otherwise"
+        return Failed(happened, str(right.scales), None, key, ("/", "*", "backward("))
     # Gradients that were not zeroed after a step, or in the middle of a group
     clean = list(zip(found.clean, right.clean, strict=False))
     if (False, True) in clean:
@@ -354,13 +398,13 @@ def _wrong_gradients(found: Accumulated, right: Accumulated) -> Failed:
     scaled = "every loss was scaled as it should be"
     happened = f"{where} {scaled}, but the weights differ from the reference's"
     expected = "steps with the mean of the gradients, not changed otherwise"
-    at = (".grad =", "div_(", "mul_(", *CLIPPING)
+    at = (".grad =", "div_(", "mul_(", *CLIPPING, "loss_fn(")
     return Failed(happened, expected, at=at)
 
 
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
 def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
-    """Batches left over at the end get one more step."""
+    """Batches left over at the end get one more step, with their losses divided like all others."""
     anywhere = _steps_in_any_scenario(seen)
     # The longer one first: with one batch, different mistakes look alike.
     names = ("with_a_remainder", "model_already_there")
@@ -385,7 +429,7 @@ def starts_from_nothing(scenario: str, found: Accumulated, right: Accumulated) -
     """Gradients from before the call do not leak into the first step."""
     if not arrays_close(found.after, right.after):
         happened = "gradients from before the call went into the first step"
-        expected = "gradients zeroed before the loop"
+        expected = "gradients of this call's batches only"
         raise Failed(happened, expected, found.backward_line, "stale-gradients")
 
 
@@ -418,5 +462,6 @@ def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
             happened = f"{right.where} the optimizer made no step"
             raise Failed(happened, str(right.taken), misconception=key)
         if found.value != found.taken:
-            happened = f"{right.where} it returned {found.shown}"
+            happened = f"{right.where} it returned {found.told.shown}"
+            happened = tell_apart(happened, found.told, told_value(found.taken))
             raise Failed(happened, f"{found.taken}, the number of steps")

@@ -12,6 +12,7 @@ from gpudojo.days.day8.returned_numbers import int_or_none
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_inputs
 from gpudojo.grading.checks import check_scenarios, runs
+from gpudojo.grading.differences import ToldValue, tell_apart, told_value
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed
 
@@ -26,7 +27,18 @@ SOMETHING_FITS = (
     "start_is_one",
 )
 NOTHING_FITS = ("nothing_fits", "nothing_fits_from_one")
-ANOTHER_ERROR = ("ValueError", "RuntimeError", "RuntimeError about memory")
+ANOTHER_ERROR = (
+    "ValueError",
+    "RuntimeError",
+    "RuntimeError about memory",
+    "RuntimeError with the words of out of memory",
+)
+# As torch.OutOfMemoryError has it.
+WORDS_OF_OUT_OF_MEMORY = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of "
+    "which 1.00 GiB is free. Of the allocated memory 6.00 GiB is allocated by PyTorch, and 0 bytes "
+    "is reserved by PyTorch but unallocated."
+)
 
 # ---- scenarios ---------------------------------------------------------------------------------
 
@@ -47,6 +59,7 @@ class _Trial:
     """A `try_batch` for student code. Each try leaves something in the cache of the GPU."""
 
     def __init__(self, call: Call, setting: SearchSetting) -> None:
+        """A trial of this setting, without tries so far."""
         self.call = call
         self.setting = setting
         self.on_gpu = call.device.type == "cuda"
@@ -57,9 +70,11 @@ class _Trial:
         self.last_message = ""  # of an error about memory
 
     def __call__(self, size: Any) -> str:
-        """Record the size and the line of this try, and fill the cache.
+        """Record the size and the line of this try, and fill the cache of a GPU.
 
-        Raises the bug or OutOfMemoryError, unless the batch fits.
+        A size that is no number is recorded as -1. Returns a text that nothing needs. Raises the
+        setting's bug at its size, OutOfMemoryError for others that do not fit, and TypeError for
+        what cannot be compared with a number.
         """
         if isinstance(size, (int, float)):
             self.sizes.append(size)
@@ -78,7 +93,11 @@ class _Trial:
         return "the result of try_batch is not used"
 
     def _use_memory(self, size: Any) -> None:
-        """Raises the bug or OutOfMemoryError, unless the batch fits."""
+        """Raises the setting's bug or OutOfMemoryError, unless the batch fits.
+
+        After too many tries every batch fits. Notes at which try the bug was raised, or the message
+        of the OutOfMemoryError.
+        """
         setting = self.setting
         if len(self.sizes) > ENOUGH:
             return
@@ -112,7 +131,7 @@ class Search(Case, frozen=True):
     start: int
     fits: int
     value: int | None
-    shown: str
+    told: ToldValue
     error: Raised | None
     sizes: list[int | float]
     lines: list[int | None]  # of the tries
@@ -122,7 +141,7 @@ class Search(Case, frozen=True):
 
     @property
     def sizes_in_words(self) -> str:
-        """The first sizes, for people."""
+        """The first eight sizes, for people: "64, 32, 16"; "nothing" if none was tried."""
         if not self.sizes:
             return "nothing"
         first = ", ".join(str(size) for size in self.sizes[:8])
@@ -159,16 +178,15 @@ def _call_largest_batch(call: Call, setting: SearchSetting) -> Search:
     except StudentRaised as error:
         raised = error.evidence
         # Errors of `try_batch` are part of the answer.
-        is_of_try = raised.type == "OutOfMemoryError"
-        if setting.bug is not None or not setting.fits:
-            is_of_try = True
-        if not trial.sizes or not is_of_try:
+        about_memory = raised.type == "OutOfMemoryError"  # perhaps raised without a try
+        fails_anyway = setting.bug is not None or not setting.fits
+        if not about_memory and not (trial.sizes and fails_anyway):
             raise
     return Search(
         start=setting.start,
         fits=setting.fits,
         value=int_or_none(value),
-        shown=f"{value!r:.60}",
+        told=told_value(value),
         error=raised,
         sizes=trial.sizes[: ENOUGH + 1],
         lines=trial.lines[: ENOUGH + 1],
@@ -205,7 +223,9 @@ def searches(call: Call) -> Cases[Search]:
     """Searches in which some size fits, nothing fits, or `try_batch` has a bug.
 
     The numbers are others for every seed. Halving meets odd ones on its way, and 5, 2, 1 at its
-    end. The bug shows at once, after one halving, and after two as an error about memory.
+    end. The bug shows at once, after one halving, or after two. One has the words of running out of
+    memory, and only another class. Raises StudentRaised for an error about a closed device or
+    memory.
     """
     draw = random.Random(call.seed).randrange
     odd = draw(91, 127, 2)
@@ -215,6 +235,7 @@ def searches(call: Call) -> Cases[Search]:
     sprites = ValueError(f"{draw(100)} is an odd number of sprites")
     shapes = f"mat1 and mat2 shapes cannot be multiplied ({draw(9)}x2 and 3x4)"
     access = "CUDA error: an illegal memory access was encountered"
+    words = RuntimeError(WORDS_OF_OUT_OF_MEMORY)
     settings = {
         "several_halvings": SearchSetting(odd, draw(odd // 8 + 1, odd // 4)),
         "the_first_fits": SearchSetting(first, first),
@@ -224,6 +245,7 @@ def searches(call: Call) -> Cases[Search]:
         "ValueError": SearchSetting(start, 1, sprites, start),
         "RuntimeError": SearchSetting(start, 1, RuntimeError(shapes), start // 2),
         "RuntimeError about memory": SearchSetting(start, 1, RuntimeError(access), start // 4),
+        "RuntimeError with the words of out of memory": SearchSetting(start, 1, words, start // 2),
         "nothing_fits": SearchSetting(draw(10, 12), 0),
         "nothing_fits_from_one": SearchSetting(1, 0),
     }
@@ -245,13 +267,19 @@ def halves_until_it_fits(scenario: str, found: Search, right: Search) -> None:
 
 
 def _tried_other_sizes(found: Search, right: Search) -> Failed:
-    """The failure of a search that tried other sizes than the reference, or in another order."""
+    """The failure of a search that tried other sizes than the reference, or in another order.
+
+    It is returned, not raised.
+    """
     happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
     if found.error:
         happened = f"{happened} and raised {found.error.type}"
     if len(found.sizes) < 2:
         at = ("raise", "except")
-        return Failed(happened, right.sizes_in_words, found.error_line, at=at)
+        key = None if found.error else "loop-left-early"
+        return Failed(happened, right.sizes_in_words, found.error_line, key, at)
+    if found.sizes[0] != right.sizes[0]:
+        return Failed(happened, right.sizes_in_words, at=("start =", "from start", "try_batch("))
     count = len(right.sizes)
     goes_on = found.sizes[:count] == right.sizes  # after it had found the size
     line = None
@@ -261,14 +289,18 @@ def _tried_other_sizes(found: Search, right: Search) -> Failed:
 
 
 def _returned_another_size(found: Search, right: Search) -> Failed:
-    """The failure of a search that tried the right sizes, but returned no right one."""
+    """The failure of a search that tried the right sizes, but returned no right one.
+
+    It is returned, not raised. The student's function may also have raised an error instead.
+    """
     expected = f"{right.value} returned"
     if found.error:
         happened = f"{right.scenario_in_words} it raised {found.error.type}"
         return Failed(happened, expected, found.error.line)
-    happened = f"{right.scenario_in_words} it returned {found.shown}"
+    happened = f"{right.scenario_in_words} it returned {found.told.shown}"
+    happened = tell_apart(happened, found.told, right.told)
     line = None
-    if found.shown == "None":
+    if found.told.kind == "NoneType":
         line = found.lines[-1]  # of the try that fitted
     return Failed(happened, expected, line, at=("unused largest_batch(", "return"))
 
@@ -276,14 +308,15 @@ def _returned_another_size(found: Search, right: Search) -> Failed:
 @check_scenarios(largest_batch, searches, points=0.25, names=SOMETHING_FITS)
 def gives_the_cache_back(scenario: str, found: Search, right: Search) -> None:
     """Cached memory is freed between two tries."""
-    least = min(2, len(right.sizes))
-    if len(found.sizes) < least:
+    if len(right.sizes) < 2:
+        return
+    if len(found.sizes) < 2:
         happened = f"{right.scenario_in_words} it tried {found.sizes_in_words}"
-        raise Failed(happened, right.sizes_in_words)
+        raise Failed(happened, right.sizes_in_words, about="halves_until_it_fits")
     if found.kept > right.kept + 20 * MIB:
         kept = found.kept // MIB
         happened = f"{kept} MiB were still in the cache when the next try began"
-        raise Failed(happened, "torch.cuda.empty_cache() first")
+        raise Failed(happened, "an empty cache, as at the first try")
 
 
 @check_scenarios(largest_batch, searches, points=0.25, names=NOTHING_FITS)
@@ -294,7 +327,9 @@ def raises_when_nothing_fits(scenario: str, found: Search, right: Search) -> Non
     raised = found.error
     assert right.error is not None
     if raised is None:
-        happened = f"{where} nothing fits, and it returned {found.shown}"
+        happened = f"{where} nothing fits, and it returned {found.told.shown}"
+        if found.told.kind == "NoneType":
+            happened = f"{where} nothing fits, and it ended without an error"
         if any(size < 1 for size in found.sizes):
             raise Failed(happened, expected)
         raise Failed(happened, expected, at=("last return",))
@@ -303,7 +338,9 @@ def raises_when_nothing_fits(scenario: str, found: Search, right: Search) -> Non
         message, *_ = raised.message.split(".")
         happened = f"{where} it raised {raised.type}: {message}"
         raise Failed(happened, expected, raised.line)
-    if found.sizes != right.sizes:
+    # The way to 1, and sizes that are no whole numbers, are another check's.
+    *earlier, last = found.sizes
+    if last > 1 or (last < 1 and 1 in earlier):
         happened = f"{where} it tried {found.sizes_in_words}"
         raise Failed(happened, right.sizes_in_words)
 
@@ -320,9 +357,10 @@ def swallows_nothing_else(scenario: str, found: Search, right: Search) -> None:
         happened = f"{size}; tried: {tried}"
         raise Failed(happened, right.sizes_in_words, found.error_line)
     if raised is None or len(found.sizes) > found.met:
-        happened = f"{bug.type} ({bug.message}) was taken for out of memory; tried: {tried}"
+        message, *_ = bug.message.split(".")
+        happened = f"{bug.type} ({message}) was taken for out of memory; tried: {tried}"
         expected = f"the {bug.type} itself, after {right.sizes_in_words}"
-        raise Failed(happened, expected, misconception="swallowed-every-error")
+        raise Failed(happened, expected, misconception="other-error-taken-for-memory")
     if raised.type != bug.type or raised.message != bug.message:
         happened = f"a {bug.type} was raised as {raised.type}: {raised.message}"
         expected = f"{bug.type}: {bug.message}"

@@ -16,8 +16,9 @@ from gpudojo.grading.checks import (
     is_about_cuda,
     runs,
 )
+from gpudojo.grading.differences import ToldValue, told_value
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Failed, Seen, with_article
+from gpudojo.model.exercise import Failed, Seen
 
 KIB = 1024
 
@@ -36,14 +37,15 @@ class Sizes(Case, frozen=True):
 class Measured(Case, frozen=True):
     """One answer; bytes are counted from what this process had allocated before."""
 
-    kind: str
     value: int | None
-    shown: str
+    base: int  # what was allocated before: the answer itself is `value` and this
+    told: ToldValue
     calls: int  # of `fn`
     sizes: Sizes
 
 
 def _draw_sizes(seed: int) -> Sizes:
+    """How many bytes a call allocates before, at most, afterwards and earlier, by the seed."""
     draw = random.Random(seed).randrange
     return Sizes(
         before=draw(40, 90) * KIB,
@@ -66,6 +68,10 @@ class _Work:
         self.results: list[Any] = []  # of all calls
 
     def __call__(self) -> str:
+        """Allocate `highest` bytes in two tensors, free them, and keep a third one in `results`.
+
+        The text that it returns is not used. Raises torch's error if the memory is not there.
+        """
         third = self.sizes.highest // 3
         first = _allocate_bytes(third, self.device)
         second = _allocate_bytes(2 * third, self.device)
@@ -96,23 +102,29 @@ def _call_peak_memory(call: Call, device: Any) -> Measured:
     del before
     number = int_or_none(value)
     return Measured(
-        kind=type(value).__name__,
         value=None if number is None else number - base,
-        shown=repr(value)[:60],
+        base=base,
+        told=told_value(value),
         calls=len(work.results),
         sizes=sizes,
     )
 
 
 def _measure_on(call: Call, *devices: Any) -> Cases[Measured]:
-    """One call for each way of naming a device."""
+    """One call for each way of naming a device.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     inputs = {repr(device): device for device in devices}
     return try_inputs(_call_peak_memory, call, inputs)
 
 
 @peak_memory.probe
 def peaks(call: Call) -> Cases[Measured]:
-    """Answers for the device, by each of its names."""
+    """Answers for the device, by each of its names.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     if call.device.type == "cuda":
         return _measure_on(call, "cuda", "cuda:0", torch.device("cuda"))
     return _measure_on(call, "cpu")
@@ -122,7 +134,8 @@ def peaks(call: Call) -> Cases[Measured]:
 def on_the_second_gpu(call: Call) -> Cases[Measured]:
     """Answers for the second GPU.
 
-    The first one, which is the current one, has another peak.
+    The first one, which is the current one, has another peak. Raises StudentRaised for an error
+    about a closed device or memory.
     """
     other = _allocate_bytes(300 * KIB, "cuda:0")
     found = _measure_on(call, "cuda:1")
@@ -132,7 +145,10 @@ def on_the_second_gpu(call: Call) -> Cases[Measured]:
 
 @peak_memory.probe(edge=True)
 def on_the_cpu(call: Call) -> Cases[Measured]:
-    """Answers for the CPU of a machine with a GPU, which has something in its memory."""
+    """Answers for the CPU of a machine with a GPU, which has something in its memory.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     other = _allocate_bytes(300 * KIB, call.device)
     found = _measure_on(call, "cpu", torch.device("cpu"))
     del other
@@ -152,7 +168,8 @@ EARLIER = "a peak that was over before `fn` was called"
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error about CUDA where the device is the CPU; None for other errors.
 
-    It counts only if there is an error on a machine without a GPU, too.
+    It counts only if there is an error on a machine without a GPU, too. Raises ScenarioRaised if
+    all of that probe ended with an error.
     """
     if "cpu" not in raised.scenario or not is_about_cuda(raised.message):
         return None
@@ -183,7 +200,7 @@ def _meaning_of_answer(found: Measured, right: Measured) -> str | None:
 def _expect_number(device: str, found: Measured) -> None:
     """Raises Failed for an answer that is no int, and if `fn` was not called exactly once."""
     if found.value is None:
-        happened = f"device={device} gave {found.shown}, {with_article(found.kind)}"
+        happened = f"device={device} gave {found.told}"
         raise Failed(happened, "a number of bytes, as an int")
     if found.calls != 1:
         called = "never called"
@@ -193,9 +210,10 @@ def _expect_number(device: str, found: Measured) -> None:
         raise Failed(happened, "called once", at=("last fn(",))
 
 
-def _in_kib(size: int | None) -> str:
+def _in_kib(size: int) -> str:
     """A number of bytes for people, in KiB or, where it is less than one, in bytes."""
-    size = size or 0
+    if size == 0:
+        return "0"
     if 0 < size < KIB:
         return f"{size} bytes"
     return f"{size / KIB:g} KiB"
@@ -206,7 +224,17 @@ def _answer_in_words(device: str, found: Measured, meaning: str | None) -> str:
     note = ""
     if meaning:
         note = f": {meaning}"
-    return f"device={device} gave {_in_kib(found.value)}{note}"
+    return f"device={device} gave {_answer_in_kib(found)}{note}"
+
+
+def _answer_in_kib(found: Measured) -> str:
+    """The answer itself, for people."""
+    return _in_kib((found.value or 0) + found.base)
+
+
+def _right_answer_in_kib(found: Measured, right: Measured) -> str:
+    """What the answer should have been, beside what was allocated before this call."""
+    return _in_kib((right.value or 0) + found.base)
 
 
 @check_scenarios(peak_memory, peaks, points=0.5)
@@ -217,7 +245,7 @@ def finds_the_highest_moment(device: str, found: Measured, right: Measured) -> N
     meaning = _meaning_of_answer(found, right)
     if meaning not in ("", EARLIER):  # the second is another check's
         happened = _answer_in_words(device, found, meaning)
-        expected = f"{_in_kib(right.value)}, the peak"
+        expected = f"{_right_answer_in_kib(found, right)}, the peak"
         raise Failed(happened, expected)
 
 
@@ -227,7 +255,7 @@ def forgets_earlier_peaks(device: str, found: Measured, right: Measured) -> None
     meaning = _meaning_of_answer(found, right)
     if meaning == EARLIER:
         happened = _answer_in_words(device, found, meaning)
-        expected = f"{_in_kib(right.value)}, the peak while `fn` ran"
+        expected = f"{_right_answer_in_kib(found, right)}, the peak while `fn` ran"
         raise Failed(happened, expected)
 
 
@@ -242,16 +270,17 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
     for device, found, right in compare_cases(seen, wanted, on_the_second_gpu):
         _expect_number(device, found)
         meaning = _meaning_of_answer(found, right)
-        if meaning is None or (meaning and meaning not in elsewhere):
+        is_new = meaning not in elsewhere
+        if meaning is None or (meaning and is_new):
             happened = f"with two GPUs, {_answer_in_words(device, found, meaning)}"
-            expected = f"{_in_kib(right.value)}: the memory of that one"
-            key = None
-            if meaning not in elsewhere:
-                key = "current-gpu-used"
+            expected = f"{_right_answer_in_kib(found, right)}: the memory of that one"
+            key = "current-gpu-used" if is_new else None
             at: tuple[str, ...] = ()
             if meaning == EARLIER:
                 at = ("reset_peak_memory_stats(",)
-            raise Failed(happened, expected, None, key, at)
+            # What is mistaken on one GPU as well gets the hints of that check.
+            about = "" if is_new else "finds_the_highest_moment"
+            raise Failed(happened, expected, None, key, at, about=about)
 
 
 @peak_memory.check(points=0.25)

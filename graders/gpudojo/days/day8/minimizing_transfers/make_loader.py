@@ -26,11 +26,12 @@ class LoaderSetting(NamedTuple):
 
 
 class LoaderEpoch(Case, frozen=True):
-    """A loader, and one pass over it."""
+    """A loader, and one pass over it; of one that shuffles, two."""
 
     kind: str
     is_loader: bool
     order: list[int]  # of the samples
+    again: list[int]  # their order in the second pass
     sizes: list[int]  # of the batches
     pinned: list[bool]  # for each batch
     workers: int | None
@@ -38,10 +39,11 @@ class LoaderEpoch(Case, frozen=True):
 
 
 def _call_make_loader(call: Call, setting: LoaderSetting) -> LoaderEpoch:
-    """Call the student's function and fetch all batches. Raises StudentRaised.
+    """Call the student's function and fetch all batches.
 
     A loader that was to have workers is not started, but asked whether it would pin. Of anything
-    other than a loader only the type is described.
+    other than a loader only the type is described. Settings of torch that were changed are
+    restored. Raises StudentRaised, and what a loader of the student's own class raises.
     """
     pictures = torch.zeros(setting.samples, 3, 1, 1)
     sample_numbers = torch.arange(setting.samples)
@@ -51,6 +53,7 @@ def _call_make_loader(call: Call, setting: LoaderSetting) -> LoaderEpoch:
         loader, settings = call_and_restore_settings(call, *arguments, **setting.options)
     is_loader = isinstance(loader, torch.utils.data.DataLoader)
     order: list[int] = []
+    again: list[int] = []
     sizes = []
     pinned = []
     if is_loader and setting.options.get("num_workers"):
@@ -60,6 +63,9 @@ def _call_make_loader(call: Call, setting: LoaderSetting) -> LoaderEpoch:
             order += map(int, numbers.tolist())
             sizes.append(len(batch))
             pinned.append(batch.is_pinned() and numbers.is_pinned())
+        if setting.options.get("shuffle"):
+            for _, numbers in loader:
+                again += map(int, numbers.tolist())
     workers = None
     if is_loader:
         workers = loader.num_workers
@@ -67,6 +73,7 @@ def _call_make_loader(call: Call, setting: LoaderSetting) -> LoaderEpoch:
         kind=type(loader).__name__,
         is_loader=is_loader,
         order=order,
+        again=again,
         sizes=sizes,
         pinned=pinned,
         workers=workers,
@@ -79,7 +86,8 @@ def loaders(call: Call) -> Cases[LoaderEpoch]:
     """Loaders in all orders, for each way of naming a device, and with workers.
 
     The shuffled one comes first: only the first call shows whether a seed is set. Of 12! orders,
-    the sorted one does not come up by chance. Without CUDA no host memory can be pinned.
+    the sorted one does not come up by chance. Without CUDA no host memory can be pinned. Raises
+    StudentRaised for an error about a closed device or memory.
     """
     device = call.device
     unshuffled = {"shuffle": False, "num_workers": 0}
@@ -121,7 +129,7 @@ def yields_every_sample_once(scenario: str, found: LoaderEpoch, right: LoaderEpo
 
 @check_scenarios(make_loader, loaders, points=0.25, needs=("runs", "yields_every_sample_once"))
 def shuffles_when_asked(scenario: str, found: LoaderEpoch, right: LoaderEpoch) -> None:
-    """The order is shuffled with `shuffle=True`, and kept without it."""
+    """The order is shuffled with `shuffle=True`, anew in each pass, and kept without it."""
     in_order = found.order == sorted(found.order)
     if in_order is (scenario == SHUFFLED):
         order = "in another order"
@@ -129,7 +137,13 @@ def shuffles_when_asked(scenario: str, found: LoaderEpoch, right: LoaderEpoch) -
             order = "in order"
         happened = f"with {scenario} the samples came {order}"
         raise Failed(happened, "shuffled with shuffle=True only")
-    if scenario == SHUFFLED and found.settings:
+    if scenario != SHUFFLED:
+        return
+    if found.again == found.order:
+        happened = f"with {scenario} a second pass gave the samples in the order of the first"
+        at = ("randperm(", "shuffle(", "sample(", "permutation(", "manual_seed(")
+        raise Failed(happened, "another order in each pass, as DataLoader gives it", at=at)
+    if found.settings:
         expected = "an order from torch's own random state, with no seed set"
         happened = f"it changed {found.settings[0]}"
         raise Failed(happened, expected)
@@ -151,5 +165,6 @@ def pins_exactly_for_cuda(scenario: str, found: LoaderEpoch, right: LoaderEpoch)
 def passes_the_workers_on(scenario: str, found: LoaderEpoch, right: LoaderEpoch) -> None:
     """`num_workers` is passed on, and is 0 if not given."""
     if found.workers != right.workers:
-        happened = f"with {scenario} the loader has {found.workers} workers"
+        workers = "1 worker" if found.workers == 1 else f"{found.workers} workers"
+        happened = f"with {scenario} the loader has {workers}"
         raise Failed(happened, str(right.workers))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gpudojo.days.day8.loops_over_batches import (
+    CHANGING_OUTPUTS,
     expect_no_graph,
     expect_ran_on,
     why_a_loop_raises,
@@ -16,10 +18,12 @@ from gpudojo.days.day8.tensor_values import ReturnedTensor, describe_returned
 from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
 from gpudojo.grading.call import Call, nn, torch, try_scenarios
 from gpudojo.grading.checks import check_scenarios, runs
-from gpudojo.grading.comparing import arrays_close
-from gpudojo.model.evidence import Case, Cases
+from gpudojo.grading.comparing import arrays_close, numpy_values, values_close
+from gpudojo.model.evidence import Array, Case, Cases
 from gpudojo.model.exercise import Failed, returned_other_type
 
+CHANGING_DTYPE = ("double(", "half(", "bfloat16(", "float(", "dtype=", "autocast(")
+CHANGING_ORDER = ("insert(", "appendleft(", "reversed(", "[::-1]", "flip(", "sort(", "sorted(")
 MODEL = ""  # the name of the whole model among its parts
 
 # ---- scenarios ---------------------------------------------------------------------------------
@@ -30,14 +34,17 @@ class Predicted(Case, frozen=True):
 
     returned: ReturnedTensor
     forwards: list[ForwardPass]
-    trainable: bool  # whether all parameters require gradients afterwards
+    flags_lost: int  # parameters that required gradients before the call and not afterwards
+    flags_gained: int  # parameters that require gradients only afterwards
     grad_mode: bool  # whether gradients are on afterwards
+    gradients_kept: bool  # whether every parameter has the gradient from before
     batches: int
     forward_line: int | None
     graph_line: int | None
     copies_back: Occurrences
     reads: Occurrences  # of values from the device, which wait for it
     targets_moved: Occurrences
+    bytes_back: int | None = None  # of `copies_back`; None in records of older releases
 
     def predicted_samples(self) -> int:
         """For how many samples the model was called."""
@@ -49,9 +56,11 @@ class Predicted(Case, frozen=True):
 
 
 def _make_model(seed: int, log: WatchLog) -> Any:
-    """A model whose outputs are pictures."""
+    """A model whose outputs are pictures. Its bias is frozen, as parts of a model may be."""
     with seeded_generator(seed):
-        return log.make_model(nn.Conv2d(3, 2, 1), nn.Dropout(0.5))
+        model = log.make_model(nn.Conv2d(3, 2, 1), nn.Dropout(0.5))
+    model[0].bias.requires_grad_(False)
+    return model
 
 
 def _call_predict(call: Call, device: Any, count: int, moved: bool = False) -> Predicted:
@@ -63,6 +72,10 @@ def _call_predict(call: Call, device: Any, count: int, moved: bool = False) -> P
     model = _make_model(call.seed, log)
     if moved:
         model.to(device)
+    flags_before = []
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+        flags_before.append(parameter.requires_grad)
     pictures, _ = make_sprites(count, call.seed + 1)
     # The targets are larger than necessary, so that a copy of them is recognised by its size.
     targets = torch.zeros(count, 11, dtype=torch.int64)
@@ -72,21 +85,35 @@ def _call_predict(call: Call, device: Any, count: int, moved: bool = False) -> P
         value = call(model, loader, device)
         grad_mode = torch.is_grad_enabled()
     ledger = call.ledger
+    to_host = ledger.transfers_to_host()
     to_device = ledger.transfers_to_device()
     of_targets = [copy for copy in to_device if copy.bytes in log.target_sizes]
     reads = ledger.syncs(besides=("copy", "tolist"))
+    flags = [
+        (p.requires_grad, before)
+        for p, before in zip(model.parameters(), flags_before, strict=True)
+    ]
     return Predicted(
         returned=describe_returned(value),
         forwards=log.forwards,
-        trainable=all(p.requires_grad for p in model.parameters()),
+        flags_lost=flags.count((False, True)),
+        flags_gained=flags.count((True, False)),
         grad_mode=grad_mode,
+        gradients_kept=all(map(_has_gradient_of_ones, model.parameters())),
         batches=log.batches,
         forward_line=call.first_line(ledger.forwards()),
         graph_line=call.first_line(ledger.forwards_building_graph()),
-        copies_back=count_occurrences(call, ledger.transfers_to_host()),
+        copies_back=count_occurrences(call, to_host),
         reads=count_occurrences(call, reads),
         targets_moved=count_occurrences(call, of_targets),
+        bytes_back=sum(copy.bytes for copy in to_host),
     )
+
+
+def _has_gradient_of_ones(parameter: Any) -> bool:
+    """True if a parameter has a gradient that is 1 everywhere. Reads its values."""
+    gradient = parameter.grad
+    return gradient is not None and bool((gradient == 1).all())
 
 
 @predict.probe
@@ -94,7 +121,7 @@ def loops(call: Call) -> Cases[Predicted]:
     """Predictions for loaders with several batches and with one.
 
     The last of several is smaller, and in one scenario has a single sprite. There the device is a
-    string.
+    string. Raises StudentRaised for an error about a closed device or memory.
     """
     device = call.device
     return try_scenarios(
@@ -122,6 +149,9 @@ def _expect_every_sample(found: Predicted, right: Predicted) -> None:
     samples = right.predicted_samples()
     if called < samples:
         happened = f"the model was called for {called} of {samples} inputs"
+        if len(found.forwards) >= found.batches >= right.batches:
+            expected = "forward passes with all inputs of each batch"
+            raise Failed(happened, expected, found.forward_line)
         expected = "a forward pass for every batch"
         raise Failed(happened, expected, misconception="loop-left-early")
 
@@ -142,7 +172,7 @@ def predicts_in_evaluation_mode(scenario: str, found: Predicted, right: Predicte
     if training:
         count = f"{training} of {len(found.forwards)} forward passes"
         happened = f"{count} ran in training mode, with dropout"
-        expected = "model.eval() before the loop"
+        expected = "evaluation mode in every forward pass"
         key = None
         if not any(forward.graph for forward in found.forwards):
             key = "no-grad-without-eval"
@@ -151,17 +181,26 @@ def predicts_in_evaluation_mode(scenario: str, found: Predicted, right: Predicte
 
 @check_scenarios(predict, loops, points=0.25)
 def builds_no_graph(scenario: str, found: Predicted, right: Predicted) -> None:
-    """No forward pass builds an autograd graph, and the model can still be trained afterwards."""
+    """No forward pass builds an autograd graph, and the model can still be trained afterwards, from
+    the gradients that it had."""
     _expect_every_sample(found, right)
     in_training = found.training_passes() > 0
     expect_no_graph(found.forwards, found.graph_line, in_training)
-    if not found.trainable:
+    if found.flags_lost:
         happened = "parameters of the model no longer require a gradient"
         key = "requires-grad-left-off"
         raise Failed(happened, "requires_grad as before", misconception=key)
+    if found.flags_gained:
+        happened = "a parameter that was frozen before the call requires a gradient after it"
+        at = ("last requires_grad_(", "last .requires_grad =")
+        raise Failed(happened, "requires_grad as before, for each parameter", at=at)
     if not found.grad_mode:
         happened = "gradients were still switched off after the call"
         raise Failed(happened, "gradients off in the loop only")
+    if not found.gradients_kept:
+        happened = "parameters have lost the gradients that they had before the call"
+        zeroing = ("zero_grad(", ".grad =", "zero_(", "backward(")
+        raise Failed(happened, "each parameter's `.grad` as before", at=zeroing)
 
 
 @check_scenarios(predict, loops, points=0.5, needs=("runs", "predicts_in_evaluation_mode"))
@@ -182,10 +221,25 @@ def returns_every_output(scenario: str, found: Predicted, right: Predicted) -> N
         raise Failed(happened, "the CPU", found.copies_back.line, key)
     if returned.value.shape != outputs.shape:
         happened = f"{right.batches} batches gave shape {returned.value.shape}"
-        raise Failed(happened, str(outputs.shape))
-    if not arrays_close(returned.value, outputs):
-        happened = "the values or their order differ from the model's outputs"
-        raise Failed(happened, "the outputs in order")
+        at = ("argmax(", "max(", "squeeze(", "flatten(", "mean(")
+        raise Failed(happened, str(outputs.shape), at=at)
+    if returned.value.dtype != outputs.dtype:
+        happened = f"the outputs have the dtype {returned.value.dtype}"
+        raise Failed(happened, f"{outputs.dtype}, as the model gives them", at=CHANGING_DTYPE)
+    if arrays_close(returned.value, outputs):
+        return
+    if _are_same_numbers(returned.value, outputs):
+        happened = "the model's outputs are there in another order"
+        raise Failed(happened, "the outputs in the order of the inputs", at=CHANGING_ORDER)
+    happened = "the values differ from the model's outputs"
+    raise Failed(happened, "the outputs as they are", at=CHANGING_OUTPUTS)
+
+
+def _are_same_numbers(found: Array, right: Array) -> bool:
+    """True if two arrays have the same numbers, in whatever order."""
+    numbers = sorted(numpy_values(found).flatten().tolist())
+    right_numbers = sorted(numpy_values(right).flatten().tolist())
+    return values_close(numbers, right_numbers, rtol=1e-3, atol=1e-5)
 
 
 @check_scenarios(predict, loops, points=0.5, needs=("runs", "works_on_the_device"))
@@ -200,12 +254,27 @@ def copies_back_once(scenario: str, found: Predicted, right: Predicted) -> None:
         if copies.count >= found.batches:
             key = "copied-every-batch-back"
         raise Failed(happened, expected, copies.line, key)
+    _expect_every_number_copied(found, right)
     reads = found.reads
     if reads.count > right.reads.count:
         read = f"the host read a value from the device {reads.count} times"
         happened = f"{read} and waited for it each time"
         expected = "no reading before the one copy"
         raise Failed(happened, expected, reads.line, "sync-in-hot-loop")
+
+
+def _expect_every_number_copied(found: Predicted, right: Predicted) -> None:
+    """Raises Failed if fewer bytes were copied back than the result has numbers.
+
+    Then some came to the host on a way that a real GPU does not have. Half of the bytes may do: a
+    solution may copy numbers in half precision.
+    """
+    if not right.copies_back.count or found.bytes_back is None or found.returned.value is None:
+        return
+    numbers = math.prod(found.returned.value.shape)
+    if found.bytes_back < numbers:
+        happened = f"the result has {numbers} numbers; {found.bytes_back} bytes were copied back"
+        raise Failed(happened, "one copy, of all outputs together", found.copies_back.line)
 
 
 @check_scenarios(predict, loops, points=0.5)

@@ -30,6 +30,7 @@ class Draw(Case, frozen=True):
     moved: int  # bytes copied between host and device
     line: int | None
     default_device: str
+    written: bool = False  # whether the device's memory was written to by no operator
 
 
 class Draws(Case, frozen=True):
@@ -40,9 +41,14 @@ class Draws(Case, frozen=True):
     wanted_device: str
 
 
-def _call_random_sprites(call: Call, device: Any, **options: Any) -> Draw:
-    """Call the student's function and describe the result. Raises StudentRaised."""
+def _call_random_sprites(call: Call, writes: hooks.WriteWatch, device: Any, **options: Any) -> Draw:
+    """Call the student's function, with these further arguments, and describe the result.
+
+    `writes` watches this call and those before it, whose result it may return again. Resets torch's
+    default device, if it was changed. Raises StudentRaised.
+    """
     value = call(COUNT, SIZE, device, **options)
+    was_made = writes.was_made_here(value)
     type_of_default = hooks.default_device().type
     # Reset even if it is the CPU: a default that was set is passed to every factory, even together
     # with `out`.
@@ -53,52 +59,64 @@ def _call_random_sprites(call: Call, device: Any, **options: Any) -> Draw:
         moved=sum(copy.bytes for copy in copies),
         line=call.first_line(copies),
         default_device=type_of_default,
+        written=writes.has_found or not was_made,
     )
 
 
 def _draw_on(call: Call, device: Any, spelled: str) -> Draws:
-    """Draw several times on one device. Raises StudentRaised.
+    """Draw several times on one device, and with its name `spelled` out. Raises StudentRaised.
 
-    The draws are from torch's own random state, from a generator of the device, and one with the
-    device as a string.
+    The draws are from torch's own random state, which is restored, from a generator of the device,
+    and one with the device as a string. Where torch refuses the generator, that error is noted.
     """
-    with restored_generators(device):
-        found = _draw_by_seeds(call, device, torch.manual_seed)
-    generator = torch.Generator(device=device)
     refused = None
-    try:
-        drawn = _draw_by_seeds(call, device, generator.manual_seed, generator=generator)
-        for name, draw in drawn.items():
-            found[GENERATOR + name] = draw
-    except StudentRaised as error:
-        # torch refuses a generator of another device than the one on which the values are made.
-        if "device type for generator" not in error.evidence.message:
-            raise
-        refused = error.evidence
-    found[f"device={spelled!r}"] = _call_random_sprites(call, spelled)
+    with hooks.watch_writes() as writes:
+        with restored_generators(device):
+            found = _draw_by_seeds(call, writes, device, torch.manual_seed)
+        generator = torch.Generator(device=device)
+        set_seed = generator.manual_seed
+        try:
+            drawn = _draw_by_seeds(call, writes, device, set_seed, generator=generator)
+            for name, draw in drawn.items():
+                found[GENERATOR + name] = draw
+        except StudentRaised as error:
+            # torch refuses a generator of another device than the one on which the values are made.
+            if "device type for generator" not in error.evidence.message:
+                raise
+            refused = error.evidence
+        found[f"device={spelled!r}"] = _call_random_sprites(call, writes, spelled)
     return Draws(found, refused, device_name(device))
 
 
 def _draw_by_seeds(
-    call: Call, device: Any, set_seed: Callable[[int], Any], **options: Any
+    call: Call,
+    writes: hooks.WriteWatch,
+    device: Any,
+    set_seed: Callable[[int], Any],
+    **options: Any,
 ) -> dict[str, Draw]:
     """Draw twice with one seed, once more with the same, and once with another.
 
-    Raises StudentRaised.
+    `set_seed` seeds what is drawn from; `options` go to the student's function. The draws are by
+    name: first, next, again, other. Raises StudentRaised.
     """
     draws = {}
     set_seed(call.seed)
-    draws["first"] = _call_random_sprites(call, device, **options)
-    draws["next"] = _call_random_sprites(call, device, **options)
+    draws["first"] = _call_random_sprites(call, writes, device, **options)
+    draws["next"] = _call_random_sprites(call, writes, device, **options)
     set_seed(call.seed)
-    draws["again"] = _call_random_sprites(call, device, **options)
+    draws["again"] = _call_random_sprites(call, writes, device, **options)
     set_seed(call.seed + 1)
-    draws["other"] = _call_random_sprites(call, device, **options)
+    draws["other"] = _call_random_sprites(call, writes, device, **options)
     return draws
 
 
 @random_sprites.probe
 def draws(call: Call) -> Cases[Draws]:
+    """Sprites drawn on the device, and on the CPU.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     device = call.device
     return try_scenarios(
         {
@@ -115,12 +133,13 @@ def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
 
 
 def _draw_on_the_second_gpu(call: Call) -> Draws:
-    """Draw with a device, and with a string and a generator. Raises StudentRaised."""
+    """Draw with a device, and with a string and a generator, on "cuda:1". Raises StudentRaised."""
     generator = torch.Generator(device="cuda:1").manual_seed(call.seed)
-    found = {
-        "a device": _call_random_sprites(call, torch.device("cuda:1")),
-        "a string": _call_random_sprites(call, "cuda:1", generator=generator),
-    }
+    with hooks.watch_writes() as writes:
+        found = {
+            "a device": _call_random_sprites(call, writes, torch.device("cuda:1")),
+            "a string": _call_random_sprites(call, writes, "cuda:1", generator=generator),
+        }
     return Draws(found, None, "cuda:1")
 
 
@@ -141,13 +160,16 @@ def made_on_the_device(scenario: str, found: Draws, right: Draws) -> None:
             if device != "cpu" and draw.sprites.device == "cpu":
                 key = "result-thrown-away"
             raise Failed(happened, expected, draw.line, key)
+        if draw.written:
+            happened = "numbers came into the device's memory that nothing copied or computed there"
+            raise Failed(happened, "values made where they are needed", at=("return",))
     if found.refused is not None:
         raise _failure_with_generator(found, found.refused, device)
     _expect_made_on(found, device)
 
 
 def _failure_with_generator(found: Draws, refused: Raised, device: str) -> Failed:
-    """The failure where torch refused a generator of the device."""
+    """The failure where torch refused a generator of the device. It is returned, not raised."""
     key = None
     if device == "cpu":
         key = "hard-coded-cuda"

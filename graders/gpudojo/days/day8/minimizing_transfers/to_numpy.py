@@ -31,7 +31,7 @@ class Converted(Case, frozen=True):
 
 
 def _make_tensors(seed: int, device: Any) -> dict[str, Any]:
-    """One tensor for each thing that can make a conversion fail; no two share memory.
+    """One tensor for each thing that can make a conversion fail, by name; no two share memory.
 
     Those of a dtype have numbers that do not fit into a smaller one.
     """
@@ -70,7 +70,10 @@ def _state_of(tensor: Any) -> tuple[Any, ...]:
 
 
 def _call_to_numpy(call: Call, tensor: Any) -> Converted:
-    """Call the student's function and describe the result. Raises StudentRaised."""
+    """Call the student's function and describe the array, and the tensor afterwards.
+
+    Raises StudentRaised, with the line that had copied the tensor to the host.
+    """
     import numpy as np
 
     required_gradient = tensor.requires_grad
@@ -105,7 +108,10 @@ def _line_of_copy(call: Call, size: int) -> dict[str, int | None]:
 
 @to_numpy.probe
 def arrays(call: Call) -> Cases[Converted]:
-    """The arrays of all tensors, on the device and on the CPU."""
+    """The arrays of all tensors, on the device and on the CPU.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     tensors = _make_tensors(call.seed, call.device)
     on_the_cpu = _make_tensors(call.seed, "cpu")
     for name, tensor in on_the_cpu.items():

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.error_messages import add_to_first_line
+from gpudojo.days.day8.loops_over_batches import NOT_REACHED
 from gpudojo.days.day8.mixed_precision.declaration import step
 from gpudojo.days.day8.occurrences import Occurrences, count_occurrences
 from gpudojo.days.day8.returned_numbers import float_or_none
@@ -54,20 +55,47 @@ class PrecisionLog(WatchLog):
     are infinite, whatever the dtype.
     """
 
-    def __init__(self, call: Call, overflow: bool = False) -> None:
+    def __init__(self, call: Call, overflow: bool = False, less: float = LESS) -> None:
+        """A log of the calls that this student's function makes, empty so far.
+
+        With `overflow`, the model's gradients will be infinite; `less` divides the loss.
+        """
         super().__init__(call)
         self.overflow = overflow
+        self.less = less
+        # Taken now: while student code runs, the name may be another function's.
+        self.is_autocast_enabled = torch.is_autocast_enabled
+        # Of the latest forward pass: where autocast was on all the time, and a mark of the ledger.
+        self.regions: list[str] = []
+        self.start_mark = 0
         self.forward_regions: list[list[str]] = []
         self.loss_regions: list[list[str]] = []
         self.backwards: list[ScaledBackward] = []
         self.own_steps = 0  # of the optimizer that student code gets
 
+    def begin_forward(self) -> None:
+        super().begin_forward()
+        self.regions = self._autocast_regions()
+        self.start_mark = self.call.bench.ledger.mark()
+
+    def note_layer(self, model: Any) -> None:
+        super().note_layer(model)
+        now = self._autocast_regions()
+        self.regions = [kind for kind in self.regions if kind in now]
+
     def record_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
+        """Note a forward pass, and the types of devices for which autocast was on in all of it.
+
+        A type does not count if the outputs there are of four bytes all the same, or a virtual GPU
+        has run an operator outside of autocast. With `overflow`, makes the outputs' gradients
+        infinite.
+        """
         super().record_forward(model, inputs, outputs)
-        regions = autocast_regions()
+        regions = self.regions
         kind = outputs.device.type
         # What autocast makes of the outputs counts, and not only that it says it is on.
-        if kind in regions and outputs.element_size() == 4:
+        has_whole_outputs = outputs.element_size() == 4
+        if kind in regions and (has_whole_outputs or self._left_autocast()):
             regions.remove(kind)
         self.forward_regions.append(regions)
         if self.overflow and outputs.requires_grad:
@@ -77,26 +105,36 @@ class PrecisionLog(WatchLog):
         self.own_steps += optimizer is self.optimizer
 
     def record_loss(self, outputs: Any, targets: Any, value: Any) -> Any:
-        self.loss_regions.append(autocast_regions())
-        return super().record_loss(outputs, targets, value) / LESS
+        self.loss_regions.append(self._autocast_regions())
+        return super().record_loss(outputs, targets, value) / self.less
 
     def record_backward(self, gradient: Any) -> None:
+        """Note a backward pass from the loss, whose gradient is this tensor of one number.
+
+        With it are noted where autocast was on, and the largest gradient that the model had before.
+        """
         stale = 0.0
         for before in _gradients_of(self.model):
             largest = before.detach().abs().max()
             stale = max(stale, largest.item())
-        backward = ScaledBackward(autocast_regions(), gradient.item(), stale)
+        backward = ScaledBackward(self._autocast_regions(), gradient.item(), stale)
         self.backwards.append(backward)
+
+    def _autocast_regions(self) -> list[str]:
+        """The device types for which autocast is on."""
+        return [kind for kind in ("cuda", "cpu", "mps") if self.is_autocast_enabled(kind)]
+
+    def _left_autocast(self) -> bool:
+        """True if the forward pass ran an operator of a virtual GPU outside of autocast."""
+        if self.call.bench.kind != "virtual":
+            return False
+        forward = self.call.bench.ledger.since(self.start_mark)
+        return any(operation.autocast is None for operation in forward.operations())
 
 
 def _make_infinite(gradient: Any) -> Any:
     """Infinite gradients of the same shape: a hook for `register_hook`."""
     return torch.full_like(gradient, math.inf)
-
-
-def autocast_regions() -> list[str]:
-    """The device types for which autocast is on."""
-    return [kind for kind in ("cuda", "cpu", "mps") if torch.is_autocast_enabled(kind)]
 
 
 class StepNumbers(NamedTuple):
@@ -118,7 +156,8 @@ def draw_numbers(seed: int) -> StepNumbers:
     """Numbers with which there is much to learn, and the norm of the gradients is known.
 
     The classes are those that the model finds least likely. Drawn until the norm lies between the
-    two NORMS, and without torch's own initialisation, which uses the caller's generator.
+    two NORMS, and without torch's own initialisation, which uses the caller's generator. Remembered
+    by seed.
     """
     while True:
         generator = torch.Generator().manual_seed(seed)
@@ -142,7 +181,7 @@ def _draw_around_zero(size: float, generator: Any, *shape: int) -> Any:
 
 
 def _norm_of_gradients(numbers: StepNumbers) -> float:
-    """The norm of all gradients of a step, computed without autograd."""
+    """The norm of all gradients of a step with these numbers, computed without autograd."""
     # Forward
     flat = numbers.pictures.flatten(1)
     hidden = (flat @ numbers.first.T + numbers.bias).relu()
@@ -159,16 +198,13 @@ def _norm_of_gradients(numbers: StepNumbers) -> float:
 
 
 def make_batch(seed: int) -> tuple[Any, Any]:
-    """Copies of the sprites and classes.
-
-    A solution may write into them.
-    """
+    """New copies of the sprites and classes drawn from a seed: a solution may write into them."""
     numbers = draw_numbers(seed)
     return numbers.pictures.clone(), numbers.classes.clone()
 
 
 def make_layers(seed: int) -> list[Any]:
-    """The layers of the classifier, on the CPU."""
+    """The layers of the classifier, new, with the weights drawn from a seed, on the CPU."""
     parameters = draw_numbers(seed).parameters
     first, bias, last = [values.clone() for values in parameters]
     return [nn.Flatten(), linear_layer(first, bias), nn.ReLU(), linear_layer(last)]
@@ -183,6 +219,7 @@ class StepSetting(NamedTuple):
     max_norm: float | None = None
     momentum: float = 0.0  # from long before, about as large as the gradients
     earlier_norm: float | None = None  # the `max_norm` of a step before
+    less: float = LESS  # divides the loss, and with it all gradients
 
 
 class Stepped(Case, frozen=True):
@@ -217,8 +254,9 @@ def on_the_device(call: Call) -> Cases[Stepped]:
     """Steps on the device, with and without clipping, overflow and scaling.
 
     In "clipped_softly" the norm is below `max_norm`: only clipping scaled gradients changes
-    anything. In "overflow" there is a `max_norm` too: without one nothing happens between backward
-    and the scaler's step.
+    anything. In "large_gradients" the norm is above what people clip to by default. In "overflow"
+    there is a `max_norm` too: without one nothing happens between backward
+    and the scaler's step. Raises StudentRaised for an error about a closed device or memory.
     """
     device = call.device
     settings = {
@@ -226,6 +264,7 @@ def on_the_device(call: Call) -> Cases[Stepped]:
         "clipped": StepSetting(str(device), max_norm=HARD),
         "clipped_softly": StepSetting(device, max_norm=SOFTLY),
         "after_a_clipped_step": StepSetting(device, momentum=0.0006, earlier_norm=HARD),
+        "large_gradients": StepSetting(device, less=1.0),
         "overflow": StepSetting(device, overflow=True, max_norm=HARD),
         "scaler_disabled": StepSetting(device, enabled=False),
     }
@@ -236,14 +275,18 @@ def on_the_device(call: Call) -> Cases[Stepped]:
 def on_the_second_gpu(call: Call) -> Cases[Stepped]:
     """A step on the second GPU.
 
-    Autocast needs the type of the device, and a solution may send the batch to that type.
+    Autocast needs the type of the device, and a solution may send the batch to that type. Raises
+    StudentRaised for an error about a closed device or memory.
     """
     return try_inputs(_call_step, call, {"on_the_second_gpu": StepSetting("cuda:1")})
 
 
 @step.probe(edge=True)
 def on_the_cpu(call: Call) -> Cases[Stepped]:
-    """Steps on the CPU, with a scaler and with a disabled one."""
+    """Steps on the CPU, with a scaler and with a disabled one.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     settings = {
         "on_the_cpu": StepSetting("cpu"),
         "on_the_cpu_disabled": StepSetting(torch.device("cpu"), enabled=False, max_norm=HARD),
@@ -252,22 +295,25 @@ def on_the_cpu(call: Call) -> Cases[Stepped]:
 
 
 def _call_step(call: Call, setting: StepSetting) -> Stepped:
-    """Call the student's function for one step and describe it. Raises StudentRaised."""
+    """Call the student's function for one step and describe it.
+
+    Raises StudentRaised, whose message names the calls made so far.
+    """
     device = setting.device
     kind = torch.device(device).type
     if kind == "cpu":
         _provoke_warnings()
-    log = PrecisionLog(call, setting.overflow)
+    log = PrecisionLog(call, setting.overflow, setting.less)
     layers = make_layers(call.seed)
     model = log.make_model(*layers).to(device)
-    optimizer = _make_optimizer(model, setting.momentum)
+    optimizer = _make_optimizer(model, setting)
     log.watch_optimizer(optimizer)
     loss_fn = log.make_loss()
     scaler = _make_scaler(setting)
     try:
         value = _call_once_or_twice(call, setting, model, loss_fn, optimizer, scaler)
     except StudentRaised as error:
-        raise _explain_error(error, call, model) from None
+        raise _explain_error(error, call, log) from None
     ledger = call.ledger
     under_autocast = bool(ledger.backwards_under_autocast())
     for backward in log.backwards:
@@ -292,7 +338,7 @@ def _call_step(call: Call, setting: StepSetting) -> Stepped:
 
 
 def _occurrences_in(call: Call) -> dict[str, Occurrences]:
-    """What was done in the latest call, and where first."""
+    """What was done in the latest call: by kind, how often, and in which line first."""
     ledger = call.ledger
     records: dict[str, Sequence[Any]] = {
         "forward": ledger.forwards(),
@@ -325,6 +371,7 @@ def _call_once_or_twice(
 ) -> Any:
     """What the student's function returns, after an earlier step where the setting has one.
 
+    After that step the model's weights are restored. The call changes model, optimizer and scaler.
     Raises StudentRaised.
     """
     others = (loss_fn, optimizer, scaler, setting.device)
@@ -339,17 +386,17 @@ def _call_once_or_twice(
     return call(model, batch, *others, **options)
 
 
-def _make_optimizer(model: Any, momentum: float) -> Any:
-    """An optimizer with this momentum from before.
+def _make_optimizer(model: Any, setting: StepSetting) -> Any:
+    """An optimizer with the setting's momentum from before.
 
     Gives every parameter a gradient that must not leak into the step.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * LESS, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * setting.less, momentum=0.9)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
-        if momentum:
+        if setting.momentum:
             state = optimizer.state[parameter]
-            state["momentum_buffer"] = torch.full_like(parameter, momentum)
+            state["momentum_buffer"] = torch.full_like(parameter, setting.momentum)
     return optimizer
 
 
@@ -367,7 +414,7 @@ def _restore_weights(model: Any, seed: int) -> None:
 
 
 def _update_of(model: Any, seed: int) -> Array:
-    """The changes of all parameters, one after the other."""
+    """The changes of all parameters since the start for this seed, flat, one after the other."""
     changes = []
     for parameter, start in _parameters_and_starts(model, seed):
         weights = parameter.detach().cpu()
@@ -399,10 +446,10 @@ def _provoke_warnings() -> None:
             nn.functional.linear(square, square, row)
 
 
-def _explain_error(error: StudentRaised, call: Call, model: Any) -> StudentRaised:
-    """The error with the calls made so far in its message, and what had been copied.
+def _explain_error(error: StudentRaised, call: Call, log: PrecisionLog) -> StudentRaised:
+    """A new error with the calls made so far in its message, and what had been copied.
 
-    A scaler's errors have more than one cause.
+    It is returned, not raised. A scaler's errors have more than one cause.
     """
     inputs, targets = make_batch(call.seed)
     copied = lines_of_copies(call, inputs=inputs, targets=targets)
@@ -410,8 +457,12 @@ def _explain_error(error: StudentRaised, call: Call, model: Any) -> StudentRaise
     if order[-2:] == ("scaler.step", "scaler.unscale_"):
         order = order[:-1]  # which scaler.step called itself
     note = f"done so far: {_calls_in_words(order)}"
-    if _has_lost_gradients(order, model):
-        note = f"{note}; no parameter had a gradient any more"
+    if _has_lost_gradients(order, log.model):
+        # The loss records the backward passes that reach it.
+        if log.backwards and all(loss.got_outputs for loss in log.losses):
+            note = f"{note}; no parameter had a gradient any more"
+        else:
+            note = f"{note}; {NOT_REACHED}"
     message = add_to_first_line(error.evidence.message, f"({note})")
     return error.with_facts(message=message, copied=copied)
 
@@ -427,7 +478,7 @@ def _has_lost_gradients(order: tuple[str, ...], model: Any) -> bool:
 
 
 def _calls_in_words(order: tuple[str, ...]) -> str:
-    """The calls that were made, in their order.
+    """The calls that were made, in their order, for people: "forward, backward"; or "nothing".
 
     Equal neighbours are one: the loss is a module too, and its forward after the model's says
     nothing new.

@@ -20,9 +20,11 @@ UNLIKE: Final = Difference(math.inf, math.inf)
 
 
 def compare_updates(found: Array, right: Array) -> Difference:
-    """How an update differs from the right one. Raises ZeroDivisionError if the right one is zero.
+    """How an update differs from the right one, in units of the right one's length.
 
-    Callers allow for half precision: bfloat16 is as good an answer as float16.
+    It is UNLIKE where shape or dtype differ, or a value is not finite. Callers allow for half
+    precision: bfloat16 is as good an answer as float16. Raises ZeroDivisionError if the right one
+    is zero.
     """
     import numpy as np
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gpudojo.days.day8.loops_over_batches import (
+    CHANGING_OUTPUTS,
+    ROUGH,
     batches_left_out,
     expect_forward_passes,
     expect_no_graph,
@@ -64,7 +66,10 @@ PARTS: Final = {"": "model", "norm": "batch norm", "dropout": "dropout"}
 
 
 def make_layers(numbers: Numbers) -> OrderedDict[str, Any]:
-    """The layers of a classifier with batch norm and dropout."""
+    """New layers of a classifier with batch norm and dropout, by name.
+
+    The numbers are copied into them.
+    """
     copies = [each.clone() for each in numbers]
     numbers = Numbers(*copies)
     # Over four values per channel: in training mode a batch of one changes it, but does not raise.
@@ -122,7 +127,7 @@ class Evaluated(Case, frozen=True):
         return used
 
     def returned_number(self, which: int) -> float:
-        """The loss or the accuracy that was returned, which is known to be a number."""
+        """The number that was returned at this place, LOSS or ACCURACY; it is known to be one."""
         value = self.parts[which].value
         assert value is not None
         return value
@@ -137,9 +142,10 @@ class Evaluated(Case, frozen=True):
 
 
 def _call_evaluate(call: Call, device: Any, samples: int = FEW, moved: bool = False) -> Evaluated:
-    """Call the student's function and describe what it did. Raises StudentRaised.
+    """Call the student's function for so many samples and describe what it did.
 
-    With `moved` the model is on the device before.
+    With `moved` the model is on the device before. Settings of torch that were changed are
+    restored. Raises StudentRaised.
     """
     # Watched objects, in the state that the scenario asks for
     drawn = draw_telling_numbers(call.seed)
@@ -206,9 +212,10 @@ def _changed_names(before: TensorValues, after: TensorValues) -> list[str]:
 
 
 def _explain_error(error: StudentRaised, call: Call, log: WatchLog) -> StudentRaised:
-    """The error with what had been copied.
+    """The error with what had been copied. It is returned, not raised.
 
-    A comparison of outputs with targets on different devices is named in its message.
+    A comparison of outputs with targets on different devices is named in its message. Before the
+    first batch it is returned as it is.
     """
     if not log.latest_batch:
         return error
@@ -228,7 +235,10 @@ TensorValues = dict[str, Array | None]  # by name
 
 
 def _state_of(model: Any) -> dict[str, TensorValues]:
-    """The values of a model's tensors as they are now, by kind and name."""
+    """The values of a model's tensors as they are now, by kind and name.
+
+    The kinds are weights, gradients and statistics. A parameter without a gradient has None there.
+    """
     weights: TensorValues = {}
     gradients: TensorValues = {}
     statistics: TensorValues = {}
@@ -244,7 +254,10 @@ def _state_of(model: Any) -> dict[str, TensorValues]:
 
 @evaluate.probe
 def evaluated(call: Call) -> Cases[Evaluated]:
-    """Evaluations of a model on the CPU or on the device, of an empty loader, and on the CPU."""
+    """Evaluations of a model on the CPU or on the device, of an empty loader, and on the CPU.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     device = call.device
     return try_scenarios(
         {
@@ -260,7 +273,8 @@ def evaluated(call: Call) -> Cases[Evaluated]:
 def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
     """An evaluation of a model that is on the second GPU already.
 
-    A batch that goes to "cuda" goes to the first GPU.
+    A batch that goes to "cuda" goes to the first GPU. Raises StudentRaised for an error about a
+    closed device or memory.
     """
     return try_scenarios(
         {"on_the_second_gpu": lambda: _call_evaluate(call, "cuda:1", samples=2, moved=True)}
@@ -272,8 +286,6 @@ def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
 ON_THE_DEVICE = ("model_starts_on_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu", "on_the_second_gpu")
 HALF: Final = ("torch.float16", "torch.bfloat16")
-ROUGH: Final = ("autocast(", "half(")  # where outputs become so
-CHANGING_OUTPUTS: Final = ("softmax(", "sigmoid(", *ROUGH)
 
 
 PROBES: Final = (evaluated, evaluated_on_the_second_gpu)
@@ -284,7 +296,10 @@ def _all_cases(seen: Seen) -> Cases[Evaluated]:
 
 
 def _full_cases(seen: Seen) -> Iterator[tuple[str, Evaluated]]:
-    """Name and case of each scenario with sprites."""
+    """Yield name and case of each scenario with sprites.
+
+    Notes in `seen` which one is asked for. Raises ScenarioRaised for one that ended with an error.
+    """
     cases = _all_cases(seen)
     for name in FULL:
         yield name, cases[name]
@@ -295,6 +310,8 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 
     It is found from torch's message and from what had been copied before.
     """
+    if "must match the size" in raised.message:
+        return "largest-over-samples"
     if not raised.message.endswith(COMPARING) or is_between_gpus(raised.message):
         return why_a_loop_raises(raised, seen)
     if raised.scenario == "on_the_cpu":
@@ -314,8 +331,9 @@ runs(evaluate, scenarios=FULL, diagnose=_why_it_raises)
 @evaluate.check(points=1)
 def calls_the_model(seen: Seen, wanted: Seen) -> None:
     """The model is called with the inputs of the batches."""
-    for name, case in _full_cases(seen):
-        expect_forward_passes(name, case.passes)
+    # In the main scenario: who leaves out batches elsewhere loses other points.
+    name = FULL[0]
+    expect_forward_passes(name, _all_cases(seen)[name].passes)
 
 
 CALLED = ("runs", "calls_the_model")
@@ -360,14 +378,15 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
             parts = "the whole model"
         count = f"{len(training)} of {len(case.passes)} forward passes"
         happened = f"{count} ran with {parts} in training mode"
-        expected = "evaluation mode in every pass, with model.eval() before the first"
+        expected = "evaluation mode in every forward pass"
         raise _failure_in_training_mode(case, happened, expected)
 
 
 def _failure_in_training_mode(case: Evaluated, happened: str, expected: str) -> Failed:
-    """The failure of forward passes in training mode, with these two sentences.
+    """The failure of forward passes in training mode. It is returned, not raised.
 
-    It names the mistake, where that can be told, and where to look for the line.
+    `happened` and `expected` are its sentences. It names the mistake, where that can be told, and
+    where to look for the line.
     """
     training = case.training_parts()
     always = len(training) == len(case.passes)
@@ -409,7 +428,10 @@ def leaves_batch_norm_as_it_was(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_same_tensors(seen: Seen, kind: str) -> None:
-    """Raises Failed if tensors of this kind were changed: weights, gradients or statistics."""
+    """Raises Failed if tensors of this kind were changed: weights, gradients or statistics.
+
+    Raises ScenarioRaised where the student's code raised.
+    """
     for name, case in _full_cases(seen):
         changed = case.changed[kind]
         if changed:
@@ -433,14 +455,14 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
         if switched_off:
             count = f"{len(switched_off)} of {len(trainable)} trainable parameters"
             happened = f"afterwards {count} no longer require gradients"
-            expected = "requires_grad as before; torch.no_grad() does not need it changed"
+            expected = "requires_grad as before"
             raise Failed(happened, expected, misconception="requires-grad-left-off")
         if switched_on:
             happened = f"{', '.join(switched_on)} was frozen, and requires gradients afterwards"
             raise Failed(happened, "requires_grad as before")
         if "the gradient mode" in case.settings:
             happened = "gradients are switched off for the whole program afterwards"
-            raise Failed(happened, "torch.no_grad() in a `with`")
+            raise Failed(happened, "gradients off in the loop only")
         expect_settings_kept(case.settings, scenario)
 
 
@@ -477,12 +499,17 @@ def returns_the_accuracy(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_number(which: int, seen: Seen, wanted: Seen) -> None:
-    """Raises Failed where loss or accuracy is wrong, or right by chance."""
+    """Raises Failed where the number LOSS or ACCURACY is wrong, or right by chance.
+
+    Raises ScenarioRaised where the student's code raised. Notes in `seen` what the failure is
+    about.
+    """
     what = NUMBERS[which]
     for name, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
         for changed in case.changed_model():
             happened = f"scenario `{name}`: {changed} was changed, so that {what} may be another"
-            raise Failed(happened, f"the {what} of the model as it was passed in")
+            at = evaluate.signs_for("leaves_weights_and_gradients_as_they_were")
+            raise Failed(happened, f"the {what} of the model as it was passed in", at=at)
         found_value = case.parts[which].value
         if not _is_close(found_value, right.returned_number(which)):
             is_mean_of_means = _is_mean_of_means(which, seen, wanted)
@@ -490,12 +517,15 @@ def _expect_number(which: int, seen: Seen, wanted: Seen) -> None:
             raise _wrong_number(which, name, case, right, is_mean_of_means)
         if which == LOSS:
             _expect_full_precision(name, case, seen)
+        seen.about(None, name)
+        expect_forward_passes(name, case.passes)  # a right number of no model is none
 
 
 def _is_mean_of_means(which: int, seen: Seen, wanted: Seen) -> bool:
-    """True if a number is the mean over the batches in every scenario.
+    """True if the number LOSS or ACCURACY is the mean over the batches in every scenario.
 
-    In some of them, with a few samples, it may be equal to that by chance.
+    In some of them, with a few samples, it may be equal to that by chance. Raises ScenarioRaised
+    where the student's code raised.
     """
     for _, case, right in compare_cases(seen, wanted, *PROBES, names=FULL):
         found = case.parts[which].value
@@ -505,7 +535,10 @@ def _is_mean_of_means(which: int, seen: Seen, wanted: Seen) -> bool:
 
 
 def _expect_full_precision(name: str, case: Evaluated, seen: Seen) -> None:
-    """Raises Failed for a loss of outputs in half precision, which is right by chance."""
+    """Raises Failed for a loss of outputs in half precision, which is right by chance.
+
+    Then `seen` notes that it is about the scenario `name`.
+    """
     for forward in case.passes:
         if forward.dtype in HALF:
             seen.about(None, name)
@@ -518,7 +551,8 @@ def _expect_full_precision(name: str, case: Evaluated, seen: Seen) -> None:
 def _wrong_number(
     which: int, name: str, case: Evaluated, reference: Evaluated, is_mean_of_means: bool
 ) -> Failed:
-    """The failure of a wrong number, LOSS or ACCURACY, in the scenario `name`.
+    """The failure of a wrong number, LOSS or ACCURACY, in the scenario `name`; returned, not
+    raised.
 
     It says what number it is, where that can be told. `is_mean_of_means` is whether the number is
     the mean over the batches in every scenario.
@@ -532,19 +566,32 @@ def _wrong_number(
     batches = len(reference.sizes)
     samples = sum(reference.sizes)
     happened = f"scenario `{name}`: {what} {found:.4f}"
+    at: tuple[str, ...] = (f"part {which + 1} of return",)
     if _is_close(found * batches, right * samples):
         happened = f"{happened}, the sum over {samples} samples divided by {batches}"
-        return Failed(happened, f"{right:.4f}, divided by the number of samples")
+        expected = f"{right:.4f}, divided by the number of samples"
+        return Failed(happened, expected, at=at, about="returns_two_floats")
     # A note means: the right samples, and another kind of number. `returns_two_floats` has its
     # hints.
     note = ""
-    at: tuple[str, ...] = ("return",)
+    key = None
     if which == ACCURACY and _is_close(found, 100 * right):
         note = " (in [0, 1], not in percent)"
+    elif which == ACCURACY and _is_close(found, 1 - right):
+        happened = f"{happened}, which is the share of the wrong answers"
+        return Failed(happened, f"{right:.4f}, the share of the right ones", at=("!=", "ne(", "-"))
+    elif which == LOSS and _is_close(found, math.exp(right)):
+        happened = f"{happened}, which is e to the power of the mean"
+        return Failed(happened, f"{right:.4f}, the mean itself", at=("exp(",))
     elif found in [round(right, digits) for digits in (1, 2, 3)]:
         note = " (not rounded)"
     else:
         at = _patterns_of_computation(which, found * samples)
+        if which == ACCURACY and found > 1:
+            note = " (a share is at most 1: divide by the number of samples)"
+            at = (f"part {which + 1} of return",)
+        if found == math.floor(right):
+            key = "floor-division"
         mean_of_sums = reference.batch_means[which] * batches / samples
         if _is_close(found, mean_of_sums):
             note = " (weight each batch by its number of samples)"
@@ -552,7 +599,6 @@ def _wrong_number(
             return loss_of_other_outputs(*CHANGING_OUTPUTS)
     if is_mean_of_means and which == ACCURACY:
         at = ("mean(",)
-    key = None
     if is_mean_of_means:
         key = "mean-of-batch-means"
     about = ""
@@ -568,9 +614,9 @@ def _patterns_of_computation(which: int, total: float) -> tuple[str, ...]:
     `total` is that number times the number of samples. A whole number of hits is divided wrongly.
     """
     if which == LOSS:
-        return (*CHANGING_OUTPUTS, "+= loss_fn(")
+        return (*CHANGING_OUTPUTS, "+= loss_fn(", "loss_fn(")
     if _is_close(round(total), total):
-        return ("==", "eq(")
+        return ("sigmoid(", "max values", "amax(", "==", "eq(")
     return ("mean(",)
 
 
@@ -579,10 +625,10 @@ def _left_out_or_in_wrong_order(
 ) -> Failed | None:
     """The failure of a loss that was not computed, of batches left out, and of swapped numbers.
 
-    None if it is none of these. `which` is LOSS or ACCURACY.
+    It is returned, not raised; None if it is none of these. `which` is LOSS or ACCURACY.
     """
     if which == LOSS and not case.losses:
-        return missing_loss()
+        return missing_loss(name)
     batches = len(case.sizes)
     if len(case.passes) < batches:
         return batches_left_out(len(case.passes), batches, f"scenario `{name}`: ")
@@ -610,8 +656,12 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     if not case.is_tuple or values != [0.0, 0.0]:
         raise Failed(f"an empty loader gave {_result_in_words(case)}", "(0.0, 0.0)")
     right_flags = wanted[evaluated][name].flags_after
-    if any(case.changed.values()) or case.flags_after != right_flags:
-        raise Failed("with an empty loader the model was changed", "the model as it was")
+    if case.flags_after != right_flags:
+        happened = "with an empty loader `requires_grad` of parameters was changed"
+        raise Failed(happened, "requires_grad as before", misconception="requires-grad-left-off")
+    if any(case.changed.values()):
+        at = evaluate.signs_for("leaves_weights_and_gradients_as_they_were")
+        raise Failed("with an empty loader the model was changed", "the model as it was", at=at)
 
 
 def _result_in_words(case: Evaluated) -> str:

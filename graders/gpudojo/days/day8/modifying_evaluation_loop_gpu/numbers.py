@@ -46,7 +46,10 @@ class Drawn(NamedTuple):
 
 @evaluate.draws_once
 def draw_telling_numbers(seed: int) -> Drawn:
-    """The first numbers and sprites with which wrong formulas show."""
+    """The first numbers and sprites, from this seed on, with which wrong formulas show.
+
+    Remembered by seed. Tries one seed after the other until there are some.
+    """
     while True:
         models = _draw_models(seed)
         sprites, _ = make_sprites(DRAWS * MOST, seed + 1)
@@ -78,7 +81,7 @@ class _Drawing:
 
 
 def _draw_models(seed: int) -> Numbers:
-    """The numbers of DRAWS models.
+    """The numbers of DRAWS models, in the first dimension of each tensor.
 
     They are large enough that wrong answers cost visibly more than right ones.
     """
@@ -94,7 +97,7 @@ def _draw_models(seed: int) -> Numbers:
 
 
 def _outputs_in_evaluation_mode(models: Numbers, pictures: Any) -> Any:
-    """What each of several models gives for its sprites."""
+    """What each of several models gives for its sprites: (models, sprites, classes)."""
     hidden = _run_linear_layers(models.first, models.first_bias, pictures)
     channels = hidden.unflatten(2, (3, -1))
     mean = models.mean[:, None, :, None]
@@ -115,7 +118,10 @@ def _run_linear_layers(weights: Any, biases: Any, inputs: Any) -> Any:
 
 
 def _is_telling(outputs: Any) -> Any:
-    """For each model, whether wrong formulas give other numbers."""
+    """For each model, whether wrong formulas give other numbers: a tensor of bools.
+
+    `outputs` has the shape (models, sprites, classes).
+    """
     classes = classes_of(outputs)
     telling = _is_clear_in_half_precision(outputs)
     telling &= _is_telling_for_loss(outputs, classes)
@@ -124,7 +130,10 @@ def _is_telling(outputs: Any) -> Any:
 
 
 def _is_clear_in_half_precision(outputs: Any) -> Any:
-    """For each model, whether half precision leaves the largest output the largest."""
+    """For each model, whether half precision leaves the largest output the largest.
+
+    `outputs` has the shape (models, sprites, three classes); returned is a tensor of bools.
+    """
     in_order = outputs.sort(2).values
     _, second, largest = in_order.unbind(2)
     closest = (largest - second).amin(1)
@@ -133,7 +142,10 @@ def _is_clear_in_half_precision(outputs: Any) -> Any:
 
 
 def _is_telling_for_loss(outputs: Any, classes: Any) -> Any:
-    """For each model, whether the loss is not the mean over the batches, and not rounded."""
+    """For each model, whether the loss is not the mean over the batches, and not rounded.
+
+    `outputs` has the shape (models, sprites, classes); returned is a tensor of bools.
+    """
     loss = _losses_of(outputs, classes).mean(1)
     mean_of_means, _ = batch_means(outputs)
     from_means = (loss - mean_of_means).abs()
@@ -144,7 +156,11 @@ def _is_telling_for_loss(outputs: Any, classes: Any) -> Any:
 
 
 def _is_telling_for_hits(outputs: Any, classes: Any) -> Any:
-    """For each model, whether other ways of counting find another number of hits."""
+    """For each model, whether other ways of counting find another number of hits.
+
+    `outputs` has the shape (models, sprites, classes), `classes` the targets (models, sprites);
+    returned is a tensor of bools.
+    """
     answers = outputs.argmax(2)
     hits = _count_hits(answers, classes)
     # Each answer of the first batch compared with each class there
@@ -162,7 +178,10 @@ def _is_telling_for_hits(outputs: Any, classes: Any) -> Any:
 
 
 def _wrong_counts_of_hits(outputs: Any, classes: Any) -> Iterator[Any]:
-    """Yield, for each model, how many hits are found by wrong formulas."""
+    """Yield how many hits each wrong formula finds: each time a tensor with one count per model.
+
+    `outputs` has the shape (models, sprites, classes), `classes` the targets (models, sprites).
+    """
     # One output compared with a threshold, as for two classes
     second_outputs = outputs[:, :, 1]
     for threshold in (0.0, 0.5):
@@ -191,10 +210,10 @@ def _count_hits(answers: Any, classes: Any) -> Any:
 
 
 def classes_of(outputs: Any) -> Any:
-    """The targets, of which most are what the model finds.
+    """The targets (models, sprites) for outputs (models, sprites, three classes).
 
-    They are wrong for the second sprite, and for all of the last batch. The second one's class has
-    the second largest output.
+    Most are what the model finds. They are wrong for the second sprite, and for all of the last
+    batch. The second one's class has the second largest output.
     """
     smallest, second, largest = outputs.argsort(2).unbind(2)
     count = outputs.shape[1]
@@ -206,7 +225,10 @@ def classes_of(outputs: Any) -> Any:
 
 
 def batch_means(outputs: Any) -> tuple[Any, Any]:
-    """The means over the batches of loss and of accuracy, for each model."""
+    """The means over the batches' means of loss and of accuracy: two tensors, by model.
+
+    `outputs` has the shape (models, sprites, classes).
+    """
     classes = classes_of(outputs)
     losses = _losses_of(outputs, classes)
     hits = outputs.argmax(2) == classes
@@ -222,7 +244,7 @@ def _mean_of_means(numbers: Any) -> Any:
 
 
 def _losses_of(outputs: Any, classes: Any) -> Any:
-    """The loss of each sprite, as `loss_fn` computes it."""
+    """The loss of each sprite, as `loss_fn` computes it: a tensor (models, sprites)."""
     return nn.functional.cross_entropy(
         outputs.mT, classes, label_smoothing=SMOOTHING, reduction="none"
     )

@@ -20,7 +20,7 @@ Alone = namedtuple("Alone", ["images"])
 
 
 def make_pair(seed: int) -> tuple[Any, Any]:
-    """New sprites and classes, equal for the same seed.
+    """New sprites and their classes, two tensors on the CPU, equal for the same seed.
 
     A student's function may write into them.
     """

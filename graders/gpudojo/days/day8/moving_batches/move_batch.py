@@ -9,6 +9,7 @@ from gpudojo.days.day8.moving_batches.batches import Alone, Masked, Sprite, make
 from gpudojo.days.day8.moving_batches.declaration import move_batch
 from gpudojo.days.day8.moving_batches.structures import (
     BatchPart,
+    copy_containers,
     describe_parts,
     first_changed_path,
     state_of_parts,
@@ -22,11 +23,12 @@ from gpudojo.grading.call import (
 )
 from gpudojo.grading.checks import (
     expect_settings_kept,
-    other_device_used,
+    failure_on_other_device,
     raised_instead,
     runs,
     wrong_device_mistake,
 )
+from gpudojo.grading.differences import tell_apart
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Failed, Seen
 
@@ -76,15 +78,20 @@ class Move(NamedTuple):
 
 
 def _call_move_batch(call: Call, move: Move) -> Moved:
-    """Call the student's function and describe what became of the batch. Raises StudentRaised."""
+    """Call the student's function and describe what became of the batch.
+
+    Settings of torch that were changed are restored. Raises StudentRaised, and what a student's own
+    class raises when it is compared.
+    """
     options = {}
     if move.non_blocking is not None:
         options["non_blocking"] = move.non_blocking
     before = state_of_parts(move.batch)
+    form = copy_containers(move.batch)
     value, settings = call_and_restore_settings(call, move.batch, move.device, **options)
     copies = call.ledger.transfers()
     return Moved(
-        parts=list(describe_parts(move.batch, value)),
+        parts=list(describe_parts(form, value)),
         device=device_name(move.device),
         changed=first_changed_path(before, state_of_parts(move.batch)),
         copies=len(copies),
@@ -97,7 +104,10 @@ def _call_move_batch(call: Call, move: Move) -> Moved:
 
 @move_batch.probe
 def moved(call: Call) -> dict[str, Cases[Moved]]:
-    """Moves of all kinds of batches, by group: which check an error belongs to depends on it."""
+    """Moves of all kinds of batches, by group: which check an error belongs to depends on it.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     groups: dict[str, dict[str, Move]] = {}
     for group, batches in _batches_to_move(call).items():
         groups[group] = {}
@@ -111,7 +121,7 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
 
 
 def _batches_to_move(call: Call) -> dict[str, dict[str, Any]]:
-    """Batches of all kinds on the CPU, by group and scenario."""
+    """New batches of all kinds on the CPU, by group and, within it, by scenario."""
     sprites, classes = make_pair(call.seed)  # of their own, if a solution writes into them
     nested = {
         "images": [sprites, (sprites > 0.5, classes.to(torch.uint8))],
@@ -174,7 +184,11 @@ def _moves_with_options(call: Call) -> dict[str, dict[str, Move]]:
     if device.type == "cuda":
         pair = [tensor.pin_memory() for tensor in pair]
     images, labels = pair
-    pinned = {"images": [images], "labels": (labels, Alone(images))}
+
+    def nested_batch() -> Any:
+        """A new one each time, if a solution writes into it."""
+        return {"images": [images], "labels": (labels, Alone(images))}
+
     return {
         "already_there": {
             "a tensor that is there": Move(there, device),
@@ -188,17 +202,20 @@ def _moves_with_options(call: Call) -> dict[str, dict[str, Move]]:
             "a named tuple to the CPU": Move(Masked(*back), "cpu"),
         },
         "without_waiting": {
-            "a pair, non_blocking=True": Move(pair, device, True),
-            "nested, non_blocking=True": Move(pinned, device, True),
-            "a pair, by default": Move(pair, device),
-            "nested, non_blocking=False": Move(pinned, device, False),
+            "a pair, non_blocking=True": Move(list(pair), device, True),
+            "nested, non_blocking=True": Move(nested_batch(), device, True),
+            "a pair, by default": Move(list(pair), device),
+            "nested, non_blocking=False": Move(nested_batch(), device, False),
         },
     }
 
 
 @move_batch.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
-    """To the second GPU, from the CPU and from the first one."""
+    """To the second GPU, from the CPU and from the first one.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     sprites, classes = make_pair(call.seed)
     first = [tensor.to("cuda:0") for tensor in make_pair(call.seed)]
     moves = {
@@ -237,7 +254,10 @@ def _depth_of(path: str) -> int:
 
 
 def _cases_in(seen: Seen, *groups: str) -> Cases[Moved]:
-    """The calls of some groups, or of all."""
+    """The calls of some groups, or of all, in one; what is asked for is noted in `seen`.
+
+    Raises ScenarioRaised if a whole probe ended with an error.
+    """
     every = seen[moved] | seen[moved_to_the_second_gpu]
     found: Cases[Moved] = Cases()
     for group in groups or every:
@@ -246,21 +266,25 @@ def _cases_in(seen: Seen, *groups: str) -> Cases[Moved]:
 
 
 def _expect_no_errors(seen: Seen, group: str, expected: str) -> None:
-    """Raises Failed for the first error in a group of calls."""
+    """Raises Failed for the first error in a group of calls.
+
+    `expected` is what the failure says should have happened. Then `seen` notes which scenario it is
+    about. Raises ScenarioRaised if a whole probe ended with an error.
+    """
     for name, raised in _cases_in(seen, group).errors.items():
         seen.about(None, name)
         key = None
-        if group in ("other_things", "a_sprite_with_title") and _took_for_tensor(raised):
-            key = "everything-a-tensor"
+        if group in ("other_things", "a_sprite_with_title"):
+            if raised.type == "RecursionError":
+                key = "string-taken-for-container"
+            elif _took_for_tensor(raised):
+                key = "everything-a-tensor"
         raise raised_instead(raised, name, expected, key)
 
 
 def _took_for_tensor(raised: Raised) -> bool:
-    """True for an error about something that is no tensor.
-
-    It was moved, turned into one, or searched for tensors without end.
-    """
-    if raised.type in ("AttributeError", "RecursionError"):
+    """True for an error about something that is no tensor, and was moved or turned into one."""
+    if raised.type == "AttributeError":
         return True
     return "invalid data type" in raised.message or "infer dtype" in raised.message
 
@@ -278,7 +302,10 @@ MOVED = ("runs", "moves_a_pair")
 
 
 def _built_from_one_sequence(seen: Seen) -> dict[str, Raised]:
-    """The errors of named tuples that were built from one sequence, by scenario."""
+    """The errors of named tuples that were built from one sequence, by scenario.
+
+    Raises ScenarioRaised if a whole probe ended with an error.
+    """
     found = {}
     for name, raised in _cases_in(seen, "named_tuples").errors.items():
         if raised.type == "TypeError" and "positional argument" in raised.message:
@@ -306,7 +333,10 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
 
 
 def _other_structure(name: str, part: BatchPart, before: BatchPart) -> Failed:
-    """The failure of a container that became another one."""
+    """The failure of a container that became another one. It is returned, not raised.
+
+    `name` is the scenario, `part` what came back, and `before` what the reference gave there.
+    """
     happened = f"{name}: `{part.path}` was {before.words} and became {part.words}"
     if part.words == before.words:
         happened = f"{name}: the keys or the number of items of `{part.path}` changed"
@@ -337,7 +367,8 @@ def _expect_tensors_moved(
 ) -> None:
     """Raises Failed for a tensor that is missing, was not moved, or has changed.
 
-    `instead` is the mistake to name if something other than a tensor is in its place.
+    `name` is the scenario. `instead` is the mistake to name if something other than a tensor is in
+    its place.
     """
     for right in reference.parts:
         if right.role != "tensor":
@@ -359,7 +390,10 @@ def _expect_tensors_moved(
 
 
 def _tensor_missing(name: str, case: Moved, reference: Moved, right: BatchPart) -> Failed:
-    """The failure of a result that has nothing where a tensor should be."""
+    """The failure of a result that has nothing where a tensor should be; returned, not raised.
+
+    `right` is the tensor of the reference.
+    """
     found = case.parts[0].words
     before = reference.parts[0].words
     happened = f"{name}: it returned {found}"
@@ -374,7 +408,10 @@ def _tensor_missing(name: str, case: Moved, reference: Moved, right: BatchPart) 
 
 
 def _tensor_elsewhere(name: str, case: Moved, part: BatchPart, right: BatchPart) -> Failed:
-    """The failure of a tensor on another device."""
+    """The failure of a tensor on another device, `part`. It is returned, not raised.
+
+    `right` is the same tensor of the reference.
+    """
     happened = f"{name}: `{part.path}` is on {part.device}"
     expected = str(right.device)
     if case.copies and not case.has_moved_tensor():
@@ -382,10 +419,12 @@ def _tensor_elsewhere(name: str, case: Moved, part: BatchPart, right: BatchPart)
     key = None
     if name in PAIRS and right.path == "batch[1]":
         key = "targets-on-cpu"
-    at = ("for", *_patterns_of_container(right.holder))
+    at = ('== "cuda"', "for", *_patterns_of_container(right.holder))
     # Where others inside a container were moved, it is how this tensor is treated.
-    if key is None and case.has_moved_tensor(_depth_of(right.path)):
-        at = TENSOR
+    if case.has_moved_tensor(_depth_of(right.path)):
+        if key is None:
+            at = TENSOR
+        at = ("return itself", *at)
     return Failed(happened, expected, None, key, at)
 
 
@@ -405,7 +444,10 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
 
 
 def _change_of_other_thing(name: str, part: BatchPart, before: BatchPart) -> Failed:
-    """The failure of something that is no tensor and came back otherwise."""
+    """The failure of something that is no tensor and came back otherwise; returned, not raised.
+
+    `part` is what came back, and `before` what the reference gave there.
+    """
     expected = before.words
     became = part.words
     if became == expected:
@@ -418,6 +460,7 @@ def _change_of_other_thing(name: str, part: BatchPart, before: BatchPart) -> Fai
     if became == "None":
         at = ("end",)
     happened = f"{name}: `{part.path}` became {became}"
+    happened = tell_apart(happened, became, expected)
     return Failed(happened, expected, None, key, at)
 
 
@@ -460,7 +503,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
                 line = None
                 if key:
                     line = case.line
-                raise other_device_used(case.device, where, line, key)
+                raise failure_on_other_device(case.device, where, line, key)
 
 
 @move_batch.check(points=0.5, needs=MOVED)

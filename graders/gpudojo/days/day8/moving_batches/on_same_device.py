@@ -51,7 +51,8 @@ class Answer(Case, frozen=True):
 def _call_on_same_device(call: Call, things: tuple[Any, ...]) -> Answer:
     """Call the student's function with these arguments and describe its answer.
 
-    Raises StudentRaised.
+    An answer that is neither a bool nor an int is described by its type alone. Settings of torch
+    that were changed are restored. Raises StudentRaised.
     """
     value, settings = call_and_restore_settings(call, *things)
     answer = None
@@ -61,11 +62,18 @@ def _call_on_same_device(call: Call, things: tuple[Any, ...]) -> Answer:
 
 
 BETWEEN = "a string between two tensors on different devices"  # no structure to search
+LISTS = 'a list on the CPU and {"b": a tensor on the device}'
+MODEL = "a model on the CPU, a batch on the device"
+EMPTY = "one on the device, one without elements on the CPU"
 
 
 @on_same_device.probe
 def answered(call: Call) -> dict[str, Cases[Answer]]:
-    """The answers for tensors, structures, modules and nothing, on the CPU and the device."""
+    """The answers for tensors, structures, modules and nothing, on the CPU and the device.
+
+    They are by group and question. Raises StudentRaised for an error about a closed device or
+    memory.
+    """
     here, classes = make_pair(call.seed)
     there = here.to(call.device)
     classes = classes.to(call.device)
@@ -88,24 +96,25 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "two on the device": (there, classes),
             "one on the CPU, one on the device": (here, there),
             "three on the device, the last one on the CPU": (there, classes, there, here),
+            EMPTY: (there, here[:0]),
         },
         "structures": {
             "a list on the device": ([there, there],),
-            "a list on both": ([there, here],),
-            "a tuple on both": ((here, there),),
+            "a list with tensors on both devices": ([there, here],),
+            "a tuple with tensors on both devices": ((here, there),),
             "a dict on the device": ({"a": there, "b": there}, there),
-            "a dict on both": ({"a": there, "b": here},),
-            "a named tuple on both": (Sprite(there, here, "mushroom"),),
+            "a dict with tensors on both devices": ({"a": there, "b": here},),
+            "a named tuple with tensors on both devices": (Sprite(there, here, "mushroom"),),
             "a nested batch with one tensor on the CPU": (deep,),
             "a nested batch on the device": (alike,),
-            'a list on the CPU and {"b": a tensor on the device}': (listed, {"b": there}),
+            LISTS: (listed, {"b": there}),
             BETWEEN: (there, "mushroom", here),
             "strings between tensors on the device": ("mushroom", with_others, named),
         },
         "modules": {
             "a model and its batch": (on_device, [there, there]),
             "a model alone": (on_cpu,),
-            "a model on the CPU, a batch on the device": (on_cpu, there),
+            MODEL: (on_cpu, there),
             "two models on different devices": (on_device, on_cpu),
             "a model with one layer elsewhere": (last_here,),
             "a model with a frozen layer elsewhere": (frozen_here,),
@@ -123,13 +132,16 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
     answers = {}
     for group, asked in questions.items():
         # In an order drawn from the seed: no list of answers is right by its order.
-        answers[group] = try_inputs(_call_on_same_device, call, asked, call.seed)
+        answers[group] = try_inputs(_call_on_same_device, call, asked, order_seed=call.seed)
     return answers
 
 
 @on_same_device.probe(machine="two gpus")
 def answered_with_two_gpus(call: Call) -> Cases[Answer]:
-    """The answers for tensors and a model on one or both of two GPUs."""
+    """The answers for tensors and a model on one or both of two GPUs.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     first = torch.zeros(2, device="cuda:0")
     second = torch.zeros(2, device="cuda:1")
     questions = {
@@ -139,7 +151,7 @@ def answered_with_two_gpus(call: Call) -> Cases[Answer]:
         "one on each GPU, in a list": ([first, second],),
         "a model over two GPUs": (_make_model(first, last=second),),
     }
-    return try_inputs(_call_on_same_device, call, questions, call.seed)
+    return try_inputs(_call_on_same_device, call, questions, order_seed=call.seed)
 
 
 # ---- claims ------------------------------------------------------------------------------------
@@ -163,33 +175,100 @@ def _declare_check(
         return seen[answered][group]
 
     def judge(seen: Seen, wanted: Seen) -> None:
+        """Raises Failed for the first answer that is not the reference's, or that raised.
+
+        Raises ScenarioRaised if the whole probe ended with an error.
+        """
         found = answers_in(seen)
+        elsewhere = seen[answered]
         for title, right in answers_in(wanted).items():
             raised = found.errors.get(title)
             if raised is not None:
                 seen.about(None, title)
                 raise raised_instead(raised, title, str(right.value))
-            _expect_same_answer(title, found[title], right, mistakes.get(title))
+            if _is_wrong_with_one_gpu(title, elsewhere):
+                continue  # another check tells of it
+            mistake = mistakes.get(title)
+            if _answers_for_each_alone(title, found):
+                mistake = "judged-apart"
+            _expect_same_answer(title, found[title], right, mistake)
 
     needs = ("runs",) if group == "tensors" else ("runs", "compares_tensors")
     declare_check(on_same_device, name, claim, judge, points, needs)
 
 
-def _expect_same_answer(title: str, answer: Answer, right: Answer, mistake: str | None) -> None:
-    """Raises Failed for an answer other than the reference's.
+# How questions about one kind of container begin, with patterns for the code that handles it.
+CONTAINERS = {
+    "a tuple": ("if tuple",),
+    "a named tuple": ("if _fields", "if tuple"),
+    "a dict": ("if dict", "if Mapping", "values("),
+}
 
-    `mistake` is what a wrong one shows; another wrong True shows a search that ended early.
+
+def _patterns_of_container(title: str) -> tuple[str, ...]:
+    """Source patterns for the code that handles the container that a question is about."""
+    for beginning, patterns in CONTAINERS.items():
+        if title.startswith(f"{beginning} "):
+            return patterns
+    return ()
+
+
+# Questions about two things, with one about the first of them that has tensors on both devices.
+TOGETHER = {
+    LISTS: "a list with tensors on both devices",
+    MODEL: "a model with one layer elsewhere",
+}
+
+
+# Questions about two GPUs, with the group and the title of the same about one GPU and the CPU.
+WITH_ONE_GPU = {
+    "one on each GPU, in a list": ("structures", "a list with tensors on both devices"),
+    "a model over two GPUs": ("modules", "a model with one layer elsewhere"),
+}
+
+
+def _is_wrong_with_one_gpu(title: str, answers: Mapping[str, Cases[Answer]]) -> bool:
+    """True if a question about two GPUs is answered wrongly with one GPU and the CPU, too.
+
+    `answers` are those with one GPU, by group.
+    """
+    if title not in WITH_ONE_GPU:
+        return False
+    group, alike = WITH_ONE_GPU[title]
+    return alike in answers[group] and answers[group][alike].value is True
+
+
+def _answers_for_each_alone(title: str, found: Cases[Answer]) -> bool:
+    """True if a wrong True comes of two things that were each searched, and never compared.
+
+    `title` names the question; `found` are the answers to all of its group.
+    """
+    inside = TOGETHER.get(title)
+    if inside is None or inside not in found or not found[title].value:
+        return False
+    return found[inside].value is False
+
+
+def _expect_same_answer(title: str, answer: Answer, right: Answer, mistake: str | None) -> None:
+    """Raises Failed for an answer other than the reference's, and for changed settings of torch.
+
+    `title` names the question. `mistake` is what a wrong answer shows; another wrong True shows a
+    search that ended early.
     """
     if answer.kind != "bool":
         happened = f"{title}: it returned {with_article(answer.kind)}"
         expected = f"{right.value}, a bool"
         raise Failed(happened, expected, at=("return",))
     if answer.value != right.value:
+        at: tuple[str, ...] = ()
         if mistake is None and answer.value:
             mistake = "loop-left-early"
-        at: tuple[str, ...] = ()
+            at = ("continue",)
+        at = (*at, *_patterns_of_container(title))
         if title == BETWEEN:
             at = ("return",)
+        elif title == EMPTY:
+            at = ("numel(", "nelement(", ".shape", "len(")
         happened = f"{title}: it returned {answer.value}"
         raise Failed(happened, str(right.value), None, mistake, at)
     expect_settings_kept(answer.settings, title)

@@ -35,7 +35,12 @@ class BatchPart(Case, frozen=True):
 def describe_parts(
     before: Any, after: Any, path: str = "batch", holder: str = ""
 ) -> Iterator[BatchPart]:
-    """Yield what each part of a batch became, containers before their items."""
+    """Yield what each part of a batch became, containers before their items.
+
+    The items are yielded only if the container has as many as before.
+    `path` is how a student would write this part, and `holder` the container around it, in words.
+    Raises what comparing or reading a student's own class raises.
+    """
     role = "other"
     device = None
     values = None
@@ -68,7 +73,8 @@ def describe_parts(
 def _describe_items(before: Any, after: Any, path: str) -> Iterator[BatchPart]:
     """Yield what the items of a container became, unless their number is another one.
 
-    A tuple that became a list is wrong, but its items can still be judged.
+    `path` is how a student would write the container. A tuple that became a list is wrong, but its
+    items can still be judged.
     """
     items_before = _items_of(before, path)
     items_after = _items_of(after, path)
@@ -82,7 +88,10 @@ def _describe_items(before: Any, after: Any, path: str) -> Iterator[BatchPart]:
 
 
 def _items_of(thing: Any, path: str) -> dict[str, Any]:
-    """The items of a container, by the path that a student would write to get there."""
+    """The items of a container, by the path that a student would write to get there.
+
+    `path` is that of the container. What is no container has none.
+    """
     values = thing
     if isinstance(thing, dict):
         keys = [f"[{key!r}]" for key in thing]
@@ -95,6 +104,20 @@ def _items_of(thing: Any, path: str) -> dict[str, Any]:
         return {}
     items = zip(keys, values, strict=False)
     return {f"{path}{key}": value for key, value in items}
+
+
+def copy_containers(thing: Any) -> Any:
+    """A batch with new containers of the same types, and the same tensors and other things in them.
+
+    It stays as it is where a solution writes into the batch.
+    """
+    if isinstance(thing, dict):
+        return {key: copy_containers(item) for key, item in thing.items()}
+    if _is_named_tuple(thing):
+        return thing._make(copy_containers(item) for item in thing)
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(copy_containers(item) for item in thing)
+    return thing
 
 
 def _have_same_form(before: Any, after: Any) -> bool:
@@ -149,7 +172,7 @@ class PartState(NamedTuple):
 
 
 def state_of_parts(thing: Any, path: str = "batch") -> list[PartState]:
-    """Every part of a batch as it is now."""
+    """Every part of a batch as it is now, containers before their items; `path` is the batch's."""
     if isinstance(thing, torch.Tensor):
         return [PartState(thing, path, str(thing.device), values_of(thing))]
     states = [PartState(thing, path, "", None)]

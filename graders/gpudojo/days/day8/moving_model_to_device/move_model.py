@@ -22,7 +22,7 @@ from gpudojo.grading.call import (
 from gpudojo.grading.checks import (
     expect_mode_kept,
     expect_settings_kept,
-    other_device_used,
+    failure_on_other_device,
     runs,
     scenario_pairs,
     wrong_device_mistake,
@@ -56,9 +56,10 @@ class MovedModel(Case, frozen=True):
 
 
 def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> MovedModel:
-    """Call the student's function and describe the model afterwards. Raises StudentRaised.
+    """Call the student's function and describe the model afterwards.
 
-    `start` is where the model is before; `model` is one of sprites unless another is given.
+    `start` is where the model is before; `model` is one of sprites unless another is given, and is
+    changed. Settings of torch that were changed are restored. Raises StudentRaised.
     """
     if model is None:
         model = make_model(call.seed)
@@ -90,7 +91,10 @@ def _call_move_model(call: Call, device: Any, start: Any = "cpu", model: Any = N
 
 @move_model.probe
 def moved(call: Call) -> Cases[MovedModel]:
-    """Moves to the device, by either of its names (`cuda` for `cuda:0`), and back."""
+    """Moves to the device, by either of its names (`cuda` for `cuda:0`), and back.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     device = call.device
     without_parameters = nn.Sequential(nn.Flatten(), nn.ReLU())
     move = partial(_call_move_model, call)
@@ -192,7 +196,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             if not parameters:
                 key = _mistake_of_buffers(buffers)
             where = f"the model's `{tensor}` ended up on {device}"
-            raise other_device_used(case.wanted_device, where, case.line, key)
+            raise failure_on_other_device(case.wanted_device, where, case.line, key)
 
 
 @move_model.check(points=0.5, needs=(*MOVED, "returns_the_same_model"))
@@ -229,7 +233,7 @@ def _expect_same_tensor(
     if found.values.dtype != right.values.dtype:
         became = f"became {found.values.dtype}, from {right.values.dtype}"
         happened = f"{what} {became} {where}"
-        raise Failed(happened, "no change")
+        raise Failed(happened, "no change", at=_patterns_of_cast(found.values.dtype))
     if found.values != right.values:
         raise Failed(f"the values of {what} changed {where}", "no change")
     if found.requires_grad != right.requires_grad:
@@ -237,6 +241,16 @@ def _expect_same_tensor(
     if found.first_name != right.first_name:
         happened = f"two layers that shared one weight now have one each {where}"
         raise Failed(happened, "one shared weight", misconception="parameters-replaced")
+
+
+# The methods that change dtypes, by what they make.
+CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16"}
+
+
+def _patterns_of_cast(dtype: str) -> tuple[str, ...]:
+    """Patterns for the line that made tensors this dtype."""
+    cast = CASTS.get(dtype, dtype)
+    return (f"{cast}(", "type(", "dtype=", f".{dtype}")
 
 
 @move_model.check(points=0.25, needs=MOVED)

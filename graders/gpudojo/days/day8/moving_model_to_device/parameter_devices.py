@@ -13,6 +13,7 @@ from gpudojo.days.day8.moving_model_to_device.sprite_model import (
 )
 from gpudojo.grading.call import Call, call_and_restore_settings, nn, torch, try_inputs
 from gpudojo.grading.checks import expect_settings_kept, is_same_device, runs
+from gpudojo.grading.differences import tell_apart
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type, with_article
 
@@ -46,7 +47,10 @@ class Told(Case, frozen=True):
 
 
 def _call_parameter_devices(call: Call, model: Any) -> Told:
-    """Call the student's function and describe the answer. Raises StudentRaised."""
+    """Call the student's function and describe the answer, and which tensors it moved.
+
+    Settings of torch that were changed are restored. Raises StudentRaised.
+    """
     tensors = describe_tensors(model)
     answer, settings = call_and_restore_settings(call, model)
     # What the answer says
@@ -77,7 +81,10 @@ def _call_parameter_devices(call: Call, model: Any) -> Told:
 
 @parameter_devices.probe
 def told(call: Call) -> Cases[Told]:
-    """A model on the device, and one without tensors."""
+    """A model on the device, and one without tensors.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     models = {
         "all_in_one_place": make_model(call.seed).to(call.device),
         "nothing_to_tell": nn.ReLU(),
@@ -87,7 +94,10 @@ def told(call: Call) -> Cases[Told]:
 
 @parameter_devices.probe(machine="two gpus")
 def told_of_two_gpus(call: Call) -> Cases[Told]:
-    """A model with its palette on one of two GPUs, a part on the second, the rest on the CPU."""
+    """A model with its palette on one of two GPUs, a part on the second, the rest on the CPU.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     model = make_model(call.seed)
     drawn = random.Random(call.seed)
     part = drawn.choice(list(model.children()))
@@ -105,7 +115,10 @@ runs(parameter_devices, scenarios=TOLD)
 
 
 def _require_dict_answers(seen: Seen) -> dict[str, Told]:
-    """The answers by scenario. Raises Failed for one that is no dict."""
+    """The answers by scenario. Raises Failed for one that is no dict.
+
+    Raises ScenarioRaised where the student's code raised.
+    """
     cases = seen.cases(told, told_of_two_gpus)
     answers = {name: cases[name] for name in TOLD}
     for answer in answers.values():
@@ -122,12 +135,16 @@ def names_every_parameter(seen: Seen, wanted: Seen) -> None:
             if name not in case.tensors:
                 qualified = max(case.tensors, key=lambda name: name.count("."))
                 happened = f"it names `{name}`, which this model does not have"
-                adding = ("[] =", "setdefault(", "append(")
+                for right in case.tensors:
+                    happened = tell_apart(happened, name, right)
+                adding: tuple[str, ...] = ("[] =", "setdefault(", "append(")
+                if not case.missing_parameters():  # then it is a buffer's, which come last
+                    adding = ("last [] =", *adding)
                 expected = f"names such as `{qualified}`"
                 raise Failed(happened, expected, at=adding)
         missing = case.missing_parameters()
         if missing:
-            at = (".requires_grad", "recurse=", "return")
+            at = (".requires_grad", "recurse=", "named_children(", "children(", "return")
             happened = f"the parameter `{missing[0]}` is missing"
             raise Failed(happened, "every parameter of the model", None, "loop-left-early", at)
 
@@ -145,7 +162,12 @@ def names_every_buffer(seen: Seen, wanted: Seen) -> None:
             elif missing == buffers and not case.missing_parameters():
                 key = "buffers-forgotten"
             happened = f"the buffer `{missing[0]}` is missing"
-            raise Failed(happened, "every buffer of the model", misconception=key)
+            expected = "every buffer of the model"
+            others = [name for name in case.told if name not in case.tensors]
+            if others and not case.missing_parameters():
+                happened = f"{happened}, and it names `{others[0]}`"
+                raise Failed(happened, f"{expected}, by its name", at=("last [] =", "return"))
+            raise Failed(happened, expected, misconception=key)
 
 
 @parameter_devices.check(points=0.5, needs=("runs", "names_every_parameter"))
@@ -164,7 +186,10 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_own_device(name: str, case: Told, scenario: str) -> None:
-    """Raises Failed unless the value for a tensor is that tensor's device."""
+    """Raises Failed unless the value for a tensor is that tensor's device.
+
+    Raises KeyError for a name that the answer or the model lacks.
+    """
     told_device = case.told[name]
     kind = case.kinds[name]
     if kind != DEVICE:

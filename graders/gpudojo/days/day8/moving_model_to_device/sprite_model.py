@@ -30,6 +30,7 @@ def _model_class() -> tuple[Any, ...]:
         palette: Any
 
         def __init__(self, numbers: Any, drawn: random.Random) -> None:
+            """A model whose weights are these 15 numbers; the names of its parts are drawn."""
             super().__init__()
             shared = numbers[:4].reshape(2, 2)
             weight = nn.Parameter(shared.clone())

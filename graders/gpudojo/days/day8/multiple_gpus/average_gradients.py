@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from gpudojo.days.day8.multiple_gpus import ranks
 from gpudojo.days.day8.multiple_gpus.declaration import average_gradients
-from gpudojo.days.day8.multiple_gpus.two_ranks import RANK_COUNT, WITHOUT_GRADIENT, run_in_two_ranks
+from gpudojo.days.day8.multiple_gpus.ranks import WITHOUT_GRADIENT, run_in_ranks
 from gpudojo.grading.call import Call
 from gpudojo.grading.checks import runs
 from gpudojo.model.evidence import Case, Raised
@@ -16,17 +18,20 @@ from gpudojo.model.exercise import Failed, Seen
 Gradient = list[float] | None
 Gradients = list[Gradient]  # one for each parameter
 RANKS: Final = ("rank 0", "rank 1")
-PARAMETERS: Final = ("0.weight", "0.bias", "1.weight", "1.bias")  # of the model in `two_ranks`
+THREE_RANKS: Final = (*RANKS, "rank 2")
+# Of the model in `ranks`
+PARAMETERS: Final = ("scale", "0.weight", "0.bias", "1.0.weight", "1.0.bias")
 CLOSE: Final = 1e-4
 # Results that are thrown away
 UNUSED: Final = (
+    "item =",
     ".data",
     "clone(",
+    "unused result",
+    "unused /",
     "unused mean(",
-    "unused div(",
     "unused sum(",
     "unused stack(",
-    "unused /",
 )
 
 # ---- scenarios ---------------------------------------------------------------------------------
@@ -41,7 +46,7 @@ class Averaged(Case, frozen=True):
 
 
 class Rank(Case, frozen=True):
-    """One process: in a group of two, and in a group of its own."""
+    """One process: in a group of several, and in a group of its own."""
 
     some: Averaged
     alone: Averaged
@@ -49,10 +54,40 @@ class Rank(Case, frozen=True):
 
 @average_gradients.probe(machine="laptop")
 def two_processes(call: Call) -> dict[str, Rank]:
-    """Both processes call it with their own gradients, and then each in a group of its own."""
-    results = run_in_two_ranks(call.function, call.path, "average_gradients", call.seed)
-    ranks = [msgspec.convert(result, Rank) for result in results]
-    return dict(zip(RANKS, ranks, strict=True))
+    """Both processes call it with their own gradients, and then each in a group of its own.
+
+    Returns what each did, by rank. Starts two processes and ends them. Raises StudentRaised for an
+    error in one of them, OSError for a broken pipe, and msgspec.ValidationError for an answer of
+    another form.
+    """
+    return _run_ranks(call, RANKS)
+
+
+@average_gradients.probe(machine="laptop", edge=True)
+def three_processes(call: Call) -> dict[str, Rank]:
+    """Three processes call it with their own gradients, and then each in a group of its own.
+
+    Returns what each did, by rank; nothing where processes cannot be forked. There each of them
+    imports torch, and on a slow machine five take longer than a function may. Starts three
+    processes and ends them. Raises StudentRaised for an error in one of them, OSError for a broken
+    pipe, and msgspec.ValidationError for an answer of another form.
+    """
+    if not ranks.FORKS:
+        return {}
+    return _run_ranks(call, THREE_RANKS)
+
+
+def _run_ranks(call: Call, names: Sequence[str]) -> dict[str, Rank]:
+    """What each of so many processes did, by the name of its rank.
+
+    Raises StudentRaised for an error in one of them, OSError for a broken pipe, and
+    msgspec.ValidationError for an answer of another form.
+    """
+    results = run_in_ranks(
+        call.function, call.path, "average_gradients", call.seed, count=len(names)
+    )
+    described = [msgspec.convert(result, Rank) for result in results]
+    return dict(zip(names, described, strict=True))
 
 
 # ---- claims ------------------------------------------------------------------------------------
@@ -77,7 +112,10 @@ class RankGradients(NamedTuple):
 
 
 def _gradients_of_ranks(seen: Seen, wanted: Seen) -> list[RankGradients]:
-    """The gradients of both processes. One alone, where nothing changes, shows those before."""
+    """The gradients of both processes. One alone, where nothing changes, shows those before.
+
+    Raises ScenarioRaised where the student's code raised.
+    """
     ranks = []
     for name in RANKS:
         found = seen[two_processes][name].some.gradients
@@ -102,7 +140,10 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
 
 
 def _not_the_mean(ranks: list[RankGradients]) -> Failed:
-    """The failure of gradients other than the mean, with its cause where that can be told."""
+    """The failure of gradients other than the mean, with its cause where that can be told.
+
+    It is returned, not raised. Raises IndexError for evidence with too few gradients.
+    """
     first, second = ranks
     # What happened, at the first parameter whose gradient is wrong
     number = _first_wrong_parameter(ranks)
@@ -113,17 +154,18 @@ def _not_the_mean(ranks: list[RankGradients]) -> Failed:
     expected = f"{_in_words(first.mean[number])} in both"
     # Its cause, where all gradients are what that would make of them
     are_means = [_are_equal(rank.found, rank.mean) for rank in ranks]
-    are_sums = [_are_equal(rank.found, rank.mean, RANK_COUNT) for rank in ranks]
+    are_sums = [_are_equal(rank.found, rank.mean, len(ranks)) for rank in ranks]
     if any(are_means) and not any(are_sums):  # the other has still its own
         return Failed(happened, expected, misconception="reduced-to-one-rank")
     if all(are_sums):
-        return Failed(happened, expected, misconception="gradients-summed-not-averaged")
+        divided = ("div_(", "/", "div(", "mul_(", "*")  # by another number than it should be
+        return Failed(happened, expected, None, "gradients-summed-not-averaged", divided)
     if _are_unchanged(ranks):
         return Failed(f"{happened}: no gradient has changed", expected, at=UNUSED)
     if all(_is_equal(rank.found[number], rank.before[number]) for rank in ranks):
         happened = f"{happened}, as before the call"
-        return Failed(happened, expected, at=("leaves loop", "for"))
-    if all(_are_equal(rank.found, rank.before, 1 / RANK_COUNT) for rank in ranks):
+        return Failed(happened, expected, at=("next(", "[0]", "continue", "leaves loop", "for"))
+    if all(_are_equal(rank.found, rank.before, 1 / len(ranks)) for rank in ranks):
         happened = f"{happened}: half of its own, with nothing added"
         return Failed(happened, expected, at=("async_op=",))
     # After a sum that has arrived, both have the same.
@@ -135,7 +177,7 @@ def _not_the_mean(ranks: list[RankGradients]) -> Failed:
 def _first_wrong_parameter(ranks: list[RankGradients]) -> int:
     """The number of the first parameter whose gradient is not the mean in both processes.
 
-    Raises IndexError for evidence with too few gradients.
+    It is 0 if all are. Raises IndexError for evidence with too few gradients.
     """
     for number in range(len(PARAMETERS)):
         for rank in ranks:
@@ -145,7 +187,7 @@ def _first_wrong_parameter(ranks: list[RankGradients]) -> int:
 
 
 def _in_words(gradient: Gradient) -> str:
-    """The first numbers of a gradient, for people."""
+    """The first three numbers of a gradient, for people: "[0.5, 1.0]", or "None"."""
     if gradient is None:
         return "None"
     numbers = [round(value, 3) for value in gradient[:3]]
@@ -178,10 +220,8 @@ def _is_equal(found: Gradient, right: Gradient, factor: float = 1.0) -> bool:
 
 @average_gradients.check(points=0.25)
 def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
-    """Only gradients change: parameters without one have none, weights are as before, and the group
-    still exists."""
-    if _are_unchanged(_gradients_of_ranks(seen, wanted)):
-        raise Failed("no gradient has changed", "the gradients of all processes put together")
+    """Gradients change, and nothing else: parameters without one have none, weights are as before,
+    and the group still exists."""
     for rank in RANKS:
         found = seen[two_processes][rank].some
         right = wanted[two_processes][rank].some
@@ -197,11 +237,13 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
             if after is not None and wished is None:
                 happened = f"in {rank} a parameter without a gradient has one now"
                 raise Failed(happened, "None, as before", at=(".grad =", "all_reduce("))
+    if _are_unchanged(_gradients_of_ranks(seen, wanted)):
+        raise Failed("no gradient has changed", "the gradients of all processes put together")
 
 
 @average_gradients.check(points=0.5, needs=("runs", "makes_them_the_mean"))
 def asks_how_many_there_are(seen: Seen, wanted: Seen) -> None:
-    """It works for any number of processes: one alone keeps its gradients."""
+    """It works for any number of processes: one alone keeps its gradients, three get their mean."""
     for rank in RANKS:
         found = seen[two_processes][rank].alone
         right = wanted[two_processes][rank].alone
@@ -209,4 +251,12 @@ def asks_how_many_there_are(seen: Seen, wanted: Seen) -> None:
             first = _in_words(found.gradients[0])
             kept = _in_words(right.gradients[0])
             happened = f"in a group of one the first gradient became {first}"
-            raise Failed(happened, f"{kept}: divided by dist.get_world_size(), which is 1")
+            raise Failed(happened, f"{kept}: divided by the number of processes, which is 1")
+    for name in THREE_RANKS if ranks.FORKS else ():
+        found = seen[three_processes][name].some
+        right = wanted[three_processes][name].some
+        if not _are_equal(found.gradients, right.gradients):
+            happened = f"of three processes, {name} got another gradient than the mean"
+            after = _in_words(found.gradients[0])
+            expected = f"{_in_words(right.gradients[0])}: the mean over all three"
+            raise Failed(f"{happened}: {after}", expected)

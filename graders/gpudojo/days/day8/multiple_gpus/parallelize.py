@@ -70,7 +70,10 @@ def _call_parallelize(call: Call, device: Any) -> Spread:
 
 
 def _try_devices(call: Call, words: str, *devices: Any) -> Cases[Spread]:
-    """One call for each device, a string or a torch.device. `words` name the machine's GPUs."""
+    """One call for each device, a string or a torch.device. `words` name the machine's GPUs.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     inputs = {}
     for device in devices:
         inputs[f"with {words} and device={device!r}"] = device
@@ -79,7 +82,10 @@ def _try_devices(call: Call, words: str, *devices: Any) -> Cases[Spread]:
 
 @parallelize.probe(machine="two gpus")
 def two_gpus(call: Call) -> Cases[Spread]:
-    """Beside two GPUs, each way of naming the first one, and the CPU."""
+    """Beside two GPUs, each way of naming the first one, and the CPU.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     first = torch.device("cuda:0")
     return _try_devices(call, "two GPUs", "cuda", "cuda:0", torch.device("cuda"), first, "cpu")
 
@@ -141,7 +147,10 @@ def wraps_for_several_gpus(scenario: str, found: Spread, right: Spread) -> None:
 
 
 def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
-    """The failure of a model with too few or too many wrappers."""
+    """The failure of a model with too few or too many wrappers. It is returned, not raised.
+
+    `name` is the scenario.
+    """
     returned = f"{name} it returned"
     expected = "the model itself"
     if right.wraps:
@@ -150,9 +159,11 @@ def _wrapped_otherwise(name: str, found: Spread, right: Spread) -> Failed:
         return Failed(f"{returned} a DataParallel in a DataParallel", expected)
     condition = ("device_count(", '== "cuda"')
     if found.wraps:
-        return Failed(f"{returned} a DataParallel", expected, at=condition)
+        at = ("== .device_count", "reached DataParallel(", *condition)
+        return Failed(f"{returned} a DataParallel", expected, at=at)
     happened = f"{returned} {with_article(found.kind)}, not wrapped"
-    return Failed(happened, expected, at=("unused DataParallel(", *condition))
+    at = ("unused DataParallel(", "skipped DataParallel(", *condition)
+    return Failed(happened, expected, at=at)
 
 
 @check_scenarios(parallelize, *PROBES_WITH_GPUS, points=0.25, needs=("runs", "moves_the_model"))

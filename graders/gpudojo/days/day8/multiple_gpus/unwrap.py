@@ -40,7 +40,10 @@ class Wrapping(NamedTuple):
 
 
 def _call_unwrap(call: Call, wrapping: Wrapping) -> Inside:
-    """Wrap a model, call the student's function and describe the result. Raises StudentRaised."""
+    """Wrap a model, call the student's function and describe the result.
+
+    Moves the setting's model to the device, and puts it into training mode. Raises StudentRaised.
+    """
     model = wrapping.model
     model.to(call.device).train()
     found = call(wrapping.wrap(model))
@@ -77,7 +80,10 @@ def _make_distributed_wrapper(model: Any) -> Any:
 
 @unwrap.probe(machine="one gpu")
 def wrappers(call: Call) -> Cases[Inside]:
-    """Models inside of torch's two wrappers."""
+    """Models inside of torch's two wrappers.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     around_module = "DataParallel around a model with a `module`"
     wrappings = {
         "DataParallel": Wrapping(make_model(), nn.DataParallel),
@@ -89,7 +95,10 @@ def wrappers(call: Call) -> Cases[Inside]:
 
 @unwrap.probe(machine="one gpu", edge=True)
 def plain_models(call: Call) -> Cases[Inside]:
-    """Models without a wrapper, of which some look like one."""
+    """Models without a wrapper, of which some look like one.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     # The name of a class says nothing about it.
     branches = type("ParallelBranches", (nn.Sequential,), {})(make_model())
     wrappings = {
@@ -121,7 +130,7 @@ def _expect_same_state(found: Inside, right: Inside, which: str) -> None:
 
 
 def _mistake_in(name: str) -> str | None:
-    """The mistake behind a wrong answer in a scenario whose model has a `module`."""
+    """The mistake behind a wrong answer in a scenario whose model has a `module`; else None."""
     if "`module`" in name:
         return "wrapper-guessed-by-attribute"
     return None
@@ -136,6 +145,8 @@ def finds_the_model_inside(scenario: str, found: Inside, right: Inside) -> None:
             returned = f"another {found.kind}"
         is_wrapper = found.kind in ("DataParallel", "DistributedDataParallel")
         at = () if is_wrapper else ("deepcopy(", "return")
+        if _mistake_in(scenario) and not is_wrapper:
+            at = ("hasattr(", "getattr(", *at)
         happened = f"for {scenario} it returned {returned}"
         expected = "the same model that was wrapped"
         raise Failed(happened, expected, None, _mistake_in(scenario), at)

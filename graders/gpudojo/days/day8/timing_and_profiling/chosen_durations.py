@@ -42,8 +42,10 @@ def _use_profiler_once() -> None:
 def operators_taking(durations: Mapping[str, float]) -> Iterator[None]:
     """Within a `with` block every profiler reports that these operators took these microseconds.
 
-    Times are changed where torch puts its events into a tree. Raises AttributeError for a release
-    of torch without that method.
+    All other events take as long as the events inside them, and no time if there are none; what
+    lies inside a named operator takes no time. Kernels get the time of their event. Times are
+    changed where torch puts its events into a tree. Raises AttributeError for a release of torch
+    without that method.
     """
     from virtual_cuda.hooks import patch
 
@@ -52,6 +54,7 @@ def operators_taking(durations: Mapping[str, float]) -> Iterator[None]:
     build_tree = events_class._build_tree
 
     def build_tree_and_retime(events: Any) -> None:
+        """Put the events into a tree, as torch does, and give them the chosen durations."""
         build_tree(events)
         for event in events:
             if event.cpu_parent is None:

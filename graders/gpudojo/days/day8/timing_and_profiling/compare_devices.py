@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.timing_and_profiling.declaration import compare_devices
 from gpudojo.days.day8.timing_and_profiling.measured_times import (
     MILLISECOND,
+    MOST_CALLS,
     MeasuredTime,
     TimedAnswer,
     TimedCall,
@@ -20,8 +21,11 @@ from gpudojo.days.day8.timing_and_profiling.timed_work import TimedWork, Worksho
 from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_inputs
 from gpudojo.grading.checks import runs, scenario_pairs
+from gpudojo.grading.differences import tell_apart
 from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
+
+GROWTH: Final = 1.15  # how much longer each call takes than the one before
 
 # ---- scenarios -----------------------------------------------------------------------------------
 
@@ -33,16 +37,17 @@ class _WorkMaker:
     """
 
     def __init__(self, call: Call, workshop: Workshop) -> None:
+        """A maker of work of this workshop, for one call of the student's function."""
         self.call = call
         self.workshop = workshop
         self.made: dict[str, TimedWork] = {}
         self.wrong_line: int | None = None  # where it was called with no device, or several
 
     def __call__(self, *devices: Any) -> Sealed:
-        """Work for one device, the same one for each call with it.
+        """Work for one device, sealed; the same one for each call with it.
 
         Takes time by the clock. Raises TypeError for no device, or several, as a function of Python
-        does.
+        does, and notes the line of that; raises torch's error for what is no device.
         """
         if len(devices) != 1:  # perhaps it was taken for the work itself, and called by a helper
             self.wrong_line = self.wrong_line or self.call.line_now(outermost=True)
@@ -56,14 +61,17 @@ class _WorkMaker:
             warm = 10
             if torch.device(device).type == "cpu":
                 warm = 4
-            durations = draw_durations(self.call, key, 40, warm)
+            first, second = draw_durations(self.call, key, 40, warm)
+            # Later calls take longer and longer: the mean tells how many of them were timed.
+            later = [second * GROWTH**number for number in range(MOST_CALLS)]
+            durations = [first, *later]
             self.made[key] = self.workshop.make(durations, device)
         return Sealed(self.made[key])
 
-    def time_of(self, device: str, value: Any) -> MeasuredTime:
+    def time_of(self, device: str, value: Any, repeats: int) -> MeasuredTime:
         """Describe the student's `value` for a device; without calls where nothing was made."""
         took = self.made[device].took if device in self.made else []
-        warm = took[1:]  # the first call of each device's work is the slow one
+        warm = took[1:][-repeats:]  # the first call of each device's work is the slow one
         right = 0.0
         if warm:
             right = math.fsum(warm) / len(warm)
@@ -79,8 +87,13 @@ class ComparingSetting(NamedTuple):
 
 def _call_compare_devices(call: Call, setting: ComparingSetting) -> TimedCall:
     """Call the student's function and describe its answer. Raises StudentRaised."""
+    repeats = setting.options.get("repeats", 3)
 
     def ask(workshop: Workshop) -> TimedAnswer:
+        """Call the student's function, and return its answer with a time for each key of a dict.
+
+        Raises StudentRaised.
+        """
         maker = _WorkMaker(call, workshop)
         try:
             found = call(Sealed(maker), setting.devices, **setting.options)
@@ -94,17 +107,18 @@ def _call_compare_devices(call: Call, setting: ComparingSetting) -> TimedCall:
                     name = key
                 else:
                     name = repr(key)
-                times[name] = maker.time_of(name, value)
+                times[name] = maker.time_of(name, value, repeats)
         return TimedAnswer(found, times)
 
-    return describe_timing(call, setting.options.get("repeats", 3), ask)
+    return describe_timing(call, repeats, ask)
 
 
 @compare_devices.probe(machine="one gpu")
 def comparisons(call: Call) -> Cases[TimedCall]:
     """Comparisons of CPU and GPU in both orders.
 
-    In the second the devices are objects, and the repeats others.
+    In the second the devices are objects, and the repeats others. Raises StudentRaised for an error
+    about a closed device or memory.
     """
     devices = [torch.device("cpu"), torch.device("cuda:0")]
     settings = {
@@ -133,12 +147,13 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_keys(found: TimedCall, right: TimedCall) -> None:
-    """Raises Failed unless the answer is a dict with the reference's keys."""
+    """Raises Failed unless the answer is a dict with the reference's keys, in their order."""
     if not found.times:
         raise returned_other_type(found.kind, "a dict")
     if list(found.times) != list(right.times):
         expected = f"{', '.join(right.times)}, as strings and in this order"
         happened = f"the keys are {', '.join(found.times)}"
+        happened = tell_apart(happened, list(found.times), list(right.times), "the keys")
         raise Failed(happened, expected)
 
 
@@ -151,10 +166,9 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
     few = seen[comparisons]["gpu_first"].times["cpu"].calls
     many = seen[comparisons]["cpu_first"].times["cpu"].calls
     if many - few != 2:
-        default = f"by default the CPU's work was called {few} times"
-        happened = f"{default}, with repeats=5 {many} times"
-        more = "2 calls more with repeats=5 than by default, where it is 3"
-        expected = f"{more}: pass `repeats` on"
+        default = f"the CPU's work was called {few} times by default"
+        happened = f"{default}, and {many} times with repeats=5"
+        expected = "2 calls more with repeats=5 than by default, where it is 3"
         raise Failed(happened, expected, at=("time_on_device(",))
     second = seen[comparisons_with_two_gpus]["second_gpu"]
     _expect_keys(second, wanted[comparisons_with_two_gpus]["second_gpu"])
@@ -162,7 +176,7 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_right_times(found: TimedCall) -> None:
-    """Raises Failed for a wrong time.
+    """Raises Failed for a wrong time, and for one that is no number or was not measured.
 
     The CPU's comes first: it needs no waiting, so that a mistake has fewer causes.
     """
@@ -175,5 +189,24 @@ def _expect_right_times(found: TimedCall) -> None:
             raise Failed(
                 happened, "work made for every device, and timed", at=("lambda", "make_work(")
             )
-        if not time.fits:
-            raise wrong_time(found, time, device)
+        if time.fits:
+            continue
+        timed = _count_timed_calls(time)
+        if timed is not None and timed != found.repeats:
+            happened = f"the value for {device} is the mean of {timed} calls"
+            expected = f"the mean of {found.repeats} calls, after the warm-up"
+            raise Failed(happened, expected, at=("without repeats", "time_on_device("))
+        failed = wrong_time(found, time, device)
+        # What a helper does is that one's failure; here it is shown how it was called.
+        failed.at = ("time_on_device(", *failed.at)
+        failed.about = ""
+        raise failed
+
+
+def _count_timed_calls(time: MeasuredTime) -> int | None:
+    """Of how many calls, the last ones, the answer is the mean; None if of none, or of all."""
+    for count in range(1, len(time.took)):
+        timed = time.took[-count:]
+        if time.value and math.isclose(time.value, math.fsum(timed) / count, rel_tol=1e-3):
+            return count
+    return None

@@ -31,6 +31,7 @@ class MeasuredTime(Case, frozen=True):
 
     @property
     def fits(self) -> bool:
+        """True if the answer is the right time, within 2 % or, in real time, within more."""
         if self.value is None or not self.calls:
             return False
         if self.modelled:
@@ -105,7 +106,11 @@ def describe_timing(call: Call, repeats: int, ask: Callable[[Workshop], TimedAns
 def _describe_by_clock(
     call: Call, repeats: int, ask: Callable[[Workshop], TimedAnswer], modelled: bool
 ) -> TimedCall:
-    """Describe a call in modelled time, or in real time. Raises StudentRaised."""
+    """Describe a call in modelled time, or in real time. Raises what `ask` raises: StudentRaised.
+
+    `ask` calls the student's function with work of the workshop that it is given; `repeats` is how
+    often that is to be timed.
+    """
     with open_workshop(call, modelled) as workshop:
         answer = ask(workshop)
         clocks = set(workshop.clock.clocks_read)
@@ -122,7 +127,7 @@ def _describe_by_clock(
 
 
 def draw_durations(call: Call, name: str, *milliseconds: float) -> list[float]:
-    """About these durations, in seconds; different for every seed.
+    """About these durations, in seconds; different for every seed and name.
 
     So no answer is known beforehand. They are chosen so that no two mistakes give about the same
     answer, within 10 % either way.
@@ -161,21 +166,27 @@ def note_on_value(time: MeasuredTime, repeats: int) -> str:
     return ""
 
 
-def wrong_time(found: TimedCall, time: MeasuredTime, device: str) -> Failed:
-    """The failure of a wrong time on a device, with its cause where that can be told."""
+def wrong_time(
+    found: TimedCall, time: MeasuredTime, device: str, warm_up_is_timed: bool = False
+) -> Failed:
+    """The failure of a wrong time on a device, with its cause where that can be told.
+
+    It is returned, not raised. `warm_up_is_timed` is whether that shows on the CPU, too.
+    """
     value = time.value or 0.0
     right = time.right
     needed = f"{device} needed {time_in_words(right)} per call"
     happened = f"{needed}, and the answer is {time_in_words(value)}"
     note = note_on_value(time, found.repeats)
     if note:
-        expected = "the seconds of one timed call; an event's elapsed_time() is in milliseconds"
+        expected = "the seconds of one timed call"
         happened = f"{happened}{note}"
-        return Failed(happened, expected, at=("elapsed_time(",))
+        # The clock and its waits are right, and the number is not.
+        return Failed(happened, expected, at=("elapsed_time(",), about="gives_the_mean_per_call")
     total = math.fsum(time.took)
     per_call = total / max(time.calls, 1)
     with_warm_up = is_near(value, total / found.repeats) or is_near(value, per_call)
-    if with_warm_up and (device == "cpu" or time.calls <= found.repeats):
+    if with_warm_up and (device == "cpu" or time.calls <= found.repeats or warm_up_is_timed):
         expected = "the calls after the warm-up, timed as in `time_on_device`"
         at = ("warmup=", *CLOCKS)
         return Failed(happened, expected, None, "timed-the-warm-up", at)
@@ -188,7 +199,10 @@ def wrong_time(found: TimedCall, time: MeasuredTime, device: str) -> Failed:
 
 
 def _waited_elsewhere(happened: str, wait: WaitElsewhere) -> Failed:
-    """The failure of a wait for a stream or a GPU that had no work."""
+    """The failure of a wait for a stream or a GPU that had no work. It is returned, not raised.
+
+    `happened` begins its sentence.
+    """
     if wait.stream:
         happened = f"{happened}: it waited for a stream that had no work"
         expected = "a wait for all work of the device"
@@ -199,7 +213,10 @@ def _waited_elsewhere(happened: str, wait: WaitElsewhere) -> Failed:
 
 
 def _clock_read_too_early(happened: str, value: float, right: float) -> Failed:
-    """The failure of a clock that was started or stopped without waiting for the device."""
+    """The failure of a clock that was started or stopped without waiting for the device.
+
+    It is returned, not raised. `happened` begins its sentence; `value` and `right` are seconds.
+    """
     expected = "a wait for `device` (CUDA or MPS) before the clock is started"
     expected = f"{expected}, and one before it stops"
     key = "timed-without-synchronising"

@@ -47,6 +47,10 @@ def _call_time_on_device(call: Call, setting: TimingSetting) -> TimedCall:
     repeats = options.get("repeats", 5)
 
     def ask(workshop: Workshop) -> TimedAnswer:
+        """Call the student's function with work of this workshop.
+
+        Returns its answer, beside the right time. Raises StudentRaised.
+        """
         work = workshop.make(durations, device)
         value = call(Sealed(work), device, **options)
         timed = work.took[-repeats:]
@@ -62,7 +66,7 @@ def beside_a_gpu(call: Call) -> Cases[TimedCall]:
     """Calls on the CPU of a machine with a GPU, then on the GPU.
 
     On the CPU there are the defaults, two slow calls to warm up, and three short calls and a long
-    one.
+    one. Raises StudentRaised for an error about a closed device or memory.
     """
     settings = {
         "as_it_comes": TimingSetting("cpu", (4,), {}),
@@ -81,7 +85,8 @@ def beside_a_gpu(call: Call) -> Cases[TimedCall]:
 def beside_another_gpu(call: Call) -> Cases[TimedCall]:
     """A call on the second GPU.
 
-    The first one, which is the current one, has nothing to do.
+    The first one, which is the current one, has nothing to do. Raises StudentRaised for an error
+    about a closed device or memory.
     """
     setting = TimingSetting("cuda:1", (60, 10), {"repeats": 4, "warmup": 1})
     return try_inputs(_call_time_on_device, call, {"the_second_gpu": setting})
@@ -104,6 +109,8 @@ def without_a_gpu(call: Call) -> Cases[TimedCall]:
 
 def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
     """The mistake behind an error of an event that the device had not reached; None for others."""
+    if is_about_cuda(raised.message) or "Expected a cuda device" in raised.message:
+        return "cuda-for-every-device"
     early = "device not ready" in raised.message or "must be completed" in raised.message
     if early:
         return "timed-without-synchronising"
@@ -170,23 +177,36 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     raise Failed(happened, expected, None, key, at)
 
 
-def _expect_wait(found: TimedCall, device: str) -> None:
+def _times_the_warm_up(seen: Seen) -> bool:
+    """True if the calls on the CPU show that the warm-up is timed, where no wait is needed.
+
+    Raises ScenarioRaised where they ended with an error.
+    """
+    time = seen[beside_a_gpu]["slow_first_calls"].time
+    return not time.fits and (time.value or 0.0) > time.right
+
+
+def _expect_wait(found: TimedCall, device: str, warm_up_is_timed: bool) -> None:
     """Raises Failed for a wrong time on a GPU, which is `device` in words."""
     if not found.fits:
-        raise wrong_time(found, found.time, device)
+        raise wrong_time(found, found.time, device, warm_up_is_timed)
 
 
 @time_on_device.check(points=0.5, needs=("runs", "gives_the_mean_per_call"))
 def waits_for_the_device(seen: Seen, wanted: Seen) -> None:
-    """The device is synchronised before the clock is started and before it is stopped."""
-    _expect_wait(seen[beside_a_gpu]["a_device_that_works_later"], "the GPU")
+    """The time of a GPU is right, too: the device is synchronised before the clock is started and
+    before it is stopped."""
+    warm_up_is_timed = _times_the_warm_up(seen)
+    found = seen[beside_a_gpu]["a_device_that_works_later"]
+    _expect_wait(found, "the GPU", warm_up_is_timed)
 
 
 @time_on_device.check(points=0.25, needs=("runs", "waits_for_the_device"))
 def waits_for_an_apple_gpu(seen: Seen, wanted: Seen) -> None:
     """For "mps" it waits for the Mac's GPU, and does not call CUDA."""
+    warm_up_is_timed = _times_the_warm_up(seen)
     found = _case_without_error(seen[on_a_mac], "an_apple_gpu", 'device="mps" on a Mac')
-    _expect_wait(found, "the Mac's GPU")
+    _expect_wait(found, "the Mac's GPU", warm_up_is_timed)
 
 
 def _case_without_error(cases: Cases[TimedCall], name: str, what: str) -> TimedCall:
@@ -214,4 +234,6 @@ def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
 @time_on_device.check(points=0.25, needs=("runs", "waits_for_the_device"))
 def waits_for_the_right_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cuda:1" it waits for the second GPU, even if the first one is current."""
-    _expect_wait(seen[beside_another_gpu]["the_second_gpu"], "the second GPU")
+    warm_up_is_timed = _times_the_warm_up(seen)
+    found = seen[beside_another_gpu]["the_second_gpu"]
+    _expect_wait(found, "the second GPU", warm_up_is_timed)

@@ -27,6 +27,7 @@ class HostClock(Protocol):
 
     def now(self) -> float: ...
     def sleep(self, seconds: float) -> None: ...
+    def work(self, seconds: float) -> None: ...
 
 
 class RealClock:
@@ -44,6 +45,9 @@ class RealClock:
         return self._now()
 
     def sleep(self, seconds: float) -> None:
+        self._sleep(seconds)
+
+    def work(self, seconds: float) -> None:
         self._sleep(seconds)
 
 
@@ -68,6 +72,7 @@ class TimedWork:
         self.took: list[float] = []
 
     def __call__(self) -> None:
+        """Work for the next duration, or the last again, and note how many seconds it took."""
         last = len(self.durations) - 1
         place = min(len(self.took), last)
         seconds = self.work(self.durations[place])
@@ -79,15 +84,16 @@ class AppleGpu:
 
     def __init__(self, clock: HostClock) -> None:
         self.clock = clock
+        self.issue_time = issue_time()
         self.free_at = 0.0  # when all of its work is done
 
     def launch(self, seconds: float) -> float:
-        """Give it work of so many seconds, and return them.
+        """Give it work of so many seconds, and return them; it is busy until then.
 
         The host needs a moment for that, by the modelled clock.
         """
         if not isinstance(self.clock, RealClock):
-            self.clock.sleep(issue_time())
+            self.clock.sleep(self.issue_time)
         self.free_at = max(self.clock.now(), self.free_at) + seconds
         return seconds
 
@@ -101,7 +107,9 @@ class AppleGpu:
             self.clock.sleep(left)
 
     def patches(self) -> Iterator[Patch]:
-        """Replacements of the functions of torch with which one waits for this GPU, or times it."""
+        """Yield replacements of torch's functions with which one waits for this GPU, or times
+        it.
+        """
         import torch as itself  # the module itself, to be patched
 
         def event(*args: Any, enable_timing: bool = False, **options: Any) -> AppleEvent:
@@ -140,11 +148,15 @@ class AppleEvent:
         """
         if self._is_complete():
             return True
-        self._gpu.clock.sleep(issue_time())
+        self._gpu.clock.sleep(self._gpu.issue_time)
         return False
 
     def elapsed_time(self, end_event: AppleEvent) -> float:
-        """Milliseconds until another event. Raises the errors of torch."""
+        """Milliseconds until another event, with torch's errors.
+
+        Raises ValueError for events not made for timing or not recorded, and RuntimeError for those
+        that the GPU has not reached.
+        """
         if not (self._enable_timing and end_event._enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:
@@ -167,7 +179,10 @@ class Workshop:
         self.apple_gpu = AppleGpu(clock)
 
     def make(self, durations: Sequence[float], device: Any) -> TimedWork:
-        """Work for a device, by its type: "cpu", "cuda" or "mps"."""
+        """Work for a device, by its type: "cpu", "cuda" or "mps".
+
+        Each call of it takes the next duration, in seconds.
+        """
         kind = torch.device(device).type
         if kind == "cuda":
             return TimedWork(durations, partial(_work_on_cuda, device))
@@ -177,12 +192,15 @@ class Workshop:
 
     def _work_on_host(self, seconds: float) -> float:
         began = self.clock.now()
-        self.clock.sleep(seconds)
+        self.clock.work(seconds)
         return self.clock.now() - began
 
 
 def _work_on_cuda(device: Any, seconds: float) -> float:
-    """Give a virtual GPU work, on its current stream. Returns before the work is done."""
+    """Give a virtual GPU work of so many seconds, on its current stream, and return them.
+
+    Returns before the work is done.
+    """
     from virtual_cuda.hooks import CYCLES_PER_SECOND
 
     with torch.cuda.device(device):

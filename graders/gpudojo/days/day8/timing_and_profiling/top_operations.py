@@ -10,17 +10,29 @@ from gpudojo.days.day8.timing_and_profiling.chosen_durations import operators_ta
 from gpudojo.days.day8.timing_and_profiling.declaration import top_operations
 from gpudojo.grading.call import Call, torch, try_inputs
 from gpudojo.grading.checks import compare_cases, runs
+from gpudojo.grading.differences import tell_apart
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
 ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
 OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
+# What makes several rows of one operator
+SPLITTING: Final = (
+    "group_by_input_shape=",
+    "group_by_input_shapes=",
+    "group_by_stack_n=",
+    "group_by_overload_name=",
+)
 
 # ---- scenarios ---------------------------------------------------------------------------------
 
 
 class OperatorCalls(NamedTuple):
-    """An operator of torch, how often it is called, and on how many numbers."""
+    """An operator of torch, how often it is called, and on how many numbers at most.
+
+    No two calls have inputs of the same shape, and every second one is told where to put its
+    result: rows for an operator's shapes, overloads or lines are not rows for the operator.
+    """
 
     name: str
     times: int
@@ -31,33 +43,44 @@ class OperatorCalls(NamedTuple):
 def _draw_operators(seed: str) -> list[OperatorCalls]:
     """Three operators, and others that hardly count.
 
-    The first takes longest in total, the second longest per call, and the third is called most
-    often. The sizes are chosen so that this is so in real time, too: a solution may read the
-    profiler's records in its own way.
+    The first takes longest in total, but not with half of its calls, the second longest per call,
+    and the third is called most often. The sizes are chosen so that the first takes longest in real
+    time, too: a solution may read the profiler's records in its own way. Their names are not in the
+    order of the alphabet, nor of the alphabet backwards.
     """
     draw = random.Random(seed)
-    most, longest, often = draw.sample(ALIKE, 3)
+    names = draw.sample(ALIKE, 3)
+    while names in (sorted(names), sorted(names, reverse=True)):
+        names = draw.sample(ALIKE, 3)
+    most, longest, often = names
     return [
-        OperatorCalls(most, 9, 240_000, taking=700),
-        OperatorCalls(longest, 1, 340_000, taking=2000),
-        OperatorCalls(often, 20, 2, taking=10),
+        OperatorCalls(most, 10, 240_000, taking=700),
+        OperatorCalls(longest, 1, 340_000, taking=5000),
+        OperatorCalls(often, 20, 40, taking=10),
         *(OperatorCalls(name, 1, 2) for name in OTHERS),
     ]
 
 
 def _make_work(device: Any, operators: list[OperatorCalls]) -> Callable[[], None]:
-    """A function for the student to profile, which calls these operators, the last one first."""
+    """A function for the student to profile, which calls these operators, the last one first.
+
+    Its tensors are made here, on the device. Raises AttributeError for an operator that torch
+    lacks.
+    """
     steps = []
     for operator in operators:
-        numbers = torch.ones(operator.size).to(device)
-        out = torch.empty(operator.size, device=device)
+        ones = torch.ones(operator.size).to(device)
+        inputs = [ones[number:] for number in range(operator.times)]
+        outs = [torch.empty_like(each) for each in inputs]
         # Looked up here: a profiler that records stacks would see it.
-        steps.append((getattr(torch, operator.name), operator.times, numbers, out))
+        steps.append((getattr(torch, operator.name), inputs, outs))
 
     def work() -> None:
-        for function, times, numbers, out in reversed(steps):
-            for _ in range(times):
-                function(numbers, out=out)
+        for function, inputs, outs in reversed(steps):
+            for each, out in zip(inputs[::2], outs[::2], strict=True):
+                function(each, out=out)
+            for each in inputs[1::2]:
+                function(each)
 
     return work
 
@@ -97,7 +120,7 @@ def _call_top_operations(call: Call, setting: RankingSetting) -> RankedNames:
         kind=type(value).__name__,
         texts=all(isinstance(name, str) for name in names),
         names=[str(name) for name in names][:60],
-        work=f"20 short `{often.name}`, one long `{longest.name}` and 9 `{most.name}`",
+        work=f"20 short `{often.name}`, one long `{longest.name}` and {most.times} `{most.name}`",
         recorded=recorded,
     )
 
@@ -119,6 +142,10 @@ def _is_run_under_profiler(call: Call, work: Any) -> bool:
 
 @top_operations.probe(machine="laptop")
 def on_the_cpu(call: Call) -> Cases[RankedNames]:
+    """The names for work on the CPU, with several values of `count`.
+
+    Raises StudentRaised for an error about a closed device or memory.
+    """
     settings = {
         "count=3": RankingSetting("cpu", {"count": 3}),
         "count=50": RankingSetting("cpu", {"count": 50}),
@@ -177,6 +204,7 @@ def _expect_all_names(found: RankedNames, right: RankedNames) -> None:
         names = ", ".join(found.names)
         right_names = ", ".join(right.names)
         happened = f"count=50 gave {len(found.names)} names: {names}"
+        happened = tell_apart(happened, sorted(found.names), sorted(right.names), "the names")
         expected = f"the {len(right.names)} operators that there are: {right_names}"
         raise Failed(happened, expected, at=("record_function(",))
 
@@ -189,15 +217,23 @@ def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
 
 
 def _expect_order(place: str, found: RankedNames, right: RankedNames) -> None:
-    """Raises Failed for names in another order than the reference's."""
+    """Raises Failed for names in another order than the reference's.
+
+    `place` is the device, in words.
+    """
     if found.names == right.names:
         return
     names = ", ".join(found.names)
     right_names = ", ".join(right.names)
     happened = f"{right.work} on {place} gave {names}"
     expected = f"{right_names}: by the time of all calls together"
-    is_reversed = found.names == right.names[::-1]
-    at: tuple[str, ...] = ()
-    if is_reversed:
+    at: tuple[str, ...] = ("[-n:]", *SPLITTING)
+    if found.names == right.names[::-1]:
         at = ("reversed(", "[::-1]", "reverse(")
+    elif found.names == sorted(right.names):
+        happened = f"{happened}: those are in the order of the alphabet"
+        at = ("last sorted(", "last sort(", "set(")
+    repeated = [name for name in found.names if found.names.count(name) > 1]
+    if repeated:
+        happened = f"{happened}: there are several rows for {repeated[0]}"
     raise Failed(happened, expected, at=at)

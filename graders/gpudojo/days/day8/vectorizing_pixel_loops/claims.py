@@ -74,7 +74,8 @@ def _why_it_raises(raised: Raised, seen: Seen) -> str | None:
 def declare_checks(function: Function, points: float, explain: Explain, probes: Probes) -> None:
     """Declare the checks that all three functions have; `points` are those for right values.
 
-    `explain` says what is wrong with a picture of this function.
+    `explain` says what is wrong with a picture of this function. The checks are added to
+    `function`.
     """
     pictures, timed = probes
     runs(function, diagnose=_why_it_raises)
@@ -128,9 +129,10 @@ def declare_checks(function: Function, points: float, explain: Explain, probes: 
         for found in _all_calls(seen[pictures], wanted[pictures]):
             if found.changed:
                 changed = " and ".join(f"`{name}`" for name in found.changed)
-                happened = f"after the call {changed} had other values than before"
+                happened = f"the call wrote into {changed}"
                 line = found.changing_line
-                raise Failed(happened, "the values from before", line, "input-modified")
+                expected = "inputs that nothing is written into"
+                raise Failed(happened, expected, line, "input-modified")
 
     @function.check(points=0.75, needs=(*VALUES, "no_loop_over_pixels"))
     def faster_than_the_loop(seen: Seen, wanted: Seen) -> None:
@@ -159,7 +161,10 @@ def _raised_in_timed_call(raised: Raised) -> Failed:
 
 
 def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
-    """Yield every picture that the reference has, too, but for groups that ended with an error."""
+    """Yield every picture that the reference has, too, but for groups that ended with an error.
+
+    Raises KeyError for one that the student's evidence lacks.
+    """
     for group, pictures in wanted.groups.items():
         if group not in seen.errors:  # its own check reports it
             for size in pictures:
@@ -197,7 +202,9 @@ def _expect_no_other_process(growth: Growth) -> None:
 def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: int) -> None:
     """Raises Failed if larger pictures took more operations or lines.
 
-    `what` names the `counts`; `operations` is how many the reference takes.
+    That is so if each of the GROWING pictures took more than the one before, or if the fewest and
+    the most of all `counts` differ by what a loop over a side of SIDE would add. `what` names the
+    counts; `operations` is how many the reference takes.
     """
     growing = counts[: len(GROWING)]
     if is_growing(growing):
@@ -210,11 +217,11 @@ def _expect_no_growth(growth: Growth, what: str, counts: list[int], operations: 
         raise Failed(happened, expected, growth.line, LOOP)
     # A loop may be as long as most of these pictures need, and operations for all of them be
     # recorded in the first call. Lines that only prepare something there are no matter.
-    later = counts
+    compared = counts
     if what != "operations":
-        later = counts[1:]
-    fewest = min(later, default=0)
-    most = max(later, default=0)
+        compared = counts[1:]
+    fewest = min(compared, default=0)
+    most = max(compared, default=0)
     if most - fewest >= SIDE - max(GROWING[-1]):
         happened = f"one picture took {fewest} {what}, another {most}"
         expected = "the same number for more and larger sprites"
@@ -283,10 +290,13 @@ def _expect_no_upload(growth: Growth) -> None:
 
 
 def _expect_work_on_device(seen: Pictures) -> None:
-    """Raises Failed if the device computed fewer numbers than a result has."""
+    """Raises Failed if the device computed fewer numbers than a result has, or others."""
     names = [size.name for size in (*GROWING, *LONG)]
     pictures = seen.groups["usual"]
     for name, cost in zip(names, seen.growth.costs, strict=False):
+        if cost.written:
+            happened = "numbers came into the device's memory that nothing copied or computed there"
+            raise Failed(happened, "a result made on the device", at=("return",))
         numbers = math.prod(pictures[name].shape)
         if cost.computed is not None and cost.computed < numbers:
             happened = f"the result has {numbers} numbers; the device computed {cost.computed}"

@@ -35,7 +35,8 @@ class Size(NamedTuple):
         return self.sprites * self.height * self.width
 
 
-MakeInputs = Callable[..., tuple[Any, ...]]  # gets a seed and a size
+Inputs = tuple[Any, ...]  # tensors
+MakeInputs = Callable[..., Inputs]  # gets a seed and a size
 
 # Every dimension but the palette grows twice. torch may switch algorithms at some size, but not at
 # both steps.
@@ -77,8 +78,8 @@ def _make_generator(seed: int, size: Size) -> Any:
     return torch.Generator().manual_seed(seed % 2**63)
 
 
-def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
-    """Sprites. In those of one size values are larger than 1: no range is promised."""
+def for_grayscale(seed: int, size: Size) -> Inputs:
+    """Sprites, in a tuple. In those of one size values are larger than 1: no range is promised."""
     generator = _make_generator(seed, size)
     shape = (size.sprites, 3, size.height, size.width)
     sprites = torch.rand(shape, generator=generator)
@@ -87,15 +88,15 @@ def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
     return (sprites,)
 
 
-def for_recolor(seed: int, size: Size) -> tuple[Any, ...]:
-    """Indices and a palette."""
+def for_recolor(seed: int, size: Size) -> Inputs:
+    """Indices of the shape of `size`, and a palette of so many colours, drawn from the seed."""
     generator = _make_generator(seed, size)
     indices = torch.randint(0, size.colors, size.shape, generator=generator)
     palette = torch.rand(size.colors, 3, generator=generator)
     return indices, palette
 
 
-def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
+def for_nearest(seed: int, size: Size, tied: bool = False) -> Inputs:
     """Sprites and a palette: every pixel has one nearest colour or, if `tied`, two."""
     generator = _make_generator(seed, size)
     every_color = _every_color()
@@ -120,7 +121,7 @@ def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1)
 def _every_color() -> Any:
-    """All colours made of eighths.
+    """All colours made of eighths, a tensor of rows of three; made once, and not to be changed.
 
     float32 holds their squared differences exactly, in any order of addition.
     """

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 CLOCKED: Final = 1000  # added to the seed for the pictures that are timed
 # Operators that make a tensor of a number, as `torch.where` does, and compute nothing.
 NUMBERS: Final = ("aten.empty.", "aten.scalar_tensor.")
+# Operators of a call that are watched. Whoever runs more is too slow: a loop takes less than three
+# times as many for the picture that is timed.
+MOST_WATCHED: Final = 200
 ONE_PIXEL: Final = 24  # bytes of three numbers, of the largest dtype there is
 # Functions that loop without a line of Python.
 MAPS: Final = frozenset(
@@ -92,6 +95,7 @@ class Cost(Case, frozen=True):
     uploaded: int = 0  # bytes
     uploading_line: int | None = None
     computed: int | None = None  # numbers that the device computed; None on a real GPU
+    written: bool = False  # whether the device's memory was written to by no operator
     # What may hide a loop
     single: int = 0  # operations that made the numbers of one pixel
     single_line: int | None = None  # the line with most of them
@@ -154,6 +158,18 @@ def covers_pixels(uploaded: Sequence[int]) -> bool:
     return all(count >= size.pixels for count, size in pairs)
 
 
+def _count_of_writes(tensor: Any) -> int:
+    """How many times torch has written into a tensor, as autograd counts it.
+
+    0 where it is not counted, as in inference mode: then only writes that change values are seen.
+    """
+    try:
+        count: int = tensor._version
+    except (AttributeError, RuntimeError):
+        return 0
+    return count
+
+
 class Painter:
     """Calls one function on pictures of many sizes.
 
@@ -161,17 +177,24 @@ class Painter:
     """
 
     def __init__(self, call: Call, names: tuple[str, ...]) -> None:
+        """A painter that has painted nothing yet; `names` are those of the function's arguments."""
         self.call = call
         self.names = names  # of the function's arguments
         # Of all calls. Nothing here is judged: that leaves at once.
         self.ledgers: list[Ledger] = []
         self.lines: list[ExecutedLines] = []
-        self.allocations = 0  # of the last call
+        # Of the last call
+        self.allocations = 0
+        self.written = False  # whether memory of the device was written to by no operator
         # All inputs, alive, so that no two have one address: an answer may be cached by it.
         self.inputs: list[Any] = []
 
     def paint_growing(self, make: MakeInputs) -> tuple[dict[str, Picture], Growth]:
-        """Paint pictures of growing size, and describe what they took. Raises StudentRaised."""
+        """Paint pictures of growing size, and describe what they took.
+
+        Returns the pictures by the name of their size, and the costs in that order. Keeps inputs,
+        lines and ledgers of all calls. Raises StudentRaised.
+        """
         pictures: dict[str, Picture] = {}
         costs: list[Cost] = []
         uploaded: list[int] = []
@@ -190,7 +213,7 @@ class Painter:
         return pictures, Growth(costs, line, large)
 
     def _describe_cost(self) -> Cost:
-        """What the last call took, copied and read."""
+        """What the last call took, copied and read. There must have been one."""
         ledger = self.call.ledger
         lines = self.lines[-1]
         recorded = len(ledger.operations())
@@ -220,10 +243,14 @@ class Painter:
             uploaded=sum(transfer.bytes for transfer in to_device),
             uploading_line=self.call.first_line(to_device),
             computed=computed,
+            written=self.written,
         )
 
     def _reads_that_do_more(self, reads: list[Any]) -> list[Any]:
-        """The reads outside of assertions and of conditions that raise."""
+        """The reads outside of assertions and of conditions that raise, in the student's source.
+
+        Raises SyntaxError if the file is no longer Python.
+        """
         if not reads:
             return []
         source = "".join(linecache.getlines(str(self.call.path)))
@@ -233,8 +260,8 @@ class Painter:
     def _growing_line(self, largest: int) -> int | None:
         """The line whose operations, or executions, grew most; None if there is none.
 
-        That is from the first picture to the largest. Where lines were executed more often, it is
-        one in a loop, rather than in what the loop calls.
+        That is from the first picture to the one with the number `largest`. Where lines were
+        executed more often, it is one in a loop, rather than in what the loop calls.
         """
         # By how much the operations and the executions of each line grew
         operations = {}
@@ -268,7 +295,11 @@ class Painter:
     def paint_sizes(
         self, make: MakeInputs, sizes: tuple[Size, ...], device: Any = None, *more: Any
     ) -> dict[str, Picture]:
-        """One picture of each size; `make` gets `more`, too. Raises StudentRaised."""
+        """One picture of each size, by its name; `make` gets `more`, too.
+
+        Without `device` they are painted on that of the call. Keeps inputs, lines and ledgers of
+        all calls. Raises StudentRaised.
+        """
         pictures = {}
         for size in sizes:
             inputs = make(self.call.seed, size, *more)
@@ -280,18 +311,24 @@ class Painter:
 
         Raises StudentRaised, with the inputs in its message.
         """
+        from virtual_cuda.hooks import watch_writes
+
         if device is None:
             device = self.call.device
         given = tuple(tensor.to(device, copy=True) for tensor in inputs)
         self.inputs.append(given)
         input_device = str(given[0].device)
         words = self._in_words(inputs)
+        versions = [_count_of_writes(tensor) for tensor in given]
         # The call
         before = count_allocations(self.call)
         try:
-            result, lines = call_counting_lines(self.call, *given)
-            self.allocations = count_allocations(self.call) - before
-            values = read_result(result)
+            with watch_writes(MOST_WATCHED) as writes:
+                writes.remember(given)
+                result, lines = call_counting_lines(self.call, *given)
+                self.allocations = count_allocations(self.call) - before
+                values = read_result(result)
+            self.written = writes.has_found
         except StudentRaised as error:
             where = f"with {words} on {input_device}"
             raise self._explain_error(error, where) from None
@@ -305,7 +342,7 @@ class Painter:
             kind = "Tensor"
             dtype = str(result.dtype).removeprefix("torch.")
             result_device = str(result.device)
-        changed = self._changed_names(inputs, given)
+        changed = self._changed_names(inputs, given, versions)
         changing_line = None
         if changed:  # the names of operators that work in place end in `_`
             changing_line = self._only_line_of_operators("_")
@@ -327,16 +364,21 @@ class Painter:
             changing_line=changing_line,
         )
 
-    def _changed_names(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> list[str]:
-        """The names of the inputs that the call has changed."""
+    def _changed_names(
+        self, before: tuple[Any, ...], now: tuple[Any, ...], versions: list[int]
+    ) -> list[str]:
+        """The names of the inputs that the call has written into, with other values or the same.
+
+        `versions` are torch's counts of writes from before the call.
+        """
         changed = []
-        for name, old, new in zip(self.names, before, now, strict=True):
-            if not torch.equal(new.cpu(), old):
+        for name, old, new, version in zip(self.names, before, now, versions, strict=True):
+            if _count_of_writes(new) != version or not torch.equal(new.cpu(), old):
                 changed.append(name)
         return changed
 
     def _in_words(self, inputs: tuple[Any, ...]) -> str:
-        """The inputs with their names and shapes."""
+        """The inputs with their names and shapes; values above 1 in the first one are named."""
         parts = []
         for name, tensor in zip(self.names, inputs, strict=True):
             parts.append(f"{name} {tuple(tensor.shape)}")
@@ -347,7 +389,7 @@ class Painter:
         return words
 
     def _explain_error(self, error: StudentRaised, inputs: str) -> StudentRaised:
-        """The error with its input in the message.
+        """The error with its inputs, given in words, in the message. It is returned, not raised.
 
         For another size or device it may not be raised.
         """
@@ -390,7 +432,10 @@ def _most_frequent(counts: Mapping[Any, int]) -> Any:
 
 
 def _lines_that_refuse_input(source: str) -> set[int]:
-    """The lines that only refuse an input: assertions, and conditions that raise."""
+    """The lines that only refuse an input: assertions, and conditions that raise.
+
+    Raises SyntaxError if the source cannot be parsed.
+    """
     lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.If | ast.Assert):
@@ -430,7 +475,7 @@ class PictureWork(NamedTuple):
     tied: tuple[Size, ...] = ()  # pictures in which every pixel has several nearest colours
 
     def every_input(self, seed: int) -> Iterator[tuple[Any, ...]]:
-        """The arguments with which `make` is called for a seed."""
+        """Yield the arguments with which `make` is called for a seed."""
         for size in (*GROWING, *LONG, *SMALLEST, *self.on_the_cpu):
             yield seed, size
         for size in self.tied:
@@ -454,7 +499,11 @@ class PictureWork(NamedTuple):
         return Pictures(groups, found.errors, growth, speed)
 
     def race_with_loop(self, call: Call) -> Race:
-        """The measured race; a student's error is in its evidence."""
+        """The measured race; a student's error is in its evidence.
+
+        Torch has one thread meanwhile. Afterwards `call` has no title for lines, but after an error
+        it has that of the round which failed.
+        """
 
         def inputs_of_round(number: int) -> tuple[Any, ...]:
             inputs = self.make(call.seed + CLOCKED + number, self.clocked)
@@ -477,7 +526,8 @@ class Probes(NamedTuple):
 def declare_probes(work: PictureWork) -> Probes:
     """Declare the probes of a function, and that its inputs are drawn from the seed alone.
 
-    On the plain CPU no copy to the host could be seen, so the first probe needs a GPU.
+    Adds them to the function of `work`, and returns them. On the plain CPU no copy to the host
+    could be seen, so the first probe needs a GPU.
     """
     function = work.function
     work = work._replace(make=function.draws_once(work.make, work.every_input))

@@ -5,6 +5,7 @@ Found are other weights, mixed channels, another distance.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -61,9 +62,10 @@ def _are_within(tolerance: float, found: Array, right: Array) -> bool:
 def expect_same_pictures(
     seen: Mapping[str, Picture], wanted: Mapping[str, Picture], explain: Explain
 ) -> None:
-    """Raises Failed where a picture is not the reference's.
+    """Raises Failed where a picture is not the reference's; both are by the name of their size.
 
     It may be no tensor, or have another shape, dtype or values, which `explain` puts into words.
+    Raises KeyError for a size that was not seen.
     """
     for size, right in wanted.items():
         found = seen[size]
@@ -81,7 +83,7 @@ def expect_same_pictures(
 
 
 def _other_shape(found: Picture, right: Picture) -> Failed:
-    """The failure of a picture with a wrong shape."""
+    """The failure of a picture with a wrong shape. It is returned, not raised."""
     happened = f"{right.given} gave the shape {found.shape}"
     expected = f"the shape {right.shape}"
     count, *channels, height, width = right.shape
@@ -105,7 +107,10 @@ def _expect_same_dtype(found: Picture, right: Picture) -> None:
 
 
 def _other_values(found: Picture, right: Picture, explain: Explain) -> Failed:
-    """The failure of a picture with wrong values."""
+    """The failure of a picture with wrong values. It is returned, not raised.
+
+    `explain` says what is wrong with them.
+    """
     values = []
     for array in (found.values, right.values, right.first_input, right.last_input):
         assert array is not None
@@ -142,7 +147,10 @@ def _rows_of_pixels(pictures: Any) -> Any:
 
 
 def explain_difference(values: ComparedPicture) -> Explanation:
-    """How many values differ, and the first of them, or that height and width are swapped."""
+    """How many values differ, and the first of them, or that height and width are swapped.
+
+    Raises IndexError if no value differs.
+    """
     import numpy as np
 
     found = values.found
@@ -163,7 +171,10 @@ def explain_difference(values: ComparedPicture) -> Explanation:
 
 
 def explain_grayscale(values: ComparedPicture) -> Explanation:
-    """What is wrong with a gray picture, such as other weights, which can be computed."""
+    """What is wrong with a gray picture, such as other weights, which can be computed.
+
+    Raises IndexError if nothing is.
+    """
     import numpy as np
 
     gray = values.found.reshape(-1)
@@ -173,6 +184,8 @@ def explain_grayscale(values: ComparedPicture) -> Explanation:
         return MIXED
     if not np.isfinite(gray).all():
         return explain_difference(values)
+    if sprites.size > 3 and (gray == gray[0]).all():
+        return Explanation(f"the result is {gray[0]:.3g} everywhere")
     # Which weights would give this picture?
     pixels = _rows_of_pixels(sprites)
     weights, *_ = np.linalg.lstsq(pixels, gray, rcond=None)
@@ -182,14 +195,15 @@ def explain_grayscale(values: ComparedPicture) -> Explanation:
 
 
 def _explain_weights(weights: Any) -> Explanation:
-    """What a sum of red, green and blue with these weights is."""
+    """What a sum of red, green and blue with these three weights is, and where to look for it."""
     import numpy as np
 
     factors = weights / WEIGHTS
     factor = factors[0]
     is_multiple = np.allclose(factors, factor, rtol=1e-3)
     if is_multiple and abs(factor) > 1e-3:
-        return Explanation(f"the result is {factor:.3g} times the loop's")
+        happened = f"the result is {factor:.3g} times the loop's"
+        return Explanation(happened, at=("mean(", "/ number", "* number"))
     # The line to show has these numbers, or one that is no weight of the loop, or takes the mean.
     red, green, blue = weights
     at = [f"numbers {red:.3g}, {green:.3g}, {blue:.3g}"]
@@ -204,7 +218,10 @@ def _explain_weights(weights: Any) -> Explanation:
 
 
 def explain_nearest(values: ComparedPicture) -> Explanation:
-    """What is wrong with indices, such as another measure of distance."""
+    """What is wrong with indices, such as another measure of distance.
+
+    Raises IndexError if nothing is.
+    """
     sprites = values.first_input
     palette = values.last_input
     indices = values.found.reshape(-1)
@@ -214,29 +231,52 @@ def explain_nearest(values: ComparedPicture) -> Explanation:
         return MIXED
     pixels = _rows_of_pixels(sprites)
     apart = pixels[:, None] - palette
-    measures = {
-        "nearest by the sum of the absolute differences": abs(apart).sum(2),
-        "nearest by the square of the sum of the differences": apart.sum(2) ** 2,
-        "the farthest": -(apart**2).sum(2),
-    }
-    for words, distances in measures.items():
+    squares = (apart**2).sum(2)
+    # Of each wrong measure its words, the distances, and patterns for the line that computes them.
+    measures: list[tuple[str, Any, tuple[str, ...]]] = [
+        (
+            "nearest by the sum of the absolute differences",
+            abs(apart).sum(2),
+            ("abs(", "norm(", "cdist("),
+        ),
+        (
+            "nearest by the sum of the differences, and not by that of their squares",
+            abs(apart.sum(2)),
+            ("sum(", "mean("),
+        ),
+        ("the farthest", -squares, ("unused result", "argmax(", "max(")),
+    ]
+    for words, distances, at in measures:
         if _are_nearest(indices, distances):
-            return Explanation(f"the colours are {words}")
+            return Explanation(f"the colours are {words}", at=at)
     return explain_difference(values)
 
 
 def _are_nearest(indices: Any, distances: Any) -> bool:
-    """True if each index is that of the smallest distance in its row."""
-    nearest = distances.argmin(1)
-    return bool((nearest == indices).all())
+    """True if each index is that of a smallest distance in its row; there may be several."""
+    import numpy as np
+
+    rows = indices.astype(int)[:, None]
+    if rows.min() < 0 or rows.max() >= distances.shape[1]:
+        return False
+    chosen = np.take_along_axis(distances, rows, 1)[:, 0]
+    return bool((chosen <= distances.min(1) + NEAR).all())
 
 
 def explain_recolor(values: ComparedPicture) -> Explanation:
-    """What is wrong with a recoloured picture, such as channels mixed up with pixels."""
+    """What is wrong with a recoloured picture, such as channels mixed up with pixels.
+
+    Raises IndexError if nothing is.
+    """
     right = values.right
     pixels = _rows_of_pixels(right)
     mixed_up = pixels.reshape(right.shape)
     if _are_close(mixed_up, values.found):
         happened = "all numbers are there, but red, green and blue are mixed up with the pixels"
         return Explanation(happened, "reshape-for-permute")
+    for order in itertools.permutations(range(3)):
+        if _are_close(right[:, list(order)], values.found):
+            colors = ", ".join(("red", "green", "blue")[channel] for channel in order)
+            happened = f"the channels come in the order {colors}"
+            return Explanation(happened, at=("flip(", "[::-1]"))
     return explain_difference(values)
