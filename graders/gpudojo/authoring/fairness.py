@@ -6,6 +6,7 @@ and are known as equivalent. A rewrite is a right solution in other words.
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 import shutil
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpudojo.authoring.findings import Finding
+from gpudojo.authoring.findings import Finding, place_in
 from gpudojo.authoring.kept_solutions import kept_solutions, reference_path, stub_path
 from gpudojo.authoring.mutants import make_mutants
 from gpudojo.authoring.rewrites import make_rewrites
@@ -60,7 +61,7 @@ class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_equivalents(path: Path) -> list[Equivalent]:
     """The entries of a day's file; none where there is no file.
 
-    Raises BadClass where it cannot be read.
+    Raises BadClass where they cannot be understood, and OSError.
     """
     if not path.is_file():
         return []
@@ -79,10 +80,11 @@ def doubtful_entries(
     root: Path,
     day: str,
 ) -> Iterator[Finding]:
-    """Findings about entries that cannot be relied on.
+    """Yield findings about entries that cannot be relied on.
 
     These are entries without a reason, with words that the reference's file does not have, or about
-    mutants that are not made any more: `mutants` are all that are made.
+    mutants that are not made any more: `mutants` are all that are made. Raises OSError where the
+    reference cannot be read.
     """
     diffs = {mutant.name: mutant.diff for mutant in mutants}
     reference = reference_path(root, day, exercise.stem)
@@ -139,19 +141,39 @@ class RightSolution(NamedTuple):
 
 
 def right_solutions(day: str, exercise: Exercise, root: Path) -> list[RightSolution]:
-    """The reference and the right solutions that are kept."""
+    """The reference and the right solutions that are kept.
+
+    Raises OSError for one that cannot be read, and BadClass for one that is no Python.
+    """
     reference = reference_path(root, day, exercise.stem)
-    found = [RightSolution("reference", reference.read_text(encoding="utf-8"))]
+    source = reference.read_text(encoding="utf-8")
+    _require_python(source, place_in(reference, root))
+    found = [RightSolution("reference", source)]
     for solution in kept_solutions(root / "tests" / day, exercise.stem):
         if not solution.wrong:
+            _require_python(solution.source, solution.place(root))
             found.append(RightSolution(solution.path.stem, solution.source))
     return found
+
+
+def _require_python(source: str, place: str) -> None:
+    """Raises BadClass, which names the place of a solution, if its text is no Python."""
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        why = str(error)
+        if isinstance(error, SyntaxError):
+            why = error.msg  # its line is not that of a file with several solutions
+        raise BadClass(f"{place}: this is not Python, so no mutants are made: {why}") from None
 
 
 def all_mutants(
     day: str, exercise: Exercise, root: Path, only: Container[str] | None = None
 ) -> list[list[Variant]]:
-    """The mutants of every right solution, or of those named in `only`; a list for each."""
+    """The mutants of every right solution, or of those named in `only`; a list for each.
+
+    Raises OSError where a solution cannot be read, and BadClass for one that is no Python.
+    """
     stub = stub_path(root, day, exercise.stem)
     text_of_stub = ""
     if stub.is_file():
@@ -165,7 +187,10 @@ def all_mutants(
 
 
 def all_rewrites(day: str, exercise: Exercise, root: Path) -> list[list[Variant]]:
-    """The rewrites of every right solution; a list for each."""
+    """The rewrites of every right solution; a list for each.
+
+    Raises OSError where one cannot be read, and BadClass for one that is no Python.
+    """
     functions = [function.name for function in exercise.functions]
     found = []
     for name, source in right_solutions(day, exercise, root):
@@ -186,7 +211,8 @@ def examine_exercise(
 
     Returns what became of them. Writes the variants and their results below `out`; what was graded
     before is not run again. Raises BadClass where the entries of equivalent mutants cannot be read,
-    or the variants cannot be graded.
+    a solution is no Python, or the variants cannot be graded; other DojoErrors of grading, and
+    OSError.
     """
     # Choose the mutants and the rewrites.
     mutants_by_solution = all_mutants(day, exercise, root)
@@ -246,7 +272,8 @@ def _grade_variants(
 ) -> dict[str, list[CheckRow]]:
     """Grade variants as a class. Returns the checks of the functions of each, by its name.
 
-    Writes the variants and the results below `out`. Raises BadClass where they cannot be graded.
+    Writes the variants and the results below `out`; older variants there are removed. Raises
+    BadClass and other DojoErrors where they cannot be graded, and OSError.
     """
     folder = out / "variants"
     shutil.rmtree(folder, ignore_errors=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpudojo.authoring.findings import place_in
+
 HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
 # How the name of a file with several solutions begins. It is not the exercise's own name, by which
 # pytest would take the file for a student's.
@@ -33,6 +35,12 @@ class Solution:
     path: Path
     where: str  # for messages: "wrong/no_step.py", "solutions_01_brightest_sprite.py, line 12"
     wrong: bool
+    file: Path | None = None  # that it has been copied out of
+    line: int = 1  # of its first line there
+
+    def place(self, root: Path) -> str:
+        """The line of the author's file where it begins, as a finding names it."""
+        return place_in(self.file or self.path, root, self.line)
 
     @property
     def exercise(self) -> str:
@@ -46,7 +54,10 @@ class Solution:
 
     @property
     def claim(self) -> Claim | None:
-        """What a wrong solution says that it fails, in its first line; None if it does not."""
+        """What a wrong solution says that it fails, in its first line; None if it does not.
+
+        The file is read each time, which raises OSError if it cannot be.
+        """
         first_line = self.source.partition("\n")[0]
         match = HEADER.match(first_line)
         if match is None:
@@ -71,6 +82,7 @@ def kept_solutions(folder: Path, exercise: str = "*") -> list[Solution]:
     """The solutions in a day's folder of tests, of one exercise or all: first the right ones.
 
     Those that share a file are copied out of it, to files that are removed when Python exits.
+    Raises OSError.
     """
     found = []
     for kind in ("right", "wrong"):
@@ -85,7 +97,7 @@ def kept_solutions(folder: Path, exercise: str = "*") -> list[Solution]:
 def _split_shared_file(path: Path) -> list[Solution]:
     """Write each solution of a shared file to a file of its own, and return them.
 
-    The files lie below a folder that is removed when Python exits.
+    The files lie below a folder that is removed when Python exits. Raises OSError.
     """
     text = path.read_text(encoding="utf-8")
     exercise = path.stem.removeprefix(SHARED_PREFIX)
@@ -107,13 +119,13 @@ def _split_shared_file(path: Path) -> list[Solution]:
         file.parent.mkdir(parents=True, exist_ok=True)
         shared = text[: starts[0]]  # stands above the first solution
         file.write_text(f"{header}\n{shared}{body}", encoding="utf-8")
-        found.append(Solution(file, f"{path.name}, line {line}", is_wrong))
+        found.append(Solution(file, f"{path.name}, line {line}", is_wrong, path, line))
     return found
 
 
 @functools.cache
 def _folder_until_exit() -> str:
-    """Make a folder for this process, which is removed when Python exits. Returns its path."""
+    """Make a folder for this process once, which is removed when Python exits. Returns its path."""
     folder = tempfile.mkdtemp(prefix="gpudojo-solutions-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

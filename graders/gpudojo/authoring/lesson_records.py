@@ -51,7 +51,8 @@ LABEL_WIDTH: Final = 9  # of a drawn timeline: the name of a lane
 def fill_lesson(source: str) -> str:
     """The source of a lesson with every snippet run anew, and what the device recorded below it.
 
-    Raises BadDay where the options of a snippet are wrong.
+    Raises BadDay where the options of a snippet are wrong, and a DojoError where the virtual device
+    cannot be opened.
     """
     setup = ""
     for snippet in snippets_in(source):
@@ -70,7 +71,8 @@ def fill_lesson(source: str) -> str:
 def remake_lesson(day: str, stem: str) -> Path | None:
     """Fill the lesson of an exercise anew. Returns its path, or None if nothing changed.
 
-    Writes the lesson's file. Raises BadDay where the options of a snippet are wrong.
+    Writes the lesson's file. Raises BadDay where the options of a snippet are wrong, a DojoError
+    where the virtual device cannot be opened, and OSError.
     """
     path = lesson_path(day, stem)
     if path is None:
@@ -86,8 +88,9 @@ def remake_lesson(day: str, stem: str) -> Path | None:
 def describe_run(snippet: Snippet, setup: str = "") -> str:
     """Run a snippet on a virtual GPU of its own, and return a text on what it did.
 
-    The text has a table of its lines or a timeline, then what it printed, then its error. Raises
-    BadDay where the options of the snippet are wrong.
+    `setup` is code to run before it. The text has a table of its lines or a timeline, then what it
+    printed, then its error. Raises BadDay where the options of the snippet are wrong, and a
+    DojoError where the virtual device cannot be opened.
     """
     run = _run_snippet(snippet, setup)
     code = snippet.code.splitlines()
@@ -123,7 +126,9 @@ class _SnippetRun(NamedTuple):
 def _run_snippet(snippet: Snippet, setup: str) -> _SnippetRun:
     """Run the setup and then the snippet, the same way each time.
 
-    Raises BadDay where the options of the snippet are wrong.
+    An Exception of the code is in what is returned. Torch's random numbers are put back. Raises
+    BadDay where the options of the snippet are wrong, and a DojoError where the virtual device
+    cannot be opened.
     """
     import torch  # not at the top: `dojo lint --help` does without
     from virtual_cuda import virtual_cuda
@@ -233,9 +238,10 @@ def _draw_timeline(ledger: Ledger, file: str, code: list[str]) -> str:
     if not len(ledger):
         return ""
     timeline = timeline_of(ledger.records, file, file, file, source=code)
-    # Without its heading, and the line that compares with a reference.
+    # Without its heading, which may have two lines, and the line that compares with a reference.
     lines = plain_lines(draw_timeline(timeline, WIDTH))
-    drawn = lines[1:-1]
+    labels = [line[:LABEL_WIDTH].strip() for line in lines]
+    drawn = lines[labels.index("host") : -1]
     lanes = [line[LABEL_WIDTH:] for line in drawn[:3]]
     # Between the lanes of host and device are copies, with their sizes: letters there are units.
     lanes[1] = re.sub(r"[\w.]", "", lanes[1])
@@ -253,10 +259,11 @@ def _draw_timeline(ledger: Ledger, file: str, code: list[str]) -> str:
 
 
 def lesson_problems(day: str, stem: str, root: Path) -> Iterator[str]:
-    """Sentences about what is wrong with the lesson of an exercise.
+    """Yield sentences about what is wrong with the lesson of an exercise.
 
     There are none for a day without lessons. Runs the lesson's code. Raises BadDay where the
-    options of a snippet are wrong.
+    options of a snippet are wrong, a DojoError where the virtual device cannot be opened, and
+    OSError.
     """
     path = lesson_path(day, stem)
     if path is None:
@@ -290,7 +297,8 @@ def lesson_problems(day: str, stem: str, root: Path) -> Iterator[str]:
 def _solution_lines_in(name: str, source: str, reference: Path) -> list[str]:
     """Sentences about lines of solutions that a lesson shows, short ones too.
 
-    None where a reference has no good markers yet: lint says that elsewhere.
+    `name` is that of the lesson, `reference` the folder of solutions. None where a reference has no
+    good markers yet: lint says that elsewhere. Raises OSError.
     """
     try:
         leaks = find_leaks({name: source.encode()}, reference)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gpudojo.authoring.findings import Finding
+from gpudojo.authoring.findings import Finding, place_in
 from gpudojo.authoring.kept_solutions import (
     SHARED_PREFIX,
     Solution,
@@ -19,7 +19,9 @@ from gpudojo.authoring.lesson_records import lesson_problems
 from gpudojo.authoring.lint_declarations import (
     completeness_findings,
     declaration_findings,
+    functions_not_in_reference,
     hint_findings,
+    leak_findings,
     misconception_findings,
 )
 from gpudojo.authoring.lint_solutions import (
@@ -30,10 +32,11 @@ from gpudojo.authoring.lint_solutions import (
 )
 from gpudojo.model.catalogue import (
     exercises_of,
-    misconceptions_of,
+    mistakes_for,
     registered_days,
     source_files,
 )
+from gpudojo.model.errors import BadMarkers, suggest_name
 from gpudojo.model.exercise import Exercise
 
 NOTE: Final = re.compile(r"\bTODO: (.*?)\s*(?:\"\"\"|\",?)?$", re.M)
@@ -52,6 +55,10 @@ class LintRow:
     wrong: int
     notes: int = 0  # what the author has still to do
     findings: list[Finding] = field(default_factory=list)
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding; in an exercise that is still being written, as a warning."""
+        self.findings.append(replace(finding, warning=finding.warning or bool(self.notes)))
 
 
 @dataclass
@@ -81,7 +88,8 @@ class LintReport:
 def lint_day(day: str, root: Path, quick: bool = False) -> LintReport:
     """Find everything that is not as it should be in a day; `quick` does not run the solutions.
 
-    Runs references, stubs and lessons in this process. Raises BadDay.
+    Runs references, stubs and lessons in this process. Raises BadDay where the day cannot be
+    imported, other DojoErrors where something cannot be graded, and OSError.
     """
     solutions = kept_solutions(root / "tests" / day)
     rows = []
@@ -92,33 +100,53 @@ def lint_day(day: str, root: Path, quick: bool = False) -> LintReport:
     unfinished = [row.stem for row in rows if row.notes]
     general = [
         *completeness_findings(day, unfinished),
-        *misconception_findings(day, solutions, bool(unfinished)),
+        *misconception_findings(day, solutions, bool(unfinished), root),
         *hint_findings(day, root),
-        *_misplaced_solutions(day, solutions),
+        *_leaks(day, root),
+        *_misplaced_solutions(day, solutions, root),
     ]
-    # What is found under these names is found in something unfinished.
+    # What concerns one exercise after all belongs to its row.
+    rows_by_name = {}
     folder = registered_days()[day].folder
-    unfinished_names = set(unfinished)
-    for exercise in exercises_of(day):
-        if exercise.stem in unfinished:
-            for path in source_files(day, exercise):
-                unfinished_names.add(path.relative_to(folder).as_posix())
-    for place, finding in enumerate(general):
-        if finding.exercise in unfinished_names:
-            general[place] = replace(finding, warning=True)
-    return LintReport(rows, general)
+    for exercise, row in zip(exercises_of(day), rows, strict=True):
+        rows_by_name[exercise.stem] = row
+        for path in source_files(day, exercise):
+            rows_by_name[path.relative_to(folder).as_posix()] = row
+    of_day = []
+    for finding in general:
+        if finding.exercise in rows_by_name:
+            rows_by_name[finding.exercise].add(finding)
+        else:
+            of_day.append(finding)
+    return LintReport(rows, of_day)
 
 
-def _misplaced_solutions(day: str, solutions: Sequence[Solution]) -> Iterator[Finding]:
-    """Findings about wrong solutions that name no check, and solutions of no exercise."""
+def _leaks(day: str, root: Path) -> list[Finding]:
+    """Findings about lines of solutions that students could read.
+
+    None where marks of a reference do not match, which is said of its exercise. Raises OSError.
+    """
+    try:
+        return list(leak_findings(day, root))
+    except BadMarkers:
+        return []
+
+
+def _misplaced_solutions(day: str, solutions: Sequence[Solution], root: Path) -> Iterator[Finding]:
+    """Yield findings about wrong solutions that name no check, and solutions of no exercise.
+
+    Raises BadDay where the day cannot be imported.
+    """
     stems = {exercise.stem for exercise in exercises_of(day)}
     for solution in solutions:
         if solution.wrong and solution.claim is None:
-            text = f"{solution.where}: its first line does not say which check it fails"
-            yield Finding(solution.exercise, text)
+            text = "its first line does not say which check it fails; "
+            text += "write: # fails: FUNCTION::CHECK as -"
+            yield Finding(solution.exercise, text, place=solution.place(root))
         if solution.exercise not in stems:
-            text = f"{solution.where}: {day} has no exercise {solution.exercise}"
-            yield Finding(solution.exercise, text)
+            hint = suggest_name(solution.exercise, stems)
+            text = f"{day} has no exercise {solution.exercise}{hint}"
+            yield Finding(solution.exercise, text, place=solution.place(root))
 
 
 def lint_exercise(
@@ -127,7 +155,8 @@ def lint_exercise(
     """The row of one exercise, with everything that was found in it.
 
     In an exercise that is still being written, all findings are warnings. Runs the reference, the
-    stub and the lesson, and the solutions unless it is `quick`. Raises BadDay.
+    stub and the lesson, and the solutions unless it is `quick`. Raises BadDay for the day's files,
+    other DojoErrors where something cannot be graded, and OSError.
     """
     notes = unfinished_notes(day, exercise, root)
     right = [each for each in solutions if not each.wrong]
@@ -140,21 +169,30 @@ def lint_exercise(
         wrong=len(wrong),
         notes=len(notes),
     )
-    row.findings += declaration_findings(exercise, misconceptions_of(day))
-    row.findings += reference_and_stub_findings(exercise, day, root)
+    row.findings += declaration_findings(exercise, mistakes_for(day), root)
+    path = reference_path(root, day, exercise.stem)
+    row.findings += functions_not_in_reference(exercise, path, root)
+    broken = {name for finding in row.findings for name in finding.breaks}
+    row.findings += reference_and_stub_findings(exercise, day, root, broken)
+    # What these are about is not tried below: everything there would follow from them.
+    broken = {name for finding in row.findings for name in finding.breaks}
     for problem in lesson_problems(day, exercise.stem, root):
         row.findings.append(Finding(exercise.stem, problem))
     # Whether there are enough solutions. Where one kind is kept elsewhere, nothing is said of it.
     names_kept = [path.name for path in (root / "tests" / day).glob("*")]
     kinds_kept = {name.partition("_")[0] for name in names_kept}
+    shared = root / "tests" / day / f"{SHARED_PREFIX}{exercise.stem}.py"
+    where = ""
+    if shared.is_file():
+        where = place_in(shared, root)
     if kinds_kept & {"right", "solutions"}:
-        row.findings += too_few_spellings(exercise, right)
+        row.findings += too_few_spellings(exercise, right, root, where)
     if kinds_kept & {"wrong", "solutions"}:
-        row.findings += unnoticed_checks(exercise, wrong)
+        row.findings += unnoticed_checks(exercise, wrong, root, where)
     # What the solutions show, once there is a reference to compare with.
     is_written = all(note.text.startswith(LAST_NOTE) for note in notes)
     if is_written and not quick:
-        row.findings += trial_findings(exercise, solutions, day, root)
+        row.findings += trial_findings(exercise, solutions, day, root, broken)
     # Unfinished: first what to do next.
     if notes:
         step = next_step(exercise, notes, row.findings, root)
@@ -176,6 +214,7 @@ def unfinished_notes(day: str, exercise: Exercise, root: Path) -> list[Note]:
     """The notes on what is left to do, in the order of work.
 
     That is the reference, the exercise, the solutions; then the note that is to be deleted last.
+    Raises BadDay where the day cannot be imported, and OSError.
     """
     tests = root / "tests" / day
     paths = [
@@ -203,6 +242,8 @@ def next_step(
     note = notes[0]
     if note.text.startswith(LAST_NOTE) and findings:
         step = findings[0].text
+        if findings[0].place:
+            step = str(findings[0])
     else:
         path = str(note.path)
         if note.path.is_relative_to(root):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpudojo.authoring.findings import Finding
+from gpudojo.authoring.findings import Finding, place_in, place_of
 from gpudojo.authoring.kept_solutions import Claim, Solution, reference_path, stub_path
 from gpudojo.authoring.variants import parse_solution
 from gpudojo.grading.bindings import find_bindings
@@ -19,9 +19,9 @@ from gpudojo.grading.load import load_submission
 from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.grading.references import Reference
 from gpudojo.grading.sources import Unparsable, parse_source
-from gpudojo.model.errors import DojoError
+from gpudojo.model.errors import BadMarkers, DojoError, Place, ReferenceFails, suggest_name
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import CheckResult
+from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.release.stubs import stub_of, telling_lines
 
 SEED: Final = 8
@@ -54,85 +54,132 @@ def grade_on_virtual_device(
 ) -> list[CheckResult]:
     """Run one function of a file in this process, and return its results.
 
-    Without a reference, the file is its own. Raises DojoError where it cannot be graded.
+    Without a reference, the file is its own. What it replaces in `time` and torch is put back.
+    Raises DojoError where it cannot be graded.
     """
     with restore_shared_modules():
         return grade_function(exercise, function, load_submission(path), reference, "virtual", SEED)
 
 
-def reference_and_stub_findings(exercise: Exercise, day: str, root: Path) -> Iterator[Finding]:
-    """Findings where the reference does not pass, or the stub is not all to do.
+def reference_and_stub_findings(
+    exercise: Exercise, day: str, root: Path, broken: Collection[str] = ()
+) -> Iterator[Finding]:
+    """Yield findings where the reference does not pass, or the stub is not all to do.
 
-    Also where the stub gives something away. Both are run.
+    Also where the stub gives something away. Both are run, but no function that is `broken`:
+    everything would follow from what was said of it. Raises OSError where one cannot be read.
     """
     reference = reference_path(root, day, exercise.stem)
     stub = stub_path(root, day, exercise.stem)
-    for path, wanted in ((reference, "passed"), (stub, "to do")):
+    for path, wanted in ((reference, Outcome.PASSED), (stub, Outcome.TODO)):
         if not path.is_file():
-            yield Finding(exercise.stem, f"{path.relative_to(root)} is missing")
+            text = "it is missing"
+            if path == stub:
+                text += "; run: dojo release stubs"
+            yield Finding(exercise.stem, text, place=place_in(path, root))
             continue
         # The reference is compared with itself, as the stub is where there is no reference.
         compared_with = None
         if path != reference and reference.is_file():
             compared_with = reference
-        yield from _unwanted_outcomes(exercise, path, wanted, compared_with)
+        yield from _unwanted_outcomes(exercise, path, wanted, compared_with, root, broken)
     if reference.is_file() and stub.is_file():
-        yield from stub_findings(exercise.stem, reference, stub)
+        yield from stub_findings(exercise.stem, reference, stub, root)
 
 
 def _unwanted_outcomes(
-    exercise: Exercise, path: Path, wanted: str, compared_with: Path | None
+    exercise: Exercise,
+    path: Path,
+    wanted: Outcome,
+    compared_with: Path | None,
+    root: Path,
+    broken: Collection[str],
 ) -> Iterator[Finding]:
-    """Run every function of a file. Yields findings about checks without the wanted outcome."""
+    """Run every function of a file. Yields findings about checks without the wanted outcome.
+
+    A check that only waits for another one is none. `compared_with` is the reference; without one
+    the file is its own. What cannot be graded is a finding, too.
+    """
+    is_reference = wanted is Outcome.PASSED
     for function in exercise.functions:
+        breaks = (function.name,) if is_reference else ()
+        if function.name in broken:
+            continue
         try:
             reference = None
             if compared_with is not None:
                 reference = ReferenceSolution(compared_with)
             results = grade_on_virtual_device(exercise, function, path, reference)
         except DojoError as error:
+            if isinstance(error, ReferenceFails) and compared_with is not None:
+                continue  # which is said of the reference itself
             text = f"`{function.name}` cannot be graded: {error}"
-            yield Finding(exercise.stem, text)
+            yield Finding(exercise.stem, text, place=place_in(path, root), breaks=breaks)
             continue
         for result in results:
-            if result.outcome != wanted:
-                folder = path.parts[-3]
-                check = f"{folder}: {function.name}::{result.check}"
-                text = f"{check} is {result.outcome}, not {wanted}"
-                if result.happened:
-                    text += f": {result.happened}"
-                yield Finding(exercise.stem, text)
+            if result.outcome in (wanted, Outcome.BLOCKED):
+                continue
+            if result.source or result.called_at:
+                yield broken_exercise(exercise, result, f"running {place_in(path, root)}")
+                break
+            folder = path.parts[-3]
+            check = f"{folder}: {function.name}::{result.check}"
+            text = f"{check} is {result.outcome}, not {wanted}"
+            if result.happened:
+                text += f": {result.happened}"
+            where = place_in(path, root, result.line)
+            yield Finding(exercise.stem, text, place=where, breaks=breaks)
 
 
-def stub_findings(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
-    """Findings about a stale stub, and lines of the solution that a student can read in it."""
+def broken_exercise(exercise: Exercise, result: CheckResult, when: str) -> Finding:
+    """The finding that a check, a probe or a diagnosis raised an error of its own.
+
+    Also that a probe calls the reference in a way that does not fit. It stands at that line of the
+    author's. `when` says which file was being judged.
+    """
+    place = result.source or result.called_at
+    happened = result.happened.replace(f", raised at {place}", "")
+    text = f"{result.function}::{result.check}, {when}: {happened}"
+    return Finding(exercise.stem, text, place=place, breaks=(result.function,))
+
+
+def stub_findings(stem: str, reference: Path, stub: Path, root: Path = Path()) -> Iterator[Finding]:
+    """Yield findings about a stale stub, and lines of the solution that a student can read in it.
+
+    Raises OSError where one of the files cannot be read.
+    """
     source = reference.read_text(encoding="utf-8")
     text_of_stub = stub.read_text(encoding="utf-8")
     try:
         fresh = stub_of(source, str(reference))
-    except DojoError as error:
-        yield Finding(stem, str(error))
+    except BadMarkers as error:
+        yield Finding(stem, error.reason, place=place_in(reference, root, error.line))
         return
+    place = place_in(stub, root)
     if fresh != text_of_stub:
-        yield Finding(stem, "the stub is stale; run: dojo release stubs")
+        yield Finding(stem, "the stub is stale; run: dojo release stubs", place=place)
     visible = {line.strip() for line in text_of_stub.splitlines()}
     for number, line in telling_lines(source):
         if line in visible:
-            yield Finding(stem, f"the stub shows line {number} of the solution: {line}")
+            text = f"the stub shows line {number} of the solution: {line}"
+            yield Finding(stem, text, place=place)
 
 
-def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator[Finding]:
-    """Findings about functions with too few right solutions.
+def too_few_spellings(
+    exercise: Exercise, right: Sequence[Solution], root: Path = Path(), where: str = ""
+) -> Iterator[Finding]:
+    """Yield findings about functions with too few right solutions.
 
-    With few, a check that accepts only one spelling is not noticed.
+    With few, a check that accepts only one spelling is not noticed. `where` is the place of the
+    solutions. Raises OSError where one cannot be read.
     """
     counts = {function.name: 0 for function in exercise.functions}
     for solution in right:
         try:
             names_bound = find_bindings(parse_source(solution.source, solution.path))
         except Unparsable as error:
-            text = f"{solution.where} is not Python: {error.evidence.message}"
-            yield Finding(exercise.stem, text)
+            text = f"this is not Python: {error.evidence.message}"
+            yield Finding(exercise.stem, text, place=solution.place(root))
             continue
         written = {name for name, _, is_stub in names_bound if not is_stub}
         for name in written & set(counts):
@@ -140,67 +187,119 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
     for name, count in counts.items():
         if count < SPELLINGS:
             text = f"`{name}` has {count} right solutions; it needs {SPELLINGS}"
-            yield Finding(exercise.stem, text)
+            yield Finding(exercise.stem, text, place=where)
 
 
-def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[Finding]:
-    """Findings about checks that no wrong solution says it fails.
+def unnoticed_checks(
+    exercise: Exercise, wrong: Sequence[Solution], root: Path = Path(), where: str = ""
+) -> Iterator[Finding]:
+    """Yield findings about checks that no wrong solution says it fails.
 
-    Also about claims that name a check which does not exist.
+    Also about claims that name a check which does not exist; a check with a similar name is then
+    taken for the one that is meant. `where` is the place of the solutions. Raises OSError where a
+    solution cannot be read.
     """
+    existing: dict[str, Place | None] = {}
+    for function in exercise.functions:
+        for check in function.checks:
+            existing[f"{function.name}::{check.name}"] = check.place
     claimed = set()
     for solution in wrong:
         claim = solution.claim
-        if claim is not None:
-            claimed.add(f"{claim.function}::{claim.check}")
-    existing: set[str] = set()
-    for function in exercise.functions:
-        for check in function.checks:
-            existing.add(f"{function.name}::{check.name}")
-    for name in sorted(existing - claimed):
-        yield Finding(exercise.stem, f"{name} is tested by no wrong solution")
-    for name in sorted(claimed - existing):
-        text = f"a wrong solution says it fails {name}, which does not exist"
-        yield Finding(exercise.stem, text)
+        if claim is None:
+            continue
+        name = f"{claim.function}::{claim.check}"
+        claimed.add(name)
+        if name not in existing:
+            checks = []
+            for function in exercise.functions:
+                if function.name == claim.function:
+                    checks = [check.name for check in function.checks]
+            hint = suggest_name(claim.check, checks, "; its checks are: {}")
+            # The one that is meant is tried, and nothing more is said of it.
+            similar = hint.removeprefix("; did you mean ").removesuffix("?")
+            claimed.add(f"{claim.function}::{similar}")
+            text = f"a wrong solution says it fails {name}, which does not exist{hint}"
+            yield Finding(exercise.stem, text, place=solution.place(root))
+    for name in sorted(existing.keys() - claimed):
+        text = f"{name} is tested by no wrong solution; write one below # fails: {name} as -"
+        yield Finding(exercise.stem, text, place=where or place_of(existing[name], root))
 
 
 def trial_findings(
-    exercise: Exercise, solutions: Sequence[Solution], day: str, root: Path
+    exercise: Exercise,
+    solutions: Sequence[Solution],
+    day: str,
+    root: Path,
+    broken: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Findings from running the solutions of an exercise.
+    """Yield findings from running the solutions of an exercise.
 
     Right ones should pass, wrong ones fail as they say, and answers that do nothing earn nothing.
+    Nothing of them may make a check, a probe or a diagnosis raise; each such line is told once.
+    Functions that are `broken` are left out: everything would follow from what was said of them.
+    Raises DojoError where one cannot be graded, and OSError.
     """
     path = reference_path(root, day, exercise.stem)
     reference = ReferenceSolution(path, keep=True)
     # The reference runs before a file that may spoil this process.
+    functions = []
     for function in exercise.functions:
+        if function.name in broken:
+            continue
         try:
             reference.evidence_of(exercise, function, "virtual", SEED)
-        except DojoError as error:
-            yield Finding(exercise.stem, f"`{function.name}`: {error}")
-            return
-    yield from paid_for_nothing(exercise, path.read_text(encoding="utf-8"), reference)
+        except ReferenceFails as error:
+            yield Finding(exercise.stem, f"`{function.name}`: {error}", place=error.source)
+            continue
+        functions.append(function)
+    told: set[str] = set()  # the places of errors of the exercise
+    source = path.read_text(encoding="utf-8")
+    for finding in paid_for_nothing(exercise, source, reference, functions):
+        if finding.place not in told or not finding.place:
+            yield finding
+        told.add(finding.place)
     for solution in solutions:
         claim = None
         if solution.wrong:
             claim = solution.claim
             if claim is None:
                 continue
-        for function in _functions_to_try(exercise, solution, claim):
+        place = solution.place(root)
+        for function in _functions_to_try(functions, solution, claim):
             results = grade_on_virtual_device(exercise, function, solution.path, reference)
             problem = _trial_problem(results, claim)
-            if problem:
-                yield Finding(exercise.stem, f"{solution.where} {problem}")
+            errors = [result for result in results if _broke_off(result, is_told=bool(problem))]
+            for result in errors:
+                if result.source not in told:
+                    yield broken_exercise(exercise, result, f"judging {place}")
+                told.add(result.source)
+            if problem and not errors:
+                yield Finding(exercise.stem, problem, place=place)
+
+
+def _broke_off(result: CheckResult, is_told: bool) -> bool:
+    """True if a check, a probe or a diagnosis raised an error of its own.
+
+    A probe that cannot use a wrong result is none, unless that is not what a solution `is_told` to
+    fail by. A call that does not fit is none: the reference was called by the same line.
+    """
+    if result.outcome is Outcome.ERROR:
+        return True
+    return is_told and result.outcome is Outcome.FAILED and bool(result.source)
 
 
 def _functions_to_try(
-    exercise: Exercise, solution: Solution, claim: Claim | None
+    functions: Iterable[Function], solution: Solution, claim: Claim | None
 ) -> Iterator[Function]:
-    """The function that a wrong solution claims to fail, or all that a right one defines."""
-    for function in exercise.functions:
+    """Yield the function that a wrong solution claims to fail, or all that a right one defines.
+
+    One that claims to fail a check which does not exist is not tried.
+    """
+    for function in functions:
         if claim is not None:
-            is_tried = function.name == claim.function
+            names = [check.name for check in function.checks]
+            is_tried = function.name == claim.function and claim.check in names
         else:
             definition = rf"(?m)^(def {function.name}\b|{function.name}\b *=)"
             is_tried = re.search(definition, solution.source) is not None
@@ -215,18 +314,22 @@ def _trial_problem(results: Sequence[CheckResult], claim: Claim | None) -> str:
         if result.outcome not in ("passed", "blocked"):
             first = result
             break
-    got = "passed everything"
+    if first is None and claim is None:
+        return ""
+    did = "it passes everything"
+    why = ""
     if first is not None:
-        mistake = first.misconception or "-"
-        got = f"{first.outcome} {first.check} as {mistake}"
-    if claim is not None:
-        claimed = f"{claim.check} as {claim.misconception or '-'}"
-        if got == f"failed {claimed}":
+        has_failed = first.outcome is Outcome.FAILED
+        verb = "fails" if has_failed else f"is {first.outcome} in"
+        did = f"it {verb} {first.check} as {first.misconception or '-'}"
+        why = f": {first.happened}"
+        found = (first.check, first.misconception)
+        if claim is not None and has_failed and found == (claim.check, claim.misconception):
             return ""
-        return f"got: {got}; it says: {claimed}"
-    if first is not None:
-        return f"should pass and got: {got}: {first.happened}"
-    return ""
+    if claim is None:
+        return f"{did}, and should pass{why}"
+    claimed = f"{claim.check} as {claim.misconception or '-'}"
+    return f"{did}, and its first line claims that it fails {claimed}{why}"
 
 
 class IdleAnswer(NamedTuple):
@@ -237,7 +340,10 @@ class IdleAnswer(NamedTuple):
 
 
 def idle_answers(reference: str, function: str) -> Iterator[IdleAnswer]:
-    """Answers to a function that do nothing, made from its signature in a reference's source."""
+    """Yield answers to a function that do nothing, made from its signature in a reference's source.
+
+    `reference` is that source. Raises SyntaxError if it is no Python.
+    """
     tree = parse_solution(reference)
     imports = ""
     definition = None
@@ -275,14 +381,21 @@ def _idle_bodies(arguments: ast.arguments) -> Iterator[str]:
     yield "raise ValueError"
 
 
-def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> Iterator[Finding]:
+def paid_for_nothing(
+    exercise: Exercise,
+    source: str,
+    reference: Reference,
+    functions: Iterable[Function] | None = None,
+) -> Iterator[Finding]:
     """Run answers that do nothing. Yields findings about functions for which some earn points.
 
-    `source` is that of the reference.
+    Also about checks that raise for one of them. `source` is that of the reference; without
+    `functions`, all of the exercise are tried. Raises DojoError where one cannot be graded, and
+    OSError.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{exercise.stem}.py"
-        for function in exercise.functions:
+        for function in exercise.functions if functions is None else functions:
             points_by_answer: dict[str, float] = {}
             paid_checks: dict[str, None] = {}  # each once, in order
             for answer in idle_answers(source, function.name):
@@ -292,6 +405,8 @@ def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> I
                 for result in results:
                     if result.points:
                         paid_checks[result.check] = None
+                    if result.outcome is Outcome.ERROR:
+                        yield broken_exercise(exercise, result, f"judging `{answer.body}`")
             if paid_checks:
                 text = _describe_idle_answers(function.name, points_by_answer)
                 paid_for = ", ".join(paid_checks)

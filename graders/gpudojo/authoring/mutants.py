@@ -121,7 +121,8 @@ def make_mutants(
 
     `source` is the right one's text, `solution` its name, and `functions` are those that students
     write. Changes that compile to the same code are left out. Statements that also stand in `stub`,
-    the source that students get, are left as they are.
+    the source that students get, are left as they are. Raises SyntaxError for a text that is no
+    Python.
     """
     statements = parse_solution(source).body
     statements_of_stub = parse_solution(stub).body
@@ -182,7 +183,10 @@ class _Change(NamedTuple):
 
 
 def _changes_of(statement: ast.stmt) -> Iterator[_Change]:
-    """Yield the statement with one change after another, each that compiles to new code."""
+    """Yield the statement with one change after another, each that compiles to new code.
+
+    The statement is changed meanwhile, and put back before each is yielded.
+    """
     known_codes = {_code_of(statement)}
     for kind, undo_change in _apply_changes(statement):
         ast.fix_missing_locations(statement)
@@ -258,7 +262,10 @@ def _concern_of(
 
 
 def _reachable_from(name: str, used_by: dict[str, set[str]]) -> set[str]:
-    """Return the name, what it uses, what that uses, and so on."""
+    """Return the name, what it uses, what that uses, and so on.
+
+    `used_by` has, by name, the names that it uses.
+    """
     reached = {name}
     waiting = [name]
     while waiting:
@@ -286,7 +293,10 @@ class _AppliedChange(NamedTuple):
 
 
 def _apply_changes(root: ast.stmt) -> Iterator[_AppliedChange]:
-    """Make one change after another in the tree; each must be undone before the next."""
+    """Make one change after another in the tree, and yield its kind and what undoes it.
+
+    Each must be undone before the next.
+    """
     for place in list(_places_in(root)):
         replacements = list(_replacements_of(place.node))
         replacements += _replacements_by_place(place)

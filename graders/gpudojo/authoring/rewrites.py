@@ -41,7 +41,8 @@ def make_rewrites(source: str, solution: str, functions: Sequence[str]) -> list[
     """Return the solution in other words, each time by one kind of rewrite.
 
     `source` is its text, `solution` its name, and `functions` are those that students write. A kind
-    is applied wherever there is a place for it; one that changes nothing is left out.
+    is applied wherever there is a place for it; one that changes nothing is left out. Raises
+    SyntaxError for a text that is no Python.
     """
     plain = ast.unparse(parse_solution(source)) + "\n"
     defined = set()
@@ -249,7 +250,10 @@ def _other_assignments(name: str, value: ast.expr) -> Iterator[OtherWords]:
 def _split_assignments(
     targets: Sequence[ast.expr], values: Sequence[ast.expr]
 ) -> Iterator[OtherWords]:
-    """Yield an assignment for each target of a tuple, if all its values are constants."""
+    """Yield an assignment for each target of a tuple, if all its values are constants.
+
+    Raises ValueError if there are not as many values as targets.
+    """
     split = []
     for target, value in zip(targets, values, strict=True):
         if not isinstance(value, ast.Constant):
@@ -403,7 +407,7 @@ def _names_of_its_own(function: ast.FunctionDef) -> set[str]:
 
 
 def _rename_locals(file: ast.Module) -> None:
-    """Give other names to what each function binds for itself.
+    """Give other names to what each function of a file binds for itself; changes the tree.
 
     In `total = 0; return total` it becomes `my_total`.
     """
@@ -424,7 +428,7 @@ def _plain_functions(file: ast.Module) -> list[ast.FunctionDef]:
 
 
 def _extract_helpers(file: ast.Module) -> None:
-    """Let each function call another one that does its work.
+    """Let each function of a file call another one that does its work; changes the tree.
 
     The body of `def f(x)` moves to `def _work_of_f(x)`, and `return _work_of_f(x)` is all that is
     left in `f`.
@@ -457,7 +461,7 @@ def _own_arguments(parameters: ast.arguments) -> list[str]:
 def _pass_by_keyword(file: ast.Module) -> None:
     """Pass arguments by keyword to the file's own functions, and the device to `to`.
 
-    `move(batch, device)` becomes `move(batch=batch, device=device)`.
+    `move(batch, device)` becomes `move(batch=batch, device=device)`. Changes the tree.
     """
     parameters_of = {}
     for function in _plain_functions(file):
@@ -483,7 +487,7 @@ def _count_bindings(file: ast.Module, name: str) -> int:
 
 
 def _name_arguments(call: ast.Call, parameters: ast.arguments) -> None:
-    """Pass a call's arguments by the names of the parameters, where all have one."""
+    """Change a call so that it passes arguments by the names of the parameters, if all have one."""
     if parameters.vararg or parameters.posonlyargs:
         return
     for argument in call.args:

@@ -51,7 +51,8 @@ class Corpus:
 def read_corpus(root: Path, day: str) -> Corpus:
     """Read the repository's stubs, references and kept solutions of a day.
 
-    Raises BadClass where there are none to make a class from.
+    Raises BadClass where there are none to make a class from, and OSError where a file cannot be
+    read.
     """
     stubs = {}
     exercises = root / "exercises" / day
@@ -104,10 +105,10 @@ def sample_submissions(
     hostile: float = SHARE_HOSTILE,
     broken: float = SHARE_BROKEN,
 ) -> Iterator[SampleSubmission]:
-    """The submissions of a class, one at a time; the same seed gives the same class.
+    """Yield the submissions of a class, one at a time; the same seed gives the same class.
 
-    `hostile` and `broken` are shares of the submissions: those with a file that does harm, and
-    with a file that is not Python.
+    `hostile` and `broken` are shares of the submissions: those with a file that does harm, and with
+    a file that is not Python.
     """
     width = len(str(students))
     for number in range(1, students + 1):
@@ -148,7 +149,10 @@ def _choose_answer(corpus: Corpus, stem: str, generator: random.Random) -> str:
 
 
 def hand_in(submission: SampleSubmission, folder: Path) -> Path:
-    """Write a submission as its student would have handed it in; returns its path."""
+    """Write a submission as its student would have handed it in; returns its path.
+
+    Raises OSError where it cannot be written.
+    """
     ending = ENDINGS.get(submission.form, "")
     target = folder / f"{submission.name}{ending}"
     if submission.form == "zip":

@@ -50,7 +50,10 @@ def choose_variants(
 
 
 def parse_solution(source: str) -> ast.Module:
-    """Return the tree of a file, without its docstring and its demo."""
+    """Return the tree of a file, without its docstring and its demo.
+
+    Raises SyntaxError for a source that is no Python.
+    """
     tree = ast.parse(source)
     own_statements = []
     for statement in tree.body:

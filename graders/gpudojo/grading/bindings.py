@@ -31,20 +31,30 @@ class Binding(NamedTuple):
 
 
 def find_bindings(tree: ast.Module) -> list[Binding]:
-    """Each name that is bound at the top level, in order.
+    """Each name that is bound at the top level of a file, in order, without its demo.
 
-    Of several bindings of a name the last one counts.
+    A name that is bound several times is there as often: the last one counts.
     """
     found: list[Binding] = []
     for statement in tree.body:
-        if not is_demo(statement):
-            for node in nodes_of_scope(statement):
-                found += _bindings_of_node(node)
+        found += bindings_of_statement(statement)
+    return found
+
+
+def bindings_of_statement(statement: ast.stmt) -> list[Binding]:
+    """Each name that is bound by a statement at the top level of a file; none by its demo."""
+    found: list[Binding] = []
+    if not is_demo(statement):
+        for node in nodes_of_scope(statement):
+            found += _bindings_of_node(node)
     return found
 
 
 def _bindings_of_node(node: ast.AST) -> Iterator[Binding]:
-    """Yield what a definition, an assignment or an import binds; nothing for other nodes."""
+    """Yield what a definition, an assignment or an import binds; nothing for other nodes.
+
+    Only a function may be a stub.
+    """
     match node:
         case ast.Name(id=name, ctx=ast.Store()):
             yield Binding(name, node.lineno, False)
@@ -100,7 +110,7 @@ def is_stub(node: ast.FunctionDef) -> bool:
 def solved_names(path: Path) -> frozenset[str]:
     """The names that a file binds, without those that are stubs. The file is not run.
 
-    Of a file that cannot be read or parsed, those before the part that is wrong.
+    Of a file that cannot be read or parsed, only those before the part that is wrong.
     """
     solved = set()
     with contextlib.suppress(Unparsable), warnings_are_no_errors():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 from virtual_cuda.errors import DeviceClosed
 
+from gpudojo.grading.debugger import require_debugger_not_left
 from gpudojo.grading.executed_lines import RAN, take_executed_lines
 from gpudojo.grading.lazy_torch import nn as nn
 from gpudojo.grading.lazy_torch import torch as torch
@@ -23,6 +24,7 @@ from gpudojo.grading.load import describe_exception
 from gpudojo.grading.sealing import seal_cases
 from gpudojo.grading.settings import read_settings, restore_settings
 from gpudojo.grading.student_code import call_student
+from gpudojo.model.errors import author_line
 from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:
@@ -54,6 +56,15 @@ class StudentRaised(Exception):
         """A new error with more fields: another message, the scenario, what was copied before."""
         return StudentRaised(msgspec.structs.replace(self.evidence, **facts))
 
+    def source_of_call(self) -> str:
+        """`file:line` of the probe's call, where none of the student's lines ran before the error.
+
+        "" for other errors: then the student's line says more.
+        """
+        if self.evidence.line is not None:
+            return ""
+        return author_line(self)
+
 
 class Call:
     """What a probe works with: the student's function, the device, the seed, and the last ledger.
@@ -62,6 +73,7 @@ class Call:
     """
 
     def __init__(self, function: Any, submission: Submission, bench: OpenDevice, seed: int) -> None:
+        """Prepare calls of a student's function on an open device; nothing is called yet."""
         self.function = function
         self.submission = submission
         self.path = submission.path
@@ -79,11 +91,13 @@ class Call:
 
         Raises StudentRaised where it raises an error or breaks a rule. A result with tensors of the
         student's own class, an open mode of torch and changed classes of arguments are
-        such rules. Afterwards `ledger` has the records of this call.
+        such rules. Raises LeftDebugger where the user has left the debugger in it. Afterwards
+        `ledger` has the records of this call, and `executed` also the lines that it executed. What
+        the student's code put in the place of an argument's methods is removed.
         """
         mark = self.bench.ledger.mark()
         modes = _open_modes()
-        arguments = _remember_classes(args)
+        arguments = _remember_classes((*args, *kwargs.values()))
         error_line = None
         RAN.clear()
         try:
@@ -99,15 +113,23 @@ class Call:
                 return require_plain_tensors(result)
         except (Exception, SystemExit) as error:
             evidence = describe_exception(error, self.path)
+            on_cpu = _argument_on_cpu(error)
+            if on_cpu:
+                evidence = msgspec.structs.replace(evidence, on_cpu=on_cpu)
             error_line = evidence.line
             raise StudentRaised(evidence) from None
         finally:
             self._record_lines(error_line)
             # Up to here: without what the probe does next.
             self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())
+            require_debugger_not_left()
 
     def _record_lines(self, error_line: int | None) -> None:
-        """Put the lines that were executed since the last time under the name of the scenario."""
+        """Add the lines that were executed since the last time to `executed`, by the scenario's
+        name.
+
+        `error_line` is the line of the student's error, or None.
+        """
         lines = take_executed_lines(error_line)
         if lines:
             name = self.lines_under or scenario_running()
@@ -136,17 +158,41 @@ class Call:
         return line
 
     def first_line(self, records: Iterable[Any]) -> int | None:
-        """The line that caused the first of these records. Returns None where there are none."""
+        """The line that caused the first of these records. Returns None where there are none.
+
+        Also None where that line is in another file.
+        """
         for record in records:
             return self.line_of(record)
         return None
+
+
+def _argument_on_cpu(error: BaseException) -> str:
+    """Which argument of a loss of torch was on the CPU when it raised: "input" or "target".
+
+    Returns "" where the other one was there, too, and for errors that no loss raised.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__") == "torch.nn.functional":
+            on_cpu = []
+            for name in ("input", "target"):
+                value = frame.f_locals.get(name)
+                if isinstance(value, torch.Tensor) and type(value) in _plain_tensor_classes():
+                    on_cpu.append((name, value.is_cpu))
+            if len(on_cpu) == 2 and on_cpu[0][1] is not on_cpu[1][1]:
+                return on_cpu[0][0] if on_cpu[0][1] else on_cpu[1][0]
+        trace = trace.tb_next
+    return ""
 
 
 @contextlib.contextmanager
 def _warnings_shown_once(submission: Submission) -> Iterator[None]:
     """Around student code: a warning is no error, even under `-W error`, and is shown once.
 
-    What was shown is remembered in `submission.warned`.
+    What was shown is remembered in `submission.warned`. The filters and `warnings.showwarning` are
+    put back at the end.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -155,6 +201,7 @@ def _warnings_shown_once(submission: Submission) -> Iterator[None]:
         def show_once(
             message: Any, category: Any, filename: str, lineno: int, *more: Any, **options: Any
         ) -> None:
+            """Show a warning unless it was shown before, and remember it."""
             key = str(message), str(category), filename, lineno
             if key not in submission.warned:
                 submission.warned.add(key)
@@ -168,7 +215,7 @@ def _warnings_shown_once(submission: Submission) -> Iterator[None]:
 
 
 def _open_modes() -> tuple[int, int]:
-    """How many dispatch modes and function modes are open.
+    """How many of torch's dispatch modes and of its function modes are open, in this order.
 
     A default device is a function mode too, and is not counted: settings are compared elsewhere.
     """
@@ -190,7 +237,11 @@ class _Argument(NamedTuple):
 
 
 def _remember_classes(values: Iterable[Any]) -> list[_Argument]:
-    """What `_require_same_class` compares, of those values that can be changed so."""
+    """The class and the attributes of each value, for `_require_same_class` and
+    `_put_back_methods`.
+
+    Numbers, texts and plain containers are left out: their class cannot be changed.
+    """
     found = []
     for value in values:
         if not isinstance(value, _PLAIN):
@@ -233,8 +284,9 @@ def _is_students(value: Any) -> bool:
 
 
 def require_plain_tensors(result: Any, depth: int = 0) -> Any:
-    """Return the result, if all tensors in it are plain ones.
+    """Return the result unchanged, if all tensors in it are plain ones.
 
+    Lists, tuples and dicts are searched, `DEEPEST` levels deep; `depth` is the level of this one.
     Raises TypeError for a tensor of any other class: a class of the student's own could deceive
     probes.
     """
@@ -264,10 +316,11 @@ def _plain_tensor_classes() -> frozenset[type]:
 
 
 def run_scenarios(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """What each scenario returns, all on one open device.
+    """What each scenario returns, by its name, all on one open device.
 
+    In the sandbox each result is sent out of the process at once; what is returned stands for it.
     To open a device takes longer than most scenarios do. Raises StudentRaised for the student's
-    first error, which then names its scenario.
+    first error, which then names its scenario, and what else a scenario raises.
     """
     found = {}
     for name, scenario in scenarios.items():
@@ -279,19 +332,22 @@ def run_scenarios(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     return found
 
 
-def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
+def try_scenarios(
+    scenarios: Mapping[str, Callable[[], T]], *, order_seed: int | None = None
+) -> Cases[T]:
     """What each scenario returns, or the student's error that it ended with.
 
-    Which check an error belongs to, the checks decide. With a seed the scenarios are tried in an
-    order drawn from it, so that no list of answers is right by its order. Raises StudentRaised for
-    an error about a closed device, because a fresh start may help, and about memory, which
-    concerns the whole submission.
+    In the sandbox each result is sent out of the process at once; what is returned stands for it.
+    Which check an error belongs to, the checks decide. With `order_seed` the scenarios are tried
+    in an order drawn from it, so that no list of answers is right by its order. Raises
+    StudentRaised for an error about a closed device, because a fresh start may help, and about
+    memory, which concerns the whole submission. Every other error of a scenario comes out as it is.
     """
     names = list(scenarios)
-    if seed is None:
+    if order_seed is None:
         order = names
     else:
-        order = random.Random(seed).sample(names, len(names))
+        order = random.Random(order_seed).sample(names, len(names))
     found: dict[str, T] = {}
     errors: dict[str, Raised] = {}
     for name in order:
@@ -302,8 +358,12 @@ def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = N
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
-            message = evidence.message[:LONGEST_ERROR]
-            errors[name] = msgspec.structs.replace(evidence, message=message, scenario=name)
+            errors[name] = msgspec.structs.replace(
+                evidence,
+                message=evidence.message[:LONGEST_ERROR],
+                scenario=name,
+                source=error.source_of_call(),
+            )
     # In the order given, whatever the seed: checks report the first that is wrong.
     return Cases(
         {name: found[name] for name in names if name in found},
@@ -312,21 +372,32 @@ def try_scenarios(scenarios: Mapping[str, Callable[[], T]], seed: int | None = N
 
 
 def try_inputs(
-    describe: Callable[[Call, S], T], call: Call, inputs: Mapping[str, S], seed: int | None = None
+    describe: Callable[[Call, S], T],
+    call: Call,
+    inputs: Mapping[str, S],
+    *,
+    order_seed: int | None = None,
 ) -> Cases[T]:
     """What `describe` returns for each input, in scenarios with the names of the inputs.
 
-    Errors, the seed and the order are those of `try_scenarios`. Raises StudentRaised as it does.
+    A student's error in a scenario is kept in its place. With `order_seed` their order is drawn
+    from it.
+    Raises StudentRaised for an error about a closed device or about memory, as `try_scenarios`
+    does.
     """
     scenarios = {name: partial(describe, call, each) for name, each in inputs.items()}
-    return try_scenarios(scenarios, seed)
+    return try_scenarios(scenarios, order_seed=order_seed)
 
 
 # ---- for probes to describe calls --------------------------------------------------------------
 
 
 def device_name(device: Any) -> str:
-    """A device as a tensor there names it: "cuda:0" for "cuda"."""
+    """A device as a tensor there names it: "cuda:0" for "cuda".
+
+    A device without an index is the current one of CUDA, else number 0. Raises RuntimeError for a
+    text that names no device.
+    """
     found = torch.device(device)
     if found.type == "cpu" or found.index is not None:
         return str(found)
@@ -340,6 +411,8 @@ def array_of(tensor: Any) -> Array:
     """The values of a tensor as evidence.
 
     They are read by methods of torch's base class, which student code cannot have replaced.
+    bfloat16 is recorded as float32. On the device this is one copy to the host. Raises what torch
+    raises for a tensor that NumPy cannot hold.
     """
     base = torch._C.TensorBase
     with torch._C.DisableTorchFunction():
@@ -355,7 +428,7 @@ def array_of(tensor: Any) -> Array:
 def call_and_restore_settings(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
     """What the student's function returned, and the names of torch's settings that it changed.
 
-    The settings are restored, also where the call raises StudentRaised.
+    The settings are put back to what they were, also where the call raises StudentRaised.
     """
     before = read_settings()
     changed: list[str] = []
@@ -368,7 +441,10 @@ def call_and_restore_settings(call: Call, *args: Any, **kwargs: Any) -> tuple[An
 
 @contextlib.contextmanager
 def restore_shared_modules() -> Iterator[None]:
-    """Restore what a hostile solution replaces in `time` and torch during a `with` block."""
+    """At the end of a `with` block, put back what student code replaced in `time` and in torch.
+
+    Names that it added stay. An error of the block comes out after that.
+    """
     import torch
 
     shared = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)

@@ -1,34 +1,47 @@
 """Ready-made checks, and what checks of several exercises share.
 
 A probe calls the student's function in some scenarios and describes what it did. For a simple
-exercise a probe returns `Cases[Ran]`, made by `describe_call`, and these functions declare its
-checks: `runs`, `same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last
-three hold for a function that does nothing, too, so they need `same_as_reference`, or another check
-named by `after`, to pass first. `runs` and `changes_no_settings` are for probes of any kind. For
-checks that an exercise declares itself there is the decorator `check_scenarios`, which judges each
-scenario, and there are functions named `expect_…`, which raise Failed.
+exercise a probe returns `Cases[Ran]`, made by `describe_call`, and the functions under "ready-made
+checks" declare its checks, each under its own name: `runs`, `same_as_reference`, `on_the_device`
+and others. Those of something that is not done hold for a function that does nothing, too, so they
+need `same_as_reference`, or another check named by `after`, to pass first. `runs` and
+`changes_no_settings` are for probes of any kind. For checks that an exercise declares itself there
+is the decorator `check_scenarios`, which judges each scenario, and there are functions named
+`expect_…`, which raise Failed. `docs/authoring.md` lists them all in tables, which
+`python -m tools.list_checks` makes.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from gpudojo.grading.call import (
     COPIED_BACK,
     Call,
-    array_of,
     call_and_restore_settings,
     device_name,
-    torch,
 )
-from gpudojo.grading.comparing import arrays_close
+from gpudojo.grading.call_values import Argument, describe_value
+from gpudojo.grading.comparing import find_difference, has_array
+from gpudojo.grading.differences import LONGEST_SHOWN, tell_apart
 from gpudojo.grading.settings import setters_of
-from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
+from gpudojo.model.declared import require_count, require_texts
+from gpudojo.model.errors import BadEvidence, suggest_name
+from gpudojo.model.evidence import (
+    Array,
+    CallStatus,
+    Case,
+    Cases,
+    Fact,
+    MissingEvidence,
+    Raised,
+    ScenarioRaised,
+)
 from gpudojo.model.exercise import (
     Diagnose,
     Failed,
@@ -40,6 +53,9 @@ from gpudojo.model.exercise import (
 )
 from gpudojo.model.results import not_handed_in
 
+if TYPE_CHECKING:
+    from virtual_cuda.ledger import Ledger, Record
+
 T = TypeVar("T")
 
 # ---- what a call did -----------------------------------------------------------------------------
@@ -50,66 +66,63 @@ class Ran(Case, frozen=True):
 
     kind: str  # the type's name
     value: Fact  # an Array for a tensor; numbers, texts, lists and dicts as they are; else None
-    device: str  # of a tensor
+    unknown: list[str]  # types of objects in it that are none of these
+    device: str  # of all tensors in it: "cuda:0", or "cpu and cuda:0"
     wanted_device: str
     copies: int  # between host and device, either way
-    waits: int  # of the host for the device
+    waits: int  # of the host, to read from the device: `waits()` of the ledger
     line: int | None  # of the first copy or wait
-    changed: list[int]  # which arguments have other values than before, counted from 1
+    reads: int  # of values or tensors that came from the device to the host
+    line_of_read: int | None  # of the first of these
+    changed: list[str]  # arguments that hold other values than before: "argument 1"
     settings: list[str]  # settings of torch that it changed
 
 
 def describe_call(call: Call, *args: Any, **kwargs: Any) -> Ran:
-    """Call the student's function on the device and describe what it did."""
-    before = [_array_if_tensor(argument) for argument in args]
-    value, settings = call_and_restore_settings(call, *args, **kwargs)
-    changed = []
-    pairs = zip(args, before, strict=True)
-    for number, (argument, array) in enumerate(pairs, 1):
-        if array is not None and array_of(argument) != array:
-            changed.append(number)
+    """Call the student's function on the device and describe what it did.
+
+    Settings of torch that it changed are put back, and so is what it changed in its arguments:
+    another scenario may use them. Raises StudentRaised where the function raises,
+    and what torch raises for a tensor whose values cannot be read.
+    """
+    arguments = [Argument(f"argument {number}", each) for number, each in enumerate(args, 1)]
+    arguments += [Argument(f"the argument `{name}`", each) for name, each in kwargs.items()]
+    try:
+        value, settings = call_and_restore_settings(call, *args, **kwargs)
+        changed = [argument.name for argument in arguments if argument.is_changed()]
+        described = describe_value(value)
+    finally:
+        for argument in arguments:
+            argument.put_back()
     copies = call.ledger.transfers()
-    waits = call.ledger.syncs()
-    described: Fact = _array_if_tensor(value)
-    device = ""
-    if described is None:
-        described = _plain_value(value)
-    else:
-        device = str(value.device)
+    waits = call.ledger.waits()
+    reads = _reads_of_host(call.ledger)
     return Ran(
         kind=type(value).__name__,
-        value=described,
-        device=device,
+        value=described.value,
+        unknown=described.unknown,
+        device=" and ".join(sorted(set(described.devices))),
         wanted_device=device_name(call.device),
         copies=len(copies),
         waits=len(waits),
         line=call.first_line((*copies, *waits)),
+        reads=len(reads),
+        line_of_read=call.first_line(reads),
         changed=changed,
         settings=settings,
     )
 
 
-def _array_if_tensor(value: Any) -> Array | None:
-    """The values of a tensor; None for anything else."""
-    if not isinstance(value, torch.Tensor):
-        return None
-    return array_of(value)
+def _reads_of_host(ledger: Ledger) -> list[Record]:
+    """Records of everything that came from a device to the host, in the order of the ledger.
 
-
-def _plain_value(value: Any, depth: int = 0) -> Fact:
-    """A result as plain data. Values that are no plain data, or lie too deep, become None."""
-    if type(value) in (bool, int, float, str):
-        return value
-    if depth == 4:
-        return None
-    if isinstance(value, (list, tuple)):
-        return [_plain_value(inner, depth + 1) for inner in value]
-    if isinstance(value, dict):
-        plain = {}
-        for key, inner in value.items():
-            plain[str(key)] = _plain_value(inner, depth + 1)
-        return plain
-    return None
+    A copy that waits is one record, that of its wait.
+    """
+    reads: list[Record] = [*ledger.waits()]
+    for copy in ledger.transfers_to_host():
+        if copy.non_blocking:
+            reads.append(copy)
+    return sorted(reads, key=lambda record: record.index)
 
 
 # ---- ready-made checks ---------------------------------------------------------------------------
@@ -122,31 +135,48 @@ _LEFT_BEHIND: Final = {
 }
 
 
+class DiagnosisFailed(Exception):
+    """The author's `diagnose` raised an error of its own."""
+
+    def __init__(self, raised: Raised, error: Exception) -> None:
+        """Keep the error that was to be explained, and that of `diagnose`."""
+        super().__init__(f"`diagnose` raised {type(error).__name__}: {error}")
+        self.raised = raised
+
+
 def runs(
     function: Function,
     *,
     scenarios: Iterable[str] | None = None,
-    diagnose: Diagnose = lambda raised, seen: None,
+    diagnose: Diagnose = lambda raised, seen: device_mistake(raised),
 ) -> None:
     """Declare the check `runs`, which the other checks need.
 
     It passes if the function raises no error in these scenarios, in this order; without
     `scenarios`, in any. Name the main scenarios and leave out edge cases, or try those in a probe
     declared with `edge=True`: an error there fails the checks that look at it, and no others.
-    `diagnose` names the misconception behind any error of the student's function; it is set in
-    `function`, too. To return without an error earns no points.
+    `diagnose(raised, seen)` returns the misconception behind any error of the student's function,
+    or None; without it that is what `device_mistake` says. It is set in `function`, too. To return
+    without an error earns no points. Raises ValueError for a `diagnose` with other parameters, and
+    for `scenarios` that are no tuple of texts.
     """
+    _require_parameters_of_diagnosis(function, diagnose)
     chosen = None
     if scenarios is not None:
-        chosen = tuple(scenarios)
+        chosen = require_texts(f"runs({function.name})", "scenarios", scenarios)
 
     def diagnose_or_none(raised: Raised, seen: Seen) -> str | None:
-        """The author's diagnosis; None where it cannot be made."""
+        """The author's diagnosis; None where what it looks at is not there.
+
+        Raises DiagnosisFailed for any other error in it.
+        """
         try:
             return diagnose(raised, seen)
-        except (KeyError, BadEvidence):
+        except (ScenarioRaised, MissingEvidence, BadEvidence):
             # It looks at a probe that ended with an error, too, or at nothing.
             return None
+        except Exception as error:  # whatever an author's function may raise
+            raise DiagnosisFailed(raised, error).with_traceback(error.__traceback__) from error
 
     function.diagnose = diagnose_or_none
 
@@ -161,6 +191,11 @@ def runs(
                 raise Failed(happened, "what the function did there")
         # Last, errors in the scenarios that this check looks at.
         for name in expected if chosen is None else chosen:
+            if name not in found:
+                hint = suggest_name(name, expected)
+                raise MissingEvidence(
+                    f"there is no scenario {name!r} for runs({function.name}){hint}"
+                )
             error = found[name]
             if error is not None:
                 failed = failure_of_scenario(error, function.diagnose(error, seen))
@@ -171,8 +206,24 @@ def runs(
     function.check(0, needs=())(runs)
 
 
+def _require_parameters_of_diagnosis(function: Function, diagnose: Diagnose) -> None:
+    """Raise ValueError for a diagnosis that cannot be called with an error and what was seen."""
+    try:
+        inspect.signature(diagnose).bind(None, None)
+    except TypeError:
+        name = getattr(diagnose, "__name__", "diagnose")
+        raise ValueError(
+            f"`diagnose` of runs({function.name}) gets two arguments, (raised, seen), and {name} "
+            f"takes {inspect.signature(diagnose)}; "
+            f"write: diagnose=lambda raised, seen: {name}(raised)"
+        ) from None
+
+
 def _expect_every_return(function: Function, seen: Seen) -> None:
-    """Raise Failed for a function that is missing, or that a probe could not call to the end."""
+    """Raise Failed for a function that is missing, or that a probe could not call to the end.
+
+    Probes of edge cases are not looked at.
+    """
     edges = {probe.name for probe in function.probes if probe.edge}
     for name, (status, error) in seen.ends.items():
         if status is CallStatus.RETURNED or name in edges:
@@ -189,7 +240,10 @@ def _expect_every_return(function: Function, seen: Seen) -> None:
 
 
 def _failure_of_file(error: Raised) -> Failed:
-    """The failure of a check because the whole file could not be run."""
+    """The failure of a check because the whole file could not be run, with the mistake if known.
+
+    It is returned, not raised.
+    """
     mistake = device_mistake(error)
     if mistake is None and error.out_of_memory:
         mistake = "file-without-memory"
@@ -203,7 +257,11 @@ def _failure_of_file(error: Raised) -> Failed:
 
 
 def _errors_by_scenario(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
-    """Yield every scenario of the probes that try several, with the error it ended with."""
+    """Yield every scenario of the probes that try several, with its error, or None without one.
+
+    Probes of edge cases are left out. Raises what `seen[probe]` raises where a probe ended with an
+    error.
+    """
     for probe in function.probes:
         if probe.edge or "Cases[" not in str(probe.look.__annotations__.get("return")):
             continue
@@ -218,7 +276,11 @@ def _errors_by_scenario(function: Function, seen: Seen) -> Iterator[tuple[str, R
 
 
 def failure_of_scenario(raised: Raised, misconception: str | None) -> Failed:
-    """The failure of a check that looks at a scenario in which the student's function raised."""
+    """The failure of a check that looks at a scenario in which the student's function raised.
+
+    It is returned, not raised. `misconception` is the key of a diagnosis, or None. Where something
+    was copied just before the error, the line of that copy is shown instead of that of the error.
+    """
     misconception = misconception or general_mistake(raised)
     line = raised.line
     copied = raised.copied
@@ -236,7 +298,7 @@ def failure_of_scenario(raised: Raised, misconception: str | None) -> Failed:
         line = copied.get(COPIED_BACK) or line
     happened = f"scenario `{raised.scenario}` raised: {raised.short}"
     expected = EXPECTED.get(misconception or "", "no error")
-    return Failed(happened, expected, line, misconception, about="runs")
+    return Failed(happened, expected, line, misconception, about="runs", called_at=raised.source)
 
 
 # What is expected instead of a mistake that can be made anywhere.
@@ -249,7 +311,10 @@ EXPECTED: Final = {
 
 
 def general_mistake(raised: Raised) -> str | None:
-    """The mistake behind an error that is none of torch."""
+    """The key of the mistake behind an error that is none of torch.
+
+    Returns None for other errors.
+    """
     if raised.type in ("SyntaxError", "IndentationError", "TabError"):
         return "syntax-error"
     if raised.type == "NotImplementedError" and not raised.message:  # torch's have a message
@@ -283,21 +348,28 @@ _MODEL_ON_CPU: Final = re.compile(
 
 
 def device_mistake(raised: Raised) -> str | None:
-    """The misconception behind an error of torch about devices. Returns None for other errors."""
+    """The misconception behind an error of torch about devices. Returns None for other errors.
+
+    What is returned is its key.
+    """
     message = raised.message
     if "numpy() on Tensor that requires grad" in message:
         return "numpy-with-a-gradient"
     if "does not require grad and does not have a grad_fn" in message:
         return "no-graph-behind-the-loss"
+    if re.search("Expected a cuda device|must be cuda device", message):
+        return "cuda-for-every-device"
     if not re.search("same device|Input type|to numpy", message):
         return None
     if "device type tensor to numpy" in message:
         return "numpy-on-device-tensor"
-    if "got target is on cuda" in message:
+    if "got target is on cuda" in message or raised.on_cpu == "input":
         if COPIED_BACK in raised.copied:
             return "outputs-on-cpu"
         return "model-not-moved"
-    if re.search("got target is on cpu|nll_loss|cross_entropy", message):
+    if raised.on_cpu == "target" or re.search(
+        "got target is on cpu|nll_loss|cross_entropy", message
+    ):
         return "targets-on-cpu"
     if _INPUTS_ON_CPU.search(message):
         return "inputs-on-cpu"
@@ -319,10 +391,11 @@ def declare_check(
     points: float,
     needs: tuple[str, ...] = ("runs",),
 ) -> None:
-    """Declare a check whose name and claim are known only when it is declared.
+    """Add a check to a function, whose name and claim are known only when it is declared.
 
-    `claim` is the line that students read. Where a check has a function of its own, decorate that
-    one with `@function.check`.
+    `claim` is the line that students read; `needs` are the checks that must pass first. `judge`
+    gets what was seen of the student's function and of the reference, and raises Failed. Where a
+    check has a function of its own, decorate that one with `@function.check`.
     """
 
     def judge_claim(seen: Seen, wanted: Seen) -> None:
@@ -346,11 +419,14 @@ def check_scenarios(
 
     The decorated function gets the name of a scenario, what was seen in it and what the reference
     did in it, and raises Failed. Its docstring is the line that students read. `names` chooses
-    scenarios; without it, these are all of the reference.
+    scenarios; without it, these are all of the reference. Raises ValueError for `names` that are no
+    tuple of texts.
     """
-    chosen = tuple(names)
+    chosen = require_texts(f"check_scenarios({function.name})", "names", names)
 
     def declare(judge: JudgeScenario[T]) -> JudgeScenario[T]:
+        """Add the check to `function`, and return the decorated function unchanged."""
+
         def judge_scenarios(seen: Seen, wanted: Seen) -> None:
             for scenario, found, right in compare_cases(seen, wanted, *probes, names=chosen):
                 judge(scenario, found, right)
@@ -371,10 +447,12 @@ def _check_each_scenario(
     docstring of the decorated function. Raises ValueError if the check `after`, which must pass
     first, is not declared.
     """
-    if after is not None and after not in [check.name for check in function.checks]:
+    names = [check.name for check in function.checks]
+    if after is not None and after not in names:
+        hint = suggest_name(after, names, "")
         raise ValueError(
             f"declare the check {after} of {function.name} first: "
-            "without it, doing nothing would pay"
+            f"without it, doing nothing would pay{hint}"
         )
 
     needs = ("runs", after) if after else ("runs",)
@@ -387,35 +465,59 @@ def _check_each_scenario(
 
 
 def same_as_reference(function: Function, probe: Ready, points: float, claim: str = "") -> None:
-    """Add a check, which needs `runs`: every scenario returns what the reference returns.
+    """Add a check: every scenario returns what the reference returns.
 
-    That is equal plain data, or arrays with close values. `claim` is the line that students read,
-    instead of "It returns the right values.".
+    That is plain data, in which floats may differ a little, or tensors with close values; tensors
+    may lie in lists and dicts. It is judged only where the check `runs`, which must have been
+    declared before, has passed. `claim` is the line that students read, instead of "It returns the
+    right values.". What it cannot compare, such as a module, is an error of the exercise.
     """
 
     @_check_each_scenario(function, probe, points, claim)
     def same_as_reference(scenario: str, found: Ran, right: Ran) -> None:
         """It returns the right values."""
         where = f"scenario `{scenario}`: "
-        value = right.value
+        _require_comparable(right)
         if found.kind != right.kind:
-            expected = right.kind
-            if isinstance(value, (bool, int, float)):
-                expected = f"{value}, {with_article(right.kind)}"
-            happened = f"{where}it returned {with_article(found.kind)}"
+            expected = _result_in_words(right)
+            happened = f"{where}it returned {_result_in_words(found)}"
             raise Failed(happened, expected)
-        if isinstance(value, Array):
-            if not arrays_close(found.value, value):
-                raise Failed(f"{where}the values are wrong", "the reference's values")
-        elif found.value != value:
-            happened = f"{where}it returned {found.value!r}"
-            raise Failed(happened, repr(value))
+        if found.unknown:
+            happened = f"{where}in what it returned is {with_article(found.unknown[0])}"
+            raise Failed(happened, "the reference's values")
+        difference = find_difference(found.value, right.value)
+        if difference is None:
+            return
+        if has_array(found.value) or has_array(right.value):
+            raise Failed(where + difference.happened, difference.expected)
+        happened = f"{where}it returned {found.value!r}"
+        raise Failed(tell_apart(happened, found.value, right.value), repr(right.value))
+
+
+def _require_comparable(right: Ran) -> None:
+    """Raise ValueError for what a reference returned that is no plain data."""
+    if right.unknown:
+        kinds = ", ".join(sorted(set(right.unknown)))
+        raise ValueError(
+            f"what the reference returns holds {kinds}, which it cannot compare; "
+            "describe it in a probe of your own"
+        )
+
+
+def _result_in_words(ran: Ran) -> str:
+    """A number or a text with its type; for anything else, the name of the type."""
+    if isinstance(ran.value, (bool, int, float, str)):
+        return f"{ran.value!r:.{LONGEST_SHOWN}}, {with_article(ran.kind)}"
+    return with_article(ran.kind)
 
 
 def on_the_device(
     function: Function, probe: Ready, points: float, after: str = "same_as_reference"
 ) -> None:
-    """Declare that every scenario returns a tensor on the device."""
+    """Add a check: every scenario returns a tensor on the device, or some, all of them there.
+
+    Raises ValueError if the check `after`, which must pass first, is not declared.
+    """
 
     @_check_each_scenario(function, probe, points, after=after)
     def on_the_device(scenario: str, found: Ran, right: Ran) -> None:
@@ -423,53 +525,97 @@ def on_the_device(
         if found.device == found.wanted_device:
             return
         result = with_article(found.kind)
-        if found.device:
+        expected = f"a tensor on {found.wanted_device}"
+        if isinstance(found.value, Array):
             result = f"a tensor on {found.device}"
-        happened = f"scenario `{scenario}`: it returned {result}"
-        raise Failed(happened, f"a tensor on {found.wanted_device}")
+        elif found.device:
+            result += f" with tensors on {found.device}"
+            expected = f"all tensors on {found.wanted_device}"
+        raise Failed(f"scenario `{scenario}`: it returned {result}", expected)
 
 
-def at_most(
-    function: Function,
-    probe: Ready,
-    points: float,
-    after: str = "same_as_reference",
-    *,
-    copies: int | None = None,
-    waits: int | None = None,
+def copies_at_most(
+    function: Function, probe: Ready, points: float, copies: int, after: str = "same_as_reference"
 ) -> None:
-    """Declare a check that counts copies between host and device, and waits for the device.
+    """Add a check: no scenario makes more copies between host and device, either way.
 
-    It fails if a scenario makes more than `copies` or `waits`. None is no limit.
+    Raises ValueError if the check `after`, which must pass first, is not declared, and if `copies`
+    is no count.
     """
-
-    claim = (
-        "It makes no needless copies between host and device, and no needless waits for the device."
-    )
+    require_count(f"copies_at_most({function.name})", "copies", copies)
+    claim = f"It copies between host and device at most {count_in_words(copies)}."
+    if copies == 0:
+        claim = "It copies nothing between host and device."
 
     @_check_each_scenario(function, probe, points, claim, after)
-    def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
-        if copies is not None and found.copies > copies:
-            happened = f"scenario `{scenario}`: {found.copies} copies"
-            expected = f"at most {copies}"
-            raise Failed(happened, expected, found.line)
-        if waits is not None and found.waits > waits:
-            happened = f"scenario `{scenario}`: {found.waits} waits"
-            expected = f"at most {waits}"
-            raise Failed(happened, expected, found.line)
+    def copies_at_most(scenario: str, found: Ran, right: Ran) -> None:
+        if found.copies > copies:
+            times = count_in_words(found.copies)
+            happened = f"scenario `{scenario}`: it copied between host and device {times}"
+            raise Failed(happened, _limit_in_words(copies), found.line)
+
+
+def waits_at_most(
+    function: Function, probe: Ready, points: float, waits: int, after: str = "same_as_reference"
+) -> None:
+    """Add a check: in no scenario the CPU waits for the device more often.
+
+    That is to read from it; copies to the device do not count. For "nothing comes back" there is
+    `reads_nothing_back`. Raises ValueError if the check `after`, which must pass first, is not
+    declared, and if `waits` is no count.
+    """
+    require_count(f"waits_at_most({function.name})", "waits", waits)
+    claim = f"The CPU waits for the device at most {count_in_words(waits)}."
+    if waits == 0:
+        claim = "The CPU never waits for the device."
+
+    @_check_each_scenario(function, probe, points, claim, after)
+    def waits_at_most(scenario: str, found: Ran, right: Ran) -> None:
+        if found.waits > waits:
+            times = count_in_words(found.waits)
+            happened = f"scenario `{scenario}`: the CPU waited for the device {times}"
+            raise Failed(happened, _limit_in_words(waits), found.line)
+
+
+def reads_nothing_back(
+    function: Function, probe: Ready, points: float, after: str = "same_as_reference"
+) -> None:
+    """Add a check: in no scenario a value or a tensor comes from the device to the host.
+
+    Copies to the device are allowed. Raises ValueError if the check `after`, which must pass first,
+    is not declared.
+    """
+
+    @_check_each_scenario(function, probe, points, after=after)
+    def reads_nothing_back(scenario: str, found: Ran, right: Ran) -> None:
+        """Nothing comes back to the host: no value is read there, and no tensor is copied back."""
+        if found.reads:
+            times = count_in_words(found.reads)
+            happened = f"scenario `{scenario}`: the host read from the device {times}"
+            raise Failed(happened, "never", found.line_of_read, "trip-through-numpy")
+
+
+def _limit_in_words(count: int) -> str:
+    """What a check expects that allows so many: "never", "at most once"."""
+    if count == 0:
+        return "never"
+    return f"at most {count_in_words(count)}"
 
 
 def leaves_its_input_alone(
     function: Function, probe: Ready, points: float, after: str = "same_as_reference"
 ) -> None:
-    """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
+    """Add a check: no scenario changes what was passed in, or a setting of torch.
+
+    That is tensors, lists, dicts and modules with the values in them.
+    Raises ValueError if the check `after`, which must pass first, is not declared.
+    """
 
     @_check_each_scenario(function, probe, points, after=after)
     def leaves_its_input_alone(scenario: str, found: Ran, right: Ran) -> None:
-        """The tensors passed in and the settings of torch are not changed."""
+        """What is passed in and the settings of torch are not changed."""
         if found.changed:
-            argument = f"argument {found.changed[0]}"
-            happened = f"scenario `{scenario}`: {argument} has other values after the call"
+            happened = f"scenario `{scenario}`: {found.changed[0]} has other values after the call"
             raise Failed(happened, "the values from before", None, "input-modified")
         expect_settings_kept(found.settings, scenario)
 
@@ -480,10 +626,10 @@ def changes_no_settings(
     points: float,
     needs: tuple[str, ...] = ("runs", "same_as_reference"),
 ) -> None:
-    """Declare that no scenario of these probes changes a setting of torch.
+    """Add a check: no scenario of these probes changes a setting of torch.
 
     Their cases have `settings`, the names of those that were changed. It holds for a function that
-    does nothing, too, so that it needs a check of something done.
+    does nothing, too, so that it needs a check of something done: `needs` are the names of those.
     """
 
     def judge(seen: Seen, wanted: Seen) -> None:
@@ -498,7 +644,7 @@ def changes_no_settings(
 
 
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
-    """Require that no setting of torch was changed. Raises Failed."""
+    """Raise Failed, which names the first of these settings of torch, if any was changed."""
     if settings:
         setting = settings[0]
         happened = f"it changed {setting} (scenario `{scenario}`)"
@@ -515,20 +661,21 @@ def expect_device_used(
 ) -> None:
     """Require that this device was used, and no other. Raises Failed.
 
-    `what` begins the sentence that names the others: "the model ran on".
+    `what` begins the sentence that names the others: "the model ran on". If nothing was used, it
+    raises nothing.
     """
     others = sorted(set(used) - {device})
     if others:
         where = f"{what} {' and '.join(sorted(used))}"
-        raise other_device_used(device, where, line, wrong_device_mistake(device, others))
+        raise failure_on_other_device(device, where, line, wrong_device_mistake(device, others))
 
 
-def other_device_used(
+def failure_on_other_device(
     device: str, where: str, line: int | None = None, misconception: str | None = None
 ) -> Failed:
     """The failure of a function that uses another device than the one that it is given.
 
-    `where` says which: "the model ran on cuda:0".
+    It is returned, not raised. `where` says which: "the model ran on cuda:0".
     """
     happened = f"with device={device!r}, {where}"
     expected = f"{device}, as asked"
@@ -536,7 +683,10 @@ def other_device_used(
 
 
 def wrong_device_mistake(device: str, used: Sequence[str]) -> str | None:
-    """The misconception behind the use of these devices instead of the one asked for."""
+    """The misconception behind the use of these devices instead of the one asked for.
+
+    What is returned is its key, or None where it is no known one.
+    """
     on_gpus = all(name.startswith("cuda") for name in used)
     if device == "cpu" and on_gpus:
         return "hard-coded-cuda"
@@ -552,7 +702,9 @@ def expect_mode_kept(what: str, was_training: bool, is_training: bool | None) ->
     """
     if is_training is not was_training:
         happened = f"{what} was put into {mode_in_words(is_training)} mode"
-        raise Failed(happened, f"{mode_in_words(was_training)} mode, as before")
+        # The line that did this, and not one that puts another mode back.
+        at = ("train(", "eval(") if is_training else ("eval(", "train(")
+        raise Failed(happened, f"{mode_in_words(was_training)} mode, as before", at=at)
 
 
 def mode_in_words(training: bool | None) -> str:
@@ -567,19 +719,25 @@ def mode_in_words(training: bool | None) -> str:
 def raised_instead(
     raised: Raised, what: str, expected: str = "no error", misconception: str | None = None
 ) -> Failed:
-    """The failure of a call that raised: "WHAT raised ValueError: …", at the line of the error."""
+    """The failure of a call that raised: "WHAT raised ValueError: …", at the line of the error.
+
+    It is returned, not raised. `misconception` is a key.
+    """
     happened = f"{what} raised {raised.short}"
     return Failed(happened, expected, raised.line, misconception)
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
-    """Require a Python float. Raises Failed, for a tensor with the name of that mistake."""
+    """Require a Python float; raise Failed otherwise, for a tensor with the name of that mistake.
+
+    `kind` is the name of the type that was returned. `what` begins the sentence.
+    """
     if not is_float:
         key = None
         if kind in ("Tensor", "Parameter"):
             key = "returned-tensor"
         happened = f"{what}{with_article(kind)}"
-        raise Failed(happened, "a Python float", misconception=key)
+        raise Failed(happened, "a Python float", None, key, () if key else ("return",))
 
 
 def count_in_words(count: int) -> str:
@@ -592,8 +750,8 @@ def scenario_pairs(
 ) -> Iterator[tuple[str, T, T]]:
     """Yield the name of each scenario, what was seen in it and what the reference did in it.
 
-    Without `names`, these are all scenarios of the reference. Raises KeyError for one that was not
-    seen.
+    Without `names`, these are all scenarios of the reference. Raises MissingEvidence for one that
+    was not seen.
     """
     for name in names or wanted:
         yield name, seen[name], wanted[name]
@@ -602,8 +760,11 @@ def scenario_pairs(
 def compare_cases(
     seen: Seen, wanted: Seen, *probes: Probe[Cases[T]], names: Iterable[str] = ()
 ) -> Iterator[tuple[str, T, T]]:
-    """Yield the scenarios of these probes as `scenario_pairs` does.
+    """Yield the name of each scenario, what was seen in it and what the reference did in it.
 
-    Raises KeyError for a scenario that was not seen, and what `seen[probe]` raises.
+    `names` chooses scenarios of these probes; without it, these are all of the reference. Raises
+    ScenarioRaised where the student's function raised, MissingEvidence for a scenario that was not
+    seen,
+    and BadEvidence where what was recorded has another type.
     """
     return scenario_pairs(seen.cases(*probes), wanted.cases(*probes), *names)

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpudojo.grading.bindings import solved_names
-from gpudojo.grading.checks import failure_of_scenario
-from gpudojo.grading.explain import explain_result
+from gpudojo.grading.checks import DiagnosisFailed, failure_of_scenario
+from gpudojo.grading.explain import blame_helpers, explain_result
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.reference_solutions import CachedReference
 from gpudojo.grading.references import Reference, reference_for
-from gpudojo.model.errors import DojoError, author_line
+from gpudojo.model.errors import BadEvidence, DojoError, NoReference, author_line
 from gpudojo.model.evidence import (
     CallStatus,
     Evidence,
+    MissingEvidence,
     ScenarioRaised,
     decode_evidence,
     encode_evidence,
@@ -64,7 +65,9 @@ def judge_function(
     """Judge and explain each check of a function, by its evidence and the reference's.
 
     `lines` are those of names and patterns in the student's source, or a function that returns
-    them, which is called if a check failed. `signature` is the one the function should have.
+    them, which is called if a check failed. `signature` is the one the function should have. The
+    results are in the order of the checks. Raises BadDay or OSError if the texts of the day cannot
+    be read, and what the function's `diagnose` raises.
     """
     results = judge_checks(exercise, function, evidence, reference)
     if not any(result.outcome is Outcome.FAILED for result in results):
@@ -85,12 +88,18 @@ class Judgement(NamedTuple):
     outcome: Outcome
     failed: Failed | None = None
     ran: Lines | None = None
+    unpaid: bool = False  # of an ERROR: it earns no points before a person has looked
 
 
 def judge_checks(
     exercise: Exercise, function: Function, evidence: Evidence, reference: Evidence
 ) -> list[CheckResult]:
-    """Judge each check of a function. A check that needs one that did not pass is blocked."""
+    """Judge each check of a function; the results are in the order of the checks.
+
+    A check that needs one that did not pass is BLOCKED. All are TODO if the function is not
+    written. A check that raises fails or is an ERROR. Raises only what the function's `diagnose`
+    raises.
+    """
     if any(seen.status is CallStatus.TODO for seen in evidence.observations.values()):
         return [result_of(exercise, function, check, Outcome.TODO) for check in function.checks]
     seen = Seen(evidence.observations)
@@ -106,6 +115,8 @@ def judge_checks(
             result = result_of(exercise, function, check, judgement.outcome, judgement.failed)
             if judgement.ran is not None:
                 result = msgspec.structs.replace(result, ran=judgement.ran)
+            if judgement.unpaid:
+                result = msgspec.structs.replace(result, unpaid=True)
         if result.outcome is Outcome.PASSED:
             passed.add(check.name)
         results.append(result)
@@ -115,9 +126,11 @@ def judge_checks(
 def judge_check(function: Function, check: Check, seen: Seen, wanted: Seen) -> Judgement:
     """Judge one check, by what was seen of the student's function and of the reference.
 
-    A check that raises is an error of ours, which costs the student nothing, if it raises for the
-    reference's evidence too; otherwise the check fails. Evidence is made where student code runs:
-    if evidence that cannot be read were not held against the student, spoiling it would pay.
+    A check that raises is an error of ours. It costs the student nothing if it raises for the
+    reference's evidence too; otherwise it earns nothing before a person has looked. Evidence is
+    made where student code runs: if it paid to make a check raise, spoiling it would pay. So
+    evidence that is missing or cannot be read fails the check. `seen` forgets what earlier checks
+    asked for. No Exception of a check comes out of here.
     """
     seen.begin_check()
     try:
@@ -137,17 +150,40 @@ def judge_check(function: Function, check: Check, seen: Seen, wanted: Seen) -> J
 def _judge_error(
     function: Function, check: Check, seen: Seen, wanted: Seen, error: Exception
 ) -> Judgement:
-    """Say whose error it is that a check raised: ours, or that of the student's function."""
-    what = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
+    """Say whose error it is that a check raised: ours, or that of the student's function.
+
+    The check judges the reference's evidence by itself. If that raises too, the outcome is ERROR.
+    It is FAILED where the student's own error ended a scenario, which then explains it, and where
+    evidence is missing or cannot be read. Any other error is one of the exercise, whatever the
+    student's function did: an ERROR that earns no points before a person has looked.
+    """
+    source = author_line(error, declared=check.place)
+    problem = str(error)
+    if not isinstance(error, DiagnosisFailed):
+        problem = f"{type(error).__name__}: {error}"
+    broken = Failed(f"the check itself failed: {problem}, raised at {source}", "a verdict")
+    broken.source = source
     try:
         check.judge(wanted, wanted)
     except Exception:  # then the check cannot judge anybody
-        return Judgement(Outcome.ERROR, Failed(f"the check itself failed: {what}", "a verdict"))
+        return Judgement(Outcome.ERROR, broken)
     if isinstance(error, ScenarioRaised):
-        failed = failure_of_scenario(error.raised, function.diagnose(error.raised, seen))
-        seen.about(None, error.raised.scenario)
+        try:
+            failed = failure_of_scenario(error.raised, function.diagnose(error.raised, seen))
+        except DiagnosisFailed as failed_diagnosis:
+            return _judge_error(function, check, seen, wanted, failed_diagnosis)
+        seen.about(None, error.raised.scenario)  # after the diagnosis, which may ask, too
         return Judgement(Outcome.FAILED, failed, seen.ran)
-    return Judgement(Outcome.FAILED, Failed(f"{UNJUDGED} ({what})", "what the docstring promises"))
+    if isinstance(error, (MissingEvidence, BadEvidence)):
+        happened = f"{UNJUDGED} ({problem}, raised at {source})"
+        return Judgement(Outcome.FAILED, Failed(happened, "what the docstring promises"))
+    if isinstance(error, DiagnosisFailed):
+        # The student's function raised, and that is what the student can mend.
+        broken.happened += (
+            f"; it was to explain what `{function.name}` raised: {error.raised.short}"
+        )
+        broken.line = error.raised.line
+    return Judgement(Outcome.ERROR, broken, unpaid=True)
 
 
 def result_of(
@@ -158,7 +194,11 @@ def result_of(
     failed: Failed | None = None,
     blocked_by: str | None = None,
 ) -> CheckResult:
-    """The result of one check."""
+    """The result of one check: its names, claim and points, and what `failed` tells.
+
+    `blocked_by` is the check that did not pass and is needed. Without `failed`, nothing is told of
+    a failure.
+    """
     failed = failed or _NOTHING
     return CheckResult(
         exercise=exercise.stem,
@@ -175,6 +215,8 @@ def result_of(
         at=failed.at,
         ran=failed.ran,
         about=failed.about,
+        source=failed.source,
+        called_at=failed.called_at,
     )
 
 
@@ -190,9 +232,11 @@ def grade_function(
 ) -> list[CheckResult]:
     """One result for each check of a function of a loaded file.
 
-    Without a reference, the file is its own. `pair` watches the calls of both. Evidence is encoded
-    and decoded, as on the way out of a sandbox: a verdict must not depend on where it was reached.
-    Raises DojoError where the reference cannot be used.
+    `kind` is that of the device. Without a reference, the file is its own. `pair` watches the calls
+    of both. Evidence is encoded and decoded, as on the way out of a sandbox: a verdict must not
+    depend on where it was reached. Raises DojoError where the device, the reference or the day's
+    texts cannot be used, OSError for a file of these that cannot be read, KeyboardInterrupt for a
+    Ctrl-C, and LeftDebugger.
     """
     from gpudojo.grading.observe import observe_function
 
@@ -209,6 +253,7 @@ def grade_function(
 
 
 def _decoded_again(evidence: Evidence) -> Evidence:
+    """Evidence after a way out of a sandbox and back. Raises BadEvidence if it does not survive."""
     return decode_evidence(encode_evidence(evidence))
 
 
@@ -235,7 +280,11 @@ class FileGrader:
         watching: bool = False,
         references: Mapping[str, Reference] | None = None,
     ) -> None:
-        """Load and run nothing yet; `kind` is that of the device."""
+        """Load and run nothing yet; `kind` is that of the device.
+
+        A `submission` that is given is not loaded from the path. With `watching`, what functions do
+        will be kept in `pairs`. `references` are by the stem of an exercise.
+        """
         self.path = path
         self.kind = kind
         self.seed = seed
@@ -250,10 +299,14 @@ class FileGrader:
     ) -> list[CheckResult]:
         """One result for each check of a function. Grades it if that has not been done.
 
-        What is not the student's fault is an ERROR, which costs no points.
+        The results are remembered, and so are the loaded file, in `submission`, and the reference.
+        With `watching`, what watched the calls is kept in `pairs`. What is not the student's fault
+        is an ERROR, which costs no points. Raises OSError for a file that cannot be read,
+        KeyboardInterrupt for a Ctrl-C, and LeftDebugger.
         """
         if function.name not in self._results:
-            self._results[function.name] = self._grade_or_error(exercise, function, limits)
+            found = self._grade_or_error(exercise, function, limits)
+            self._results[function.name] = blame_helpers(found, function, self.graded)
         return self._results[function.name]
 
     @property
@@ -262,10 +315,11 @@ class FileGrader:
         return [result for results in self._results.values() for result in results]
 
     def fill_cache(self, exercise: Exercise, functions: Iterable[Function]) -> None:
-        """Fill the cache with the reference's evidence for the functions that are written.
+        """Fill the cache of evidence with the reference's, for the functions that the student has
+        written.
 
-        For a process that has not run student code. What goes wrong is told when a function is
-        graded.
+        For a process that has not run student code. Does nothing for a reference without a cache. A
+        DojoError or OSError is dropped here: it is told when a function is graded.
         """
         with contextlib.suppress(DojoError, OSError):
             reference = self._reference_of(exercise)
@@ -281,7 +335,10 @@ class FileGrader:
                     reference.fill_cache(function, self.kind, self.seed)
 
     def _reference_of(self, exercise: Exercise) -> Reference:
-        """The reference of an exercise, found once. Raises NoReference, BadEvidence."""
+        """The reference of an exercise, found once and then remembered.
+
+        Raises NoReference, BadEvidence.
+        """
         found = self._references.get(exercise.stem)
         if found is None:
             found = reference_for(self.path, exercise)
@@ -293,18 +350,26 @@ class FileGrader:
     def _grade_or_error(
         self, exercise: Exercise, function: Function, limits: Limits
     ) -> list[CheckResult]:
-        """The results of a function.
+        """The results of a function, one for each check.
 
-        They are ERROR where gpudojo or the exercise could not grade it, and BLOCKED where an
-        earlier function failed because of the same error in the file.
+        They are ERROR where a DojoError says that it could not be graded, and BLOCKED where there
+        is nothing to judge by, or an earlier function failed because of the same error in the file.
+        An ERROR earns the points of its check, BLOCKED earns none.
+
+        Loads the file if that has not been done, and keeps it in `submission`, and what watched the
+        calls in `pairs`. Raises OSError for a file that cannot be read, KeyboardInterrupt for a
+        Ctrl-C, and LeftDebugger.
         """
         try:
             found = self._load_and_grade(exercise, function, limits)
         except DojoError as error:
+            outcome = Outcome.ERROR
+            if isinstance(error, NoReference):
+                outcome = Outcome.BLOCKED
             why = Failed(str(error), "a verdict")
-            found = []
-            for check in function.checks:
-                found.append(result_of(exercise, function, check, Outcome.ERROR, why))
+            found = [
+                result_of(exercise, function, check, outcome, why) for check in function.checks
+            ]
         submission = self.submission
         if submission is None or submission.broken is None or function.name in submission.names:
             return found
@@ -328,7 +393,12 @@ class FileGrader:
     def _load_and_grade(
         self, exercise: Exercise, function: Function, limits: Limits
     ) -> list[CheckResult]:
-        """Load the file if that has not been done, and grade one function of it."""
+        """Load the file if that has not been done, and grade one function of it.
+
+        The loaded file is kept in `submission`, and with `watching` what watches both calls in
+        `pairs`. Raises DojoError where the device, the reference or the day's texts cannot be used,
+        OSError for a file of these that cannot be read, KeyboardInterrupt, and LeftDebugger.
+        """
         from gpudojo.grading.observe import load_file
         from gpudojo.grading.watching import Pair
 

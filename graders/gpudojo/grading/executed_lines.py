@@ -61,10 +61,11 @@ def _functions_in(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionD
 def _with_marks(
     body: list[ast.stmt], caught: bool = False, first: int | None = None
 ) -> list[ast.stmt]:
-    """The statements with marks before them; those inside them get marks, too.
+    """A new list of the statements with marks before them; blocks inside them get marks, too.
 
-    `caught` puts one before every statement: where errors are caught, any may be the last one that
-    is executed. `first` is the line at which the first run begins, if that is not a statement's.
+    Statements with blocks are changed. `caught` puts a mark before every statement: where errors
+    are caught, any may be the last one that is executed. `first` is the line at which the first run
+    begins, if that is not a statement's.
     """
     marked: list[ast.stmt] = []
     mark: Any = None  # of the run that is not at its end; its value is the pair of lines
@@ -86,7 +87,10 @@ def _with_marks(
 
 
 def _last_line_of_header(statement: ast.stmt, inside: list[Any]) -> int:
-    """The last line of a statement that is executed with it: before what is inside, if anything."""
+    """The last line of a statement that is executed with it: before what is inside, if anything.
+
+    `inside` are the nodes of its blocks.
+    """
     if not inside:
         return statement.end_lineno or statement.lineno
     lines = [part.lineno for part in inside if hasattr(part, "lineno")]
@@ -113,7 +117,7 @@ def _mark_inside(marked: list[ast.stmt], statement: Any, caught: bool) -> None:
 
 
 def _add_mark(marked: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
-    """Add a mark to the statements `marked`, and return the constant in it that has the lines.
+    """Append a mark to the statements `marked`, and return the constant in it that has the lines.
 
     The mark is the call `RAN.add((first, last))`, at the place of the statement `before`.
     """
@@ -140,10 +144,11 @@ def _with_set_for_mark(code: types.CodeType) -> types.CodeType:
 
 
 def take_executed_lines(error_line: int | None = None) -> Lines:
-    """Take the runs of lines that were executed since the last time.
+    """Take the runs of lines that were executed since the last time, each its first and last line.
 
     Empties `RAN`. Where an error ended a run, its lines after that of the error are left out.
-    Student code can reach `RAN`: what is no pair of numbers is left out too.
+    Student code can reach `RAN`: what is no pair of numbers is left out too. They are sorted, at
+    most MOST_RUNS.
     """
     runs = []
     for run in RAN.copy():

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urljoin
 
 from gpudojo.grading import notebooks
 from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise, Function, was_executed
 from gpudojo.model.results import (
-    NOT_YOUR_ERROR,
     CheckResult,
     Outcome,
     describe_blocking,
+    describe_error_of_ours,
     hints_for_result,
 )
 
@@ -32,6 +33,9 @@ DOCS: Final = "https://pytorch.org/docs/stable/"
 NOT_RUN: Final = "not run"
 MISSING: Final = "missing"
 ALL_PASSED: Final = "Everything passes. Well done!"
+CONTINUATION: Final = 4  # spaces before the rest of a line of code that is too long
+_NUMBERED_CODE: Final = re.compile(r" *\d+ \| ")  # as `describe_line` writes it
+_RAISED: Final = re.compile(r"\braised:? (\w+)")
 _SCENARIO_RAISED: Final = re.compile(r"scenario `(\w+)` raised: ")
 
 
@@ -47,7 +51,8 @@ def headline_and_parts(
 ) -> tuple[str, list[Part]]:
     """A headline about a check that did not pass, and the parts below it.
 
-    `place` is the line to show, `file` the student's file.
+    `place` is the line to show, in words, `file` the name of the student's file. Raises BadDay or
+    OSError if the mistakes of a day cannot be read.
     """
     if result.outcome is Outcome.TODO:
         what = f"`{result.function}` is still a stub"
@@ -59,7 +64,7 @@ def headline_and_parts(
     claim = Part("claim", result.claim)
     if result.outcome is Outcome.ERROR:
         happened = Part("happened", result.happened)
-        return NOT_YOUR_ERROR, [claim, happened]
+        return describe_error_of_ours(result), [claim, happened]
     parts = _parts_of_failure(result, place)
     raised = _SCENARIO_RAISED.match(result.happened)
     if raised is None or result.check == "runs":
@@ -70,11 +75,15 @@ def headline_and_parts(
 
 
 def _parts_of_failure(result: CheckResult, place: str) -> list[Part]:
-    """What happened, what was expected, the line, the named mistake, the points: what there is."""
+    """What happened, what was expected, the line, the named mistake, the points: what there is.
+
+    `place` is the line to show, in words. Raises BadDay or OSError if the mistakes of a day cannot
+    be read.
+    """
     parts = [
         Part("happened", result.happened),
         Part("expected", result.expected),
-        Part("line", place),
+        Part(result.line_role, place),
     ]
     mistake = known_misconceptions().get(result.misconception or "")
     if mistake is not None:
@@ -94,7 +103,9 @@ def check_to_mend_first(
 ) -> str | None:
     """An earlier check that fails by the same mistake, and is to be mended first; None for none.
 
-    One of another function is named as `function::check`.
+    Only results before `result` in `results` are looked at. One of another function is named as
+    `function::check`. Raises ValueError if `result` is not among them, and BadDay or OSError if the
+    exercise's hints cannot be read.
     """
     for earlier in results[: results.index(result)]:
         if earlier.outcome is not Outcome.FAILED:
@@ -125,16 +136,28 @@ def _same_line(one: CheckResult, other: CheckResult) -> bool:
 
 
 def _fails_alike(earlier: CheckResult, result: CheckResult, exercise: Exercise) -> bool:
-    """True if two checks of a function fail at one line by one mistake, error or with one hint."""
+    """True if two checks of a function fail at one line by one mistake, error or with one hint.
+
+    Raises BadDay or OSError if the exercise's hints cannot be read.
+    """
     if not _same_line(earlier, result):
         return False
-    if _same_mistake(earlier, result) or " raised" in result.happened:
+    if _same_mistake(earlier, result):
         return True
+    error = _error_in(result)
+    if error or _error_in(earlier):
+        return error == _error_in(earlier)
     for function in exercise.functions:
         if function.name == result.function:
             hints_of_earlier = function.hints_for(earlier.about or earlier.check)
             return hints_of_earlier == function.hints_for(result.about or result.check)
     return True
+
+
+def _error_in(result: CheckResult) -> str:
+    """The type of the error that a failure tells of; empty for a failure without an error."""
+    raised = _RAISED.search(result.happened)
+    return raised[1] if raised else ""
 
 
 def _fails_in_helper(earlier: CheckResult, result: CheckResult) -> bool:
@@ -148,15 +171,35 @@ def _fails_in_helper(earlier: CheckResult, result: CheckResult) -> bool:
 
 
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
-    """The hints about one failure, and no others."""
+    """The hints about one failure, and no others.
+
+    Raises BadDay or OSError if the mistakes of a day cannot be read.
+    """
     mistake = known_misconceptions().get(result.misconception or "")
     return hints_for_result(result, function, mistake)
 
 
-def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:
-    """The first `count` hints, and after the last of all what to read.
+def pages_about(result: CheckResult, exercise: Exercise) -> tuple[str, ...]:
+    """What to read about one failure: a page about its mistake or its check, else those of the
+    exercise.
 
-    `more` says how to see one more.
+    Raises KeyError if the exercise lacks the function, and BadDay or OSError if the texts of a day
+    cannot be read.
+    """
+    mistake = known_misconceptions().get(result.misconception or "")
+    function = exercise.function_named(result.function)
+    about = result.about or result.check
+    page = function.page_about(result.misconception, about, mistake=mistake)
+    if page:
+        return (page,)
+    return exercise.reading
+
+
+def hint_parts(hints: Sequence[str], pages: Sequence[str], count: int, more: str) -> list[Part]:
+    """The first `count` hints as parts, and after the last of all the pages; empty without hints.
+
+    `more` says how to see one more hint, where there are more. A page is a whole address, or one
+    in torch's documentation.
     """
     chosen = hints[: max(count, 0)]
     if len(chosen) == 0:
@@ -168,9 +211,9 @@ def hint_parts(hints: Sequence[str], exercise: Exercise, count: int, more: str) 
     if len(chosen) < len(hints):
         remark = f"(hint {len(chosen)} of {len(hints)}; one more with {more})"
         parts.append(Part("", remark))
-    elif exercise.reading:
-        pages = [DOCS + page.removeprefix(DOCS) for page in exercise.reading]
-        parts.append(Part("read", "\n".join(pages)))
+    elif pages:
+        addresses = [urljoin(DOCS, page) for page in pages]
+        parts.append(Part("read", "\n".join(addresses)))
     return parts
 
 
@@ -218,11 +261,17 @@ def lay_out_part(label: str, text: str, width: int = WIDTH) -> list[str]:
     after = " " * len(indent)
     lines: list[str] = []
     for line in text.splitlines():
+        code = _NUMBERED_CODE.match(line)
+        rest_of_code = ""
+        if code is not None:  # what does not fit stands below the code, further to the right
+            longest_word = max(len(word) for word in line.split())
+            room = width - len(after) - longest_word
+            rest_of_code = " " * max(min(len(code[0]) + CONTINUATION, room), 0)
         lines += textwrap.wrap(
             line,
             width,
             initial_indent=indent,
-            subsequent_indent=after,
+            subsequent_indent=after + rest_of_code,
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -231,7 +280,10 @@ def lay_out_part(label: str, text: str, width: int = WIDTH) -> list[str]:
 
 
 def progress_bar(points: float, most: float, width: int = BAR_WIDTH) -> str:
-    """A bar of so many characters: full only with all points, and empty only with none."""
+    """A bar of `width` characters for `points` of `most`.
+
+    It is full only with all points, and empty only with none.
+    """
     if not most or points <= 0:
         filled = 0
     elif points >= most:
@@ -253,7 +305,7 @@ class ExercisePoints:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def add_check(self, max_points: float, result: CheckResult | None) -> None:
-        """Count one check; None: it has not run."""
+        """Count one check in points and outcomes; a result of None says that it has not run."""
         self.max_points += max_points
         if result is None:
             self.outcomes[NOT_RUN] += 1

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 
 def _lazy_module(name: str) -> Any:
-    """Make an object that stands for a module and imports it when an attribute is asked for."""
+    """Make an object that stands for a module and imports it when an attribute is asked for.
+
+    That may raise ImportError.
+    """
 
     class LazyModule:
         __slots__ = ()

@@ -8,14 +8,14 @@ import importlib
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from gpudojo.model.evidence import Raised
+from gpudojo.grading.debugger import LeftDebugger, is_in_debugger, running_clock
+from gpudojo.grading.thread_frames import frame_of_thread
 from gpudojo.model.time_outs import still_running_after
 
 # What a function may take where nothing else is asked for, in a student's own run and in a class.
@@ -66,7 +66,12 @@ def _line_running(frame: FrameType | None, file: str) -> int | None:
 
 
 def _is_debugging() -> bool:
-    """True if a debugger holds up a run of pytest: then nothing is late."""
+    """True if a debugger holds up student code: then nothing is late.
+
+    pytest-timeout knows those of editors, too.
+    """
+    if is_in_debugger():
+        return True
     pytest_timeout = sys.modules.get("pytest_timeout")
     return pytest_timeout is not None and bool(pytest_timeout.is_debugging())
 
@@ -87,11 +92,14 @@ def time_limit(
     method: str = "signal",
     waited: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Limit]:
-    """Raise TimedOut in the code of `file` once the seconds are over.
+    """Raise TimedOut in the code of `file` once the seconds are over, as long as the block runs.
 
-    It is seldom raised in our own code, which has a device to close. `waited` returns the seconds
-    so far in which the process could have run but others had the processors. They do not count, up
-    to a point; only the method "signal" heeds them. None or 0 seconds are no limit.
+    Gives a Limit that tells whether, and at which line, it was raised. It is seldom raised in our
+    own code, which has a device to close. `waited` returns the seconds so far in which the process
+    could have run but others had the processors. They do not count, up to a point; only the method
+    "signal" heeds them. That method replaces the handler of SIGALRM in the block, and notes each
+    time-out in `LATE`; outside of the main thread, a thread does its work. None or 0 seconds are no
+    limit.
     """
     limit = Limit()
     if not seconds or seconds <= 0:
@@ -120,12 +128,17 @@ class _Alarm:
     def __init__(
         self, seconds: float, file: str, limit: Limit, waited: Callable[[], float]
     ) -> None:
+        """Begin to count the seconds now. The alarm itself is set by `begin`.
+
+        It is for code of the file, and what becomes of it will be noted in `limit`.
+        `waited` returns how many seconds have been spent waiting so far, which do not count.
+        """
         self.seconds = seconds
         self.file = file
         self.limit = limit
         self.waited = waited
         self.waited_before = waited()
-        self.began = time.monotonic()
+        self.began = running_clock()
         self.end = self.began + seconds
 
     def begin(self) -> None:
@@ -136,14 +149,18 @@ class _Alarm:
         self._go_off_in(0, 0)
 
     def ring(self, frame: FrameType | None) -> None:
-        """Handle one alarm, in the code of `frame`. Raises TimedOut."""
+        """Handle one alarm, in the code of `frame`: raise TimedOut if student code is out of time.
+
+        Where the process waited for a processor, the alarm is set anew instead. A time-out is noted
+        in `limit` and `LATE`. If only our code is running, TimedOut is raised once, much later.
+        """
         if self.limit.over or _is_debugging():
             return
         # Time in which the process waited for a processor is given back: the alarm moves.
         if not self.limit.raised:
             left = self._remaining_seconds()
             if left > 0:
-                self.end = max(self.end, time.monotonic() + left)
+                self.end = max(self.end, running_clock() + left)
                 self._go_off_in(max(left, INSIST), AGAIN)
                 return
         # Student code is running: interrupt it, and more often if it catches that.
@@ -157,13 +174,17 @@ class _Alarm:
             raise TimedOut(self.seconds)
         # Nothing of the student's is running, so something of ours may hang on what the student
         # returned. It is interrupted once, and then has as long again to close what it has opened.
-        if time.monotonic() > self.end + self.seconds:
+        if running_clock() > self.end + self.seconds:
             self.end += max(self.seconds, TIDYING)
             raise TimedOut(self.seconds)
 
     def _remaining_seconds(self) -> float:
-        """How long the limit still lasts, without the time in which it waited for others."""
-        elapsed = time.monotonic() - self.began
+        """How long the limit still lasts, without the time in which it waited for others or in
+        which the user was in the debugger.
+
+        May be negative.
+        """
+        elapsed = running_clock() - self.began
         waited = self.waited() - self.waited_before
         return self.seconds - charged_seconds(elapsed, waited)
 
@@ -176,7 +197,11 @@ class _Alarm:
 
 @contextlib.contextmanager
 def _raise_by_signal(alarm: _Alarm) -> Iterator[None]:
-    """Have an alarm raise TimedOut in the block. Replaces the handler of SIGALRM there."""
+    """Have an alarm raise TimedOut in the block.
+
+    Replaces the handler of SIGALRM and sets the timer; both are undone at the end, and the limit is
+    marked as over.
+    """
     if sys.platform == "win32":  # for mypy; `time_limit` uses threads there
         raise NotImplementedError
 
@@ -198,9 +223,10 @@ def _raise_by_signal(alarm: _Alarm) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _raise_by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
-    """Raise TimedOut from another thread, for machines without alarms.
+    """Raise TimedOut in the block from another thread, for machines without alarms.
 
-    Code that waits inside the operating system is not interrupted before it returns.
+    Code that waits inside the operating system is not interrupted before it returns. How often it
+    was raised, and at which line first, is noted in `limit`. The thread ends with the block.
     """
     target = threading.get_ident()
     done = threading.Event()
@@ -213,11 +239,17 @@ def _raise_by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
     TimedOutHere.__name__ = TimedOut.__name__
 
     def raise_when_late() -> None:
-        """Raise TimedOut in the thread of the block, again and again until that has ended."""
+        """Raise TimedOut in the thread of the block, again and again until that has ended.
+
+        Only while a line of the file runs; it is noted in `limit`.
+        """
+        end = running_clock() + seconds
         wait = seconds
         while not done.wait(wait):
-            wait = AGAIN
-            line = _line_running(sys._current_frames().get(target), file)
+            wait = max(end - running_clock(), AGAIN)
+            if running_clock() < end:
+                continue
+            line = _line_running(frame_of_thread(target), file)
             if line is None or _is_debugging():
                 continue
             limit.line = limit.line or line
@@ -241,7 +273,9 @@ class Interrupts:
         self.real = False
 
     def is_users_wish(self, error: BaseException) -> bool:
-        """True if an exception is the user's wish to stop."""
+        """True if an exception is the user's wish to stop: by Ctrl-C, or in the debugger."""
+        if isinstance(error, LeftDebugger):
+            return True
         if not isinstance(error, KeyboardInterrupt):
             return False
         return self.real or not self.known
@@ -292,7 +326,10 @@ def probe_running() -> str:
 
 @contextlib.contextmanager
 def in_probe(name: str) -> Iterator[None]:
-    """Name the probe that runs in the block. What is printed outside of scenarios gets its name."""
+    """Name the probe that runs in the block. What is printed outside of scenarios gets its name.
+
+    The name from before is put back at the end.
+    """
     before = _running.probe
     _running.probe = name
     try:
@@ -303,7 +340,10 @@ def in_probe(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_scenario(name: str) -> Iterator[None]:
-    """Name the scenario that runs in the block. What is printed in it gets its name."""
+    """Name the scenario that runs in the block. What is printed in it gets its name.
+
+    The name from before is put back at the end.
+    """
     before = _running.scenario
     _running.scenario = name
     try:
@@ -335,6 +375,10 @@ class _BoundedWriter:
     """
 
     def __init__(self, write: Callable[[str], Any], characters: int, named: bool) -> None:
+        """Pass at most so many characters on to `write`.
+
+        With `named`, the name of a scenario will stand above what is printed in it.
+        """
         self.write_on = write
         self.characters = characters
         self.left = characters
@@ -345,7 +389,8 @@ class _BoundedWriter:
     def write(self, text: str) -> int:
         """Write a text, or as much of it as there are characters left; the rest is dropped.
 
-        With the last character, a line says so. Returns the length of the text, as streams do.
+        With the last character, a line says so. With `named`, the name of a scenario that is new
+        is written first. Returns the length of the text, as streams do.
         """
         if self.left <= 0 or not text:
             return len(text)
@@ -398,14 +443,13 @@ class Limits:
     waited: Callable[[], float] = lambda: 0.0  # see `time_limit`
     # Whether a Ctrl-C ends grading. In a sandbox, student code could send itself one.
     interruptible: bool = True
-    # May end the run, where an exception is the user's wish.
-    on_raised: Callable[[Raised], None] = lambda raised: None
 
     @contextlib.contextmanager
     def apply_to(self, path: Path, seconds: float | None) -> Iterator[tuple[Interrupts, Limit]]:
-        """Apply the limits in the block to code of the file at `path`.
+        """Apply the limits in the block to code of the file at `path`; `seconds` is its time limit.
 
-        Yields what notices a Ctrl-C, and what became of the limit of these seconds.
+        Gives what notices a Ctrl-C, and what became of the time limit. TimedOut, KeyboardInterrupt
+        and LeftDebugger come out of the block. Handlers and streams are put back at the end.
         """
         with contextlib.ExitStack() as undo:
             interrupts = Interrupts(True)

@@ -78,7 +78,8 @@ def load_submission(
 
     What it defines before it fails still counts; the error is in `broken`. `ours` tells which
     exceptions are not the student's: those are raised. What is found in `trees` is taken out and
-    not parsed again.
+    not parsed again. The file's module stays in `sys.modules`; modules that it imports from its
+    folder do not.
     """
     submission = Submission(path)
     try:
@@ -118,7 +119,10 @@ def _parse_texts(submission: Submission, trees: Trees | None) -> dict[int, ast.M
 
 
 def _describe_source(submission: Submission, parsed: Mapping[int, ast.Module]) -> None:
-    """Fill in `lines`, `todo` and `asks`, by the syntax trees alone."""
+    """Fill in `lines`, `todo` and `asks` of the submission, by the syntax trees of its texts.
+
+    `parsed` has these trees by the number of the text.
+    """
     statements: list[ast.stmt] = []
     stubs = set()
     may_ask = False
@@ -141,7 +145,8 @@ def _describe_source(submission: Submission, parsed: Mapping[int, ast.Module]) -
 def load_again(submission: Submission) -> Submission:
     """Run a file anew, as it was read: on another machine it may find other answers.
 
-    The cells of a notebook in use are read from where they were left.
+    Returns a new submission; an error of the file is in its `broken`. The cells of a notebook in
+    use are read from where they were left.
     """
     if not submission.texts:
         return load_submission(submission.path)
@@ -155,10 +160,11 @@ def _run_texts(
     parsed: Mapping[int, ast.Module],
     ours: Callable[[BaseException], bool],
 ) -> None:
-    """Run the code of a submission in a module of its own.
+    """Run the code of a submission in a new module, which stays in `sys.modules`.
 
-    Fills in `names`, `codes` and `broken`. Trees of what is not compiled yet are in `parsed`.
-    Raises exceptions that are `ours`.
+    Fills in `names`, `codes` and `broken`. Trees of what is not compiled yet are in `parsed`, by
+    the number of the text. Modules of the student's folder are forgotten afterwards. Raises
+    exceptions that are `ours`; all others become evidence.
     """
     path = submission.path
     module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
@@ -194,23 +200,35 @@ def _run_texts(
 def _code_of_text(
     submission: Submission, parsed: Mapping[int, ast.Module], number: int
 ) -> types.CodeType | Raised:
-    """The code of a text, compiled once, or the error of a text that cannot be parsed.
+    """The code of a text, compiled once, or the error of a text that cannot be parsed or compiled.
 
-    Notes the code in `submission.codes`. Raises what `compile` raises.
+    Notes the one or the other in `submission.codes`; its tree in `parsed` is changed. Raises what
+    else `compile` raises.
     """
     codes = submission.codes
     if number not in codes:
-        name = str(submission.path)
-        # A reference's lines are shown to nobody, and torch's compiler does not understand marks.
-        if submission.reference or _names_torchs_compiler(submission.texts[number].text):
-            codes[number] = compile(parsed[number], name, "exec")
-        else:
-            codes[number] = compile_with_marks(parsed[number], name)
+        try:
+            codes[number] = _compile_text(submission, parsed[number], number)
+        except SyntaxError as error:  # such as `return` outside a function
+            codes[number] = Raised(type(error).__name__, error.msg, error.lineno)
     return codes[number]
 
 
+def _compile_text(submission: Submission, tree: ast.Module, number: int) -> types.CodeType:
+    """The code of a text with this syntax tree. Raises SyntaxError and what else `compile` raises.
+
+    `number` is that of the text.
+    """
+    name = str(submission.path)
+    # A reference's lines are shown to nobody, and torch's compiler does not understand marks.
+    if submission.reference or _names_torchs_compiler(submission.texts[number].text):
+        return compile(tree, name, "exec")
+    return compile_with_marks(tree, name)
+
+
 def _forget_modules_beside(path: Path, first: str) -> None:
-    """Remove modules of the student's own folder that were imported after the module `first`.
+    """Remove from `sys.modules` what was imported from the student's folder after the module
+    `first`.
 
     The next student's folder may have others of the same name.
     """
@@ -224,8 +242,8 @@ def _forget_modules_beside(path: Path, first: str) -> None:
 def _failure_to_show(submission: Submission, failures: Mapping[int, Raised]) -> Raised | None:
     """The error that is shown to the student. Returns None where there is none.
 
-    It is that of the first text that was to define something, else that of the first text. One
-    that only tried something out says less.
+    `failures` are by the number of the text. It is that of the first text that was to define
+    something, else the first. A text that only tried something out says less.
     """
     numbers = sorted(failures)
     for number in numbers:
@@ -257,11 +275,15 @@ def _clocks_put_back() -> Iterator[None]:
 def describe_exception(error: BaseException, path: Path) -> Raised:
     """An exception as evidence, with the last line of the student's file it passed through.
 
-    Of an endless recursion it is the line that it passed through most often, which is the call.
+    Of an endless recursion it is the line that it passed through most often, which is the call. Of
+    an error that Python raises because a generator raised StopIteration, it is that one's line. A
+    similar name is suggested for one that does not exist.
     """
     lines: list[int] = []  # of the student's file
     names: list[str] = []  # that can be used where it was raised, if that is in the student's file
     trace = error.__traceback__
+    if type(error) is RuntimeError and type(error.__cause__) is StopIteration:
+        trace = error.__cause__.__traceback__
     while trace is not None:
         frame = trace.tb_frame
         if frame.f_code.co_filename == str(path):
@@ -282,9 +304,10 @@ def describe_exception(error: BaseException, path: Path) -> Raised:
 
 
 def _similar_name(error: BaseException, names: list[str]) -> str:
-    """The name that is spelt most like one that does not exist. It is empty if there is none.
+    """The one of `names` that is spelt most like a name that does not exist, or "" for none.
 
-    Python suggests one in a traceback, too.
+    For a missing attribute the names are those of its owner's class or module. Python suggests one
+    in a traceback, too.
     """
     if not isinstance(error, AttributeError | NameError) or type(error.name) is not str:
         return ""

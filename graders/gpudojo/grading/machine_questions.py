@@ -43,7 +43,11 @@ def mentions_machine(source: str) -> bool:
 
 
 def asks_about_machine(statements: list[ast.stmt]) -> bool:
-    """True if a file asks when it is run, or in a function that remembers the answer."""
+    """True if a file asks which machine it is on when it is run, or in a function that remembers
+    it.
+
+    A function of a device that is kept in a variable counts as a question, too.
+    """
     functions = [node for node in statements if isinstance(node, _FUNCTIONS)]
     asking = _functions_that_ask(functions)
     for function in functions:
@@ -78,7 +82,7 @@ def _functions_that_ask(functions: list[ast.FunctionDef | ast.AsyncFunctionDef])
 
 
 def _names_from_devices(statements: list[ast.stmt]) -> set[str]:
-    """The names of functions of a device in a file: `from torch.cuda import synchronize`."""
+    """The names that a file imports from a device, as in `from torch.cuda import synchronize`."""
     names: set[str] = set()
     for node in statements:
         if not isinstance(node, ast.ImportFrom):
@@ -93,7 +97,7 @@ def _names_from_devices(statements: list[ast.stmt]) -> set[str]:
 
 
 def _name_or_question(node: ast.AST) -> str:
-    """The name, or the question of torch, that a node is. Empty for anything else."""
+    """The name that a node is, or the attribute that is a question to torch; else ""."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and node.attr in QUESTIONS:

@@ -47,7 +47,10 @@ class Notebook(msgspec.Struct, frozen=True):
         return "".join(sources) or "\n"
 
     def place_of_line(self, line: int) -> tuple[int, int]:
-        """The number of the code cell, and the line in it, of a line of the whole."""
+        """The number of the code cell, and the line in it, of a line of the whole.
+
+        The number is 0 for a line before the first cell.
+        """
         for cell in reversed(self.cells):
             lines_before = cell.first - 1
             if line > lines_before:
@@ -61,7 +64,10 @@ def read_notebook(path: Path) -> Notebook:
 
 
 def parse_notebook(data: bytes) -> Notebook:
-    """The code of a notebook, from its bytes. Raises NotANotebook where they are none."""
+    """The code of a notebook, from its bytes. Raises NotANotebook where they are none.
+
+    Lines of the whole are counted from 1 over all code cells; magics of IPython are left out.
+    """
     cells = []
     line = 1
     for number, source in enumerate(_sources_of_cells(data), 1):
@@ -72,7 +78,7 @@ def parse_notebook(data: bytes) -> Notebook:
 
 
 def _sources_of_cells(data: bytes) -> list[str]:
-    """The text of each code cell. Raises NotANotebook."""
+    """The text of each code cell, in order. Raises NotANotebook, with the reason as its text."""
     import nbformat
 
     sources = []

@@ -8,7 +8,6 @@ probe raises becomes evidence in `probing.py`, and everything else in `observe_p
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,7 @@ import virtual_cuda
 from virtual_cuda.errors import RealDeviceInUse
 from virtual_cuda.hooks import nothing_above
 
+from gpudojo.grading.debugger import require_debugger_not_left, running_clock
 from gpudojo.grading.limits import (
     UNLIMITED,
     Interrupts,
@@ -28,20 +28,14 @@ from gpudojo.grading.limits import (
 )
 from gpudojo.grading.load import Submission, describe_exception, load_submission
 from gpudojo.grading.probing import describe_unusable, observe_here
+from gpudojo.grading.recordable import why_not_recordable
 from gpudojo.grading.sources import Trees
 from gpudojo.grading.subprocess_probe import observe_in_subprocess
 from gpudojo.model.errors import DojoError, author_line
-from gpudojo.model.evidence import (
-    LARGEST_OBSERVATION,
-    CallStatus,
-    Evidence,
-    Observation,
-    Raised,
-)
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
 LONGEST_MESSAGE: Final = 2000  # characters
-_now: Final = time.perf_counter  # student code may replace it in its module
 nothing_above(__file__)
 
 
@@ -49,15 +43,14 @@ def load_file(path: Path, limits: Limits = UNLIMITED, trees: Trees | None = None
     """Run a student's file within the limits and return what it defines.
 
     A file that takes too long counts as broken. For `trees` see `load_submission`. Raises
-    KeyboardInterrupt for a Ctrl-C, and what `limits.on_raised` raises.
+    KeyboardInterrupt for a Ctrl-C, and LeftDebugger.
     """
     try:
         with limits.apply_to(path, limits.seconds) as (interrupts, _):
             submission = load_submission(path, interrupts.is_users_wish, trees)
     except TimedOut as error:  # not where the file was running, which is caught there
         submission = Submission(path, broken=describe_exception(error, path))
-    if submission.broken is not None:
-        limits.on_raised(submission.broken)
+    require_debugger_not_left()
     return submission
 
 
@@ -83,7 +76,11 @@ def observe_function(
     seed: int,
     limits: Limits = UNLIMITED,
 ) -> Evidence:
-    """The evidence of one function of a submission. Raises what `observe_probe` raises."""
+    """The evidence of one function of a submission, with one observation by name of each probe.
+
+    `kind` is that of the device. Raises DojoError, KeyboardInterrupt for a Ctrl-C, and
+    LeftDebugger.
+    """
     observations = {}
     for probe, observation in observe_probes(
         exercise, function, submission, kind, lambda probe: seed, limits
@@ -102,10 +99,11 @@ def observe_probes(
 ) -> Iterator[tuple[Probe[Any], Observation]]:
     """Run the probes of a function, and yield each with what it saw.
 
-    After a time-out the other probes are not run; for each of them the time-out is yielded, too.
-    Raises what `observe_probe` raises.
+    `seed_of` gives the seed of a probe. After a time-out the other probes are not run; for each of
+    them the time-out is yielded, too. Torch stays patched between the probes, and is restored at
+    the end. Raises DojoError, KeyboardInterrupt for a Ctrl-C, and LeftDebugger.
     """
-    began = _now()
+    began = running_clock()
     waited_before = limits.waited()
     timed_out = None
     with virtual_cuda.hooks.keep_patches():
@@ -117,7 +115,7 @@ def observe_probes(
             left = limits.seconds
             if limits.shared and left is not None:
                 waited = limits.waited() - waited_before
-                left -= charged_seconds(_now() - began, waited)
+                left -= charged_seconds(running_clock() - began, waited)
             seen = observe_probe(
                 exercise, function, probe, submission, kind, seed_of(probe), limits, left
             )
@@ -142,8 +140,7 @@ def observe_probe(
     """Run one probe, in the seconds that are left, and return what it sees.
 
     What no probe catches is evidence too: time-outs, SystemExit, a KeyboardInterrupt that student
-    code raises. Raises DojoError, KeyboardInterrupt for a Ctrl-C, and what `limits.on_raised`
-    raises.
+    code raises. Raises DojoError, KeyboardInterrupt for a Ctrl-C, and LeftDebugger.
     """
     run = _ProbeRun(exercise, function, probe, submission, kind, seed)
     if limits.seconds and left is not None and left <= 0:
@@ -160,13 +157,12 @@ def observe_probe(
         return _out_of_time(limits, seen.raised.line)
     if limit.raised:  # who swallows a time-out is out of time all the same
         return _out_of_time(limits, limit.line)
-    if seen.raised is not None:
-        limits.on_raised(seen.raised)
+    require_debugger_not_left()
     return seen
 
 
 def _out_of_time(limits: Limits, line: int | None) -> Observation:
-    """A time-out as evidence.
+    """A time-out as evidence, at a line of the student's file.
 
     It tells of the whole limit, which a student knows of: earlier probes may have used some.
     """
@@ -185,10 +181,11 @@ def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation
     path = run.submission.path
     try:
         seen = _observe_anywhere(run)
-        problem = _why_not_recordable(seen)
+        problem = why_not_recordable(seen, run.probe)
         if problem is None:
             return seen
-        raised = describe_unusable(run.function.name, problem, None)
+        source = str(run.probe.place or "")
+        raised = describe_unusable(run.function.name, problem, None, source)
     except DojoError:
         raise
     except BaseException as error:  # SystemExit, and whatever else student code may raise
@@ -199,25 +196,12 @@ def _observation_or_error(run: _ProbeRun, interrupts: Interrupts) -> Observation
     return Observation(CallStatus.RAISED, raised=raised)
 
 
-def _why_not_recordable(seen: Observation) -> Exception | None:
-    """The error with which an observation cannot be recorded. Returns None where it can."""
-    try:
-        size = len(msgspec.msgpack.encode(seen))
-    except Exception as error:
-        # It holds something of the student's that is no number, text or array; whatever its
-        # methods raise when it is encoded is an answer.
-        return error
-    if size > LARGEST_OBSERVATION:
-        return ValueError(
-            f"it takes {size:,} bytes to record, and {LARGEST_OBSERVATION:,} are allowed"
-        )
-    return None
-
-
 def _observe_anywhere(run: _ProbeRun) -> Observation:
     """What a probe sees, in this process or in another one without a GPU.
 
-    The other one is for probes about other machines, where this process has the real GPU.
+    The other one is for probes about other machines, where this process has the real GPU; it is
+    started if it does not run. Raises what the device or a time-out raises here, RuntimeError where
+    the other process does not answer, and BadEvidence for an answer that cannot be read.
     """
     if not (run.kind == "cuda" and run.probe.machine in OTHERS):
         with contextlib.suppress(RealDeviceInUse):

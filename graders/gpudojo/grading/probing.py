@@ -32,7 +32,10 @@ def observe_here(
 ) -> Observation:
     """What a probe sees in this process, on a device of this `kind`.
 
-    Student code runs here. Raises RealDeviceInUse where the device cannot be opened here.
+    Student code runs here; its errors are in what is returned. A file that keeps a tensor of
+    another probe's device is run anew, and the probe with it. Raises RealDeviceInUse where the
+    device cannot be opened here, other DojoErrors of opening it, a BaseException such as TimedOut,
+    and what a probe raises that reads a value and calls nothing.
     """
     name = function.name
     if name in submission.todo:
@@ -59,7 +62,8 @@ def observe_here(
 def _observe_value(probe: Probe[Any], student: Any, is_reference: bool) -> Observation:
     """What a probe sees that calls no function: it reads a value that was handed in.
 
-    One for "reference" looks only at what does not depend on the student.
+    One for "reference" looks only at what does not depend on the student. Raises what the probe
+    raises.
     """
     if isinstance(student, dict) and all(value is None for value in dict.values(student)):
         return Observation(CallStatus.TODO)
@@ -72,7 +76,12 @@ def _observe_value(probe: Probe[Any], student: Any, is_reference: bool) -> Obser
 def _call_on_machine(
     name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
-    """Open the machine that a probe needs, and run the probe with a student's function on it."""
+    """Open the machine that a probe needs, and run the probe with a student's function on it.
+
+    All random numbers are seeded. A file that asks for the machine is run anew on it. Raises a
+    DojoError where the machine cannot be opened, such as RealDeviceInUse, and what is no Exception,
+    such as TimedOut.
+    """
     with open_machine(probe.machine, kind) as device:
         if submission.asks:  # which machine it is on, when it is loaded: this one is another
             submission = load_again(submission)
@@ -87,17 +96,18 @@ def _call_on_machine(
 def _facts_or_error(name: str, probe: Probe[Any], call: Call) -> Observation:
     """Run a probe and return what it finds out.
 
-    An error of the student's function, or of the probe itself, is what was found out, too.
+    An Exception of the student's function, or of the probe itself, is what was found out, too.
     """
     try:
         facts = probe.collect_facts(call)
     except StudentRaised as error:
-        return Observation(CallStatus.RAISED, raised=error.evidence)
+        raised = msgspec.structs.replace(error.evidence, source=error.source_of_call())
+        return Observation(CallStatus.RAISED, raised=raised)
     except Exception as error:
         # The probe cannot use what came out, whatever it is; with the reference's result it can.
         submission = call.submission
         line = submission.lines.get(name)
-        source = author_line(error, submission.path)
+        source = author_line(error, submission.path, probe.place)
         raised = describe_unusable(name, error, line, source)
         if isinstance(error, DeviceClosed):
             raised = msgspec.structs.replace(raised, type=DeviceClosed.__name__)
@@ -122,12 +132,13 @@ def _set_seeds(text: str) -> None:
 
 @contextlib.contextmanager
 def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
-    """Open the machine that a probe needs, where the run is on a device of this kind.
+    """Open the machine that a probe needs for a block, where the run is on a device of this kind.
 
     `bench` is that device; `a gpu` is it too, if it is one, and otherwise the virtual one;
     `unwatched` is for clocks, which would time the virtual device's bookkeeping instead of the
-    student's work: there it is the CPU. `one gpu`, `two gpus`, `three gpus`, `mac` and `laptop`
-    are machines to choose a device on.
+    student's work: there it is the CPU. `one gpu`, `two gpus`, `three gpus`, `mac` and `laptop` are
+    machines to choose a device on. Raises a DojoError where the device cannot be opened:
+    RealDeviceInUse, AlreadyOpen, NoSuchDevice and others.
     """
     count = 1
     if machine == "a gpu" and kind in ("cpu", "mps"):

@@ -46,14 +46,22 @@ class ReferenceSolution:
     """
 
     def __init__(self, path: Path, keep: bool = False) -> None:
-        """Run the file of the solution, which defines its functions."""
+        """Run the file of the solution, which defines its functions.
+
+        Its errors are kept in `solution.broken`. With `keep`, evidence will be made once and
+        remembered.
+        """
         self.path = path
         self.keep = keep
         self.solution = load_submission(path)
         self._kept: dict[tuple[str, str, int], Evidence] = {}
 
     def evidence_of(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
-        """Run a function of it, unless that is kept. Raises ReferenceFails if it does not work."""
+        """Run a function of it on a device of this kind, and return what the probes saw.
+
+        With `keep` that is done once, and remembered. Raises ReferenceFails if the function does
+        not work, and other DojoErrors of the device.
+        """
         from gpudojo.grading.observe import (
             observe_function,  # torch, which a grader of classes never needs
         )
@@ -119,16 +127,22 @@ class CachedReference:
 
     @functools.cached_property
     def solution(self) -> ReferenceSolution:
-        """The solution, loaded when it is first asked for."""
+        """The solution, whose file is run when it is first asked for."""
         return ReferenceSolution(self.path)
 
     def load_early(self, function: Function, kind: str, seed: int) -> None:
-        """Load the solution now if the cache has no evidence, so that its first run is shorter."""
+        """Load the solution now if the cache has no evidence, so that its first run is shorter.
+
+        Raises OSError if the solution's file cannot be read.
+        """
         if not self.has_evidence(function, kind, seed):
             _ = self.solution
 
     def has_evidence(self, function: Function, kind: str, seed: int) -> bool:
-        """True if the cache has the evidence of a function for this device and seed."""
+        """True if the cache has the evidence of a function for this device and seed.
+
+        Raises OSError if the solution's file cannot be read.
+        """
         key = self._key_of(function, kind, seed)
         if key is None:
             return False
@@ -138,8 +152,9 @@ class CachedReference:
         """Run the reference and write its evidence to the cache.
 
         It deletes old files of the same function. It does nothing where evidence cannot be kept,
-        and goes on where the cache cannot be written to. Raises ReferenceFails. Call it only in a
-        process that has not run student code.
+        and goes on where the cache cannot be written to. Call it only in a process that has not run
+        student code. Raises ReferenceFails, other DojoErrors of the device, and OSError if the
+        solution's file cannot be read.
         """
         key = self._key_of(function, kind, seed)
         if key is None:
@@ -165,7 +180,11 @@ class CachedReference:
         os.replace(file.name, target)  # a reader sees the whole file or none
 
     def evidence_of(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
-        """The evidence in the cache; else the solution is run. Raises ReferenceFails."""
+        """The evidence in the cache; else the solution is run.
+
+        Raises ReferenceFails, other DojoErrors of the device, and OSError if the solution's file
+        cannot be read.
+        """
         cached = None
         key = self._key_of(function, kind, seed)
         if key is not None:
@@ -177,7 +196,10 @@ class CachedReference:
         return self.solution.evidence_of(exercise, function, kind, seed)
 
     def signature_of(self, exercise: Exercise, function: Function) -> str:
-        """The parameters of the solution's function as text: the cached ones, if they were read."""
+        """The parameters of the solution's function as text: the cached ones, if they were read.
+
+        Otherwise the solution's file is run, if that has not been done.
+        """
         for key, cached in self._read.items():
             if key.startswith(f"{function.name} "):
                 return cached.signature
@@ -191,7 +213,9 @@ class CachedReference:
         """A text that changes with everything the evidence depends on.
 
         Returns None where that cannot be said: on a real GPU, which need not do the same tomorrow,
-        or with a probe that is in none of the day's files.
+        or with a probe that is in none of the day's files. If the kind is "auto", patches that a
+        closed device has left in torch are undone. Raises OSError if the solution's file cannot be
+        read.
         """
         from virtual_cuda.hooks import choose_device
 
@@ -260,7 +284,8 @@ def _digest_of_code(day: str) -> str:
     """A digest of everything, except the reference, that evidence depends on.
 
     That is our own code, the files of the day, Python, the machine's kind and torch. Of files it
-    has names, sizes and times, not the content.
+    has names, sizes and times, not the content. Found once for each day. Raises KeyError for an
+    unknown day, and OSError for a file that has just gone.
     """
     import torch
 

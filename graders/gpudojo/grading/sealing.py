@@ -54,8 +54,9 @@ def begin_run() -> None:
 def seal(facts: T) -> T:
     """Send facts out of the process, and return what stands for them in evidence.
 
-    In a student's own run that is the facts themselves, and so it is for what cannot be encoded or
-    is too large: whoever records the evidence says so.
+    In a student's own run nothing is sent, and the facts themselves are returned. So they are if
+    they cannot be encoded or are too large: whoever records the evidence says so. What is sent is
+    counted. Raises what the sending function raises.
     """
     if _state.send is None:
         return facts
@@ -73,7 +74,10 @@ def seal(facts: T) -> T:
 
 
 def seal_cases(found: T) -> T:
-    """Seal what a scenario returned, if that is facts: a case, or cases by name."""
+    """Send what a scenario returned out of the process, if that is facts: a case, or cases by name.
+
+    Returns what stands for it in evidence, and anything else as it is. Raises what sending raises.
+    """
     if _are_cases(found):
         return seal(found)
     return found

@@ -47,7 +47,10 @@ def _default_device() -> Any:
 
 
 def _set_default_device(device: Any) -> None:
-    """Set the default device; None for none."""
+    """Set the default device of torch; None for none.
+
+    Raises TorchUnsupported if this release of torch cannot forget one.
+    """
     if device is None:
         hooks.forget_default_device()
     else:
@@ -144,7 +147,10 @@ def read_settings() -> list[Any]:
 
 
 def restore_settings(before: list[Any]) -> list[str]:
-    """Restore the settings that differ from these values, and return their names."""
+    """Restore the settings of torch that differ from these values, and return their names.
+
+    `before` is what `read_settings` returned. Raises what torch raises if one cannot be set.
+    """
     changed = []
     for setting, value in zip(SETTINGS, before, strict=True):
         if setting.read() != value:
@@ -180,6 +186,9 @@ class SettingsByFile:
         return self._current == file
 
     def put_in_place(self, file: str) -> None:
-        """Restore the settings that this file had left when it was loaded."""
+        """Restore the settings that this file had left when it was loaded.
+
+        Raises KeyError before that.
+        """
         restore_settings(self._by_file[file])
         self._current = file

@@ -39,6 +39,7 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
     version: int = VERSION
     # "04_…::train_epoch": of its calls on the first public seed, compressed.
     timelines: dict[str, bytes] = {}
+    stubs: dict[str, bytes] = {}  # the files that are handed out, by exercise, compressed
 
     def has_function(self, exercise: str, function: str) -> bool:
         return f"{exercise}::{function}" in self.signatures
@@ -63,6 +64,11 @@ class ShippedEvidence(msgspec.Struct, frozen=True):
         on_other = self._decode_evidence_at(other_key)
         observations = on_virtual.observations | on_other.observations
         return msgspec.structs.replace(on_virtual, bench=bench, observations=observations)
+
+    def stub_of(self, exercise: str) -> str | None:
+        """The text of an exercise's file as it is handed out; None where the release has none."""
+        text = decompress_evidence(self.stubs.get(exercise, b""))
+        return text.decode() or None
 
     def timelines_of(self, exercise: str, function: str) -> list[Timeline]:
         """The timelines of the reference's calls, without its source lines.
@@ -108,7 +114,10 @@ def compress_evidence(found: Evidence | Sequence[Timeline]) -> bytes:
 
 
 def decompress_evidence(packed: bytes) -> bytes:
-    """The decompressed bytes. They are empty where the data is damaged, cut off or too large."""
+    """The decompressed bytes. They are empty where the data is damaged, cut off or too large.
+
+    No error comes out of here.
+    """
     reader = zlib.decompressobj()
     data = b""
     with contextlib.suppress(zlib.error):

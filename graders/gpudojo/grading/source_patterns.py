@@ -5,35 +5,51 @@ chooses the line of one. The patterns are:
 
     to(              a call of a function or method
     without flag     a call that does not pass on a parameter of a function of the file
+    max over 0       a call with a fixed dimension
     pin_memory=      an argument, at the line where its value is made
     flag=True        an argument or a default
-    .shape           an attribute
+    .shape           an attribute; `== .shape` is one that is only asked about, `[] .shape` one by
+                     which something is looked up
+    device of type   a device that is made of the type of another
     .grad =          an attribute that is set
     [] =             an item that is set
+    [0]              an item that is read from a fixed place
+    set(             a call, as any other, or a set in braces
     device =         a parameter that gets another value
+    from device      a name that gets what is computed of a parameter
     global device    a device of the file, in a function that is given one
     "cuda"           a text that names a type of device
     == "mean"        a text, or an attribute, in a comparison
-    ==               a comparison of variables
+    ==               a comparison of variables; likewise `!=`, `<=` and `>=`
     number 0.5       a float
     numbers 0.5, 1   a list of floats
-    [::-1]           a slice with a negative step
+    [::-1]           a slice with a negative step; `[-n:]` is one that begins at its end
+    item =           the variable of a loop that gets another value in it
     /                an operator
     / number         a fixed divisor, at the line where it is made
+    changed f(       the result of a call that is combined with something before `backward()`
     += f(            the result of a call that is added to something
     in place         a statement that writes into a parameter or a view of it
     made on cpu      a new tensor without a device
     if name          what a condition with this name decides on
     for              a loop or a comprehension; likewise `continue` (or `break`), `except`,
-                     `raise`, `lambda`
+                     `raise`, `lambda`, `yield`
+    except any       a handler of every error, or of RuntimeError, that does not raise again
     @                a decorator
     unused f(        a call whose result is dropped; likewise `unused /`
+    unused result    a call of a tensor's method, such as `div`, whose result is dropped
+    max values       the largest values taken, where `max` or `topk` also gives their indices
+    unused moved     a copy of `x.to(…)` that is dropped, where x is no module: it is not called,
+                     and no method that only modules have, such as `train`, is called on it
     unused itself(   a function that calls itself and drops the result
     eval not called  a method that is named and not called
     return           a `return`; without any, the last statement
+    return itself    a `return` that gives a parameter as it is
+    generator        a comprehension in parentheses that is returned or gets a name
     no return        a function that returns nothing, at its first line
     end              an `if` or a loop that ends a function
     leaves loop      a `return` or `break` in a loop
+    "key":           a key of a dict in a function, at the line of its value
     ["key"]          a key of a dict at the top of the file
 
 Which syntax makes which pattern is one method of `_PatternReader` for each kind of node; `_READERS`
@@ -43,11 +59,15 @@ is their table.
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from queue import Queue
 from typing import Any, Final
 
 from virtual_cuda.hooks import DEVICE_TYPES
 
+from gpudojo.grading.lazy_torch import torch
+from gpudojo.grading.returned_values import keys_of_returns
 from gpudojo.grading.syntax import (
     boolean_defaults,
     called_names,
@@ -76,12 +96,41 @@ _SIGNS: Final[dict[type[ast.operator], str]] = {
     ast.Sub: "-",
     ast.Mult: "*",
 }
+_COMPARISONS: Final[dict[type[ast.cmpop], str]] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.LtE: "<=",
+    ast.GtE: ">=",
+}
 # Functions that make a tensor on the CPU unless they are told where.
 _MAKERS: Final = frozenset(
     "tensor as_tensor from_numpy zeros ones full empty eye arange linspace rand randn randint "
     "randperm Tensor FloatTensor LongTensor".split()
 )
 _MOVERS: Final = frozenset({"to", "cuda", "type_as"})
+# Methods that a module has and a tensor lacks.
+_METHODS_OF_MODULES: Final = frozenset(
+    {
+        "buffers",
+        "children",
+        "eval",
+        "forward",
+        "load_state_dict",
+        "modules",
+        "named_buffers",
+        "named_children",
+        "named_modules",
+        "named_parameters",
+        "parameters",
+        "state_dict",
+        "train",
+        "zero_grad",
+    }
+)
+# Classes of errors that torch raises about devices, shapes and graphs, or that include them.
+_WIDE_ERRORS: Final = frozenset({"BaseException", "Exception", "RuntimeError"})
+_REDUCTIONS: Final = frozenset({"argmax", "max", "topk"})
+_CONTAINERS: Final = (dict, list, set, str, deque, Queue)
 _QUESTIONS: Final = frozenset({"is_available", "is_built", "is_initialized", "device_count"})
 
 
@@ -92,7 +141,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     the helpers that it names; a dict that gets a name has its keys.
 
     The second place of a pattern is `to( 2`. The line of the condition that decides whether line 8
-    runs is under `guard 8`.
+    runs is under `guard 8`; if that is a loop, it is under `loop` and its number, too. There are
+    also the keys of `gpudojo.grading.returned_values`.
     """
     # What is in the file: its functions, the names of devices, and dicts with their keys.
     functions: dict[str, ast.FunctionDef] = {}
@@ -127,15 +177,20 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
         found.update(_patterns_of_the_end(name, node))
         for line, condition in guarded_lines(node.body):
             found[f"guard {line}"] = condition
+        found.update(keys_of_returns(node))
+        for part in statements_in(node.body):
+            if isinstance(part, ast.For | ast.While):
+                found[f"loop {part.lineno}"] = part.lineno
     return found
 
 
 def _numbered_places(
     function: ast.FunctionDef, patterns: Iterable[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Each pattern with its lines, the second and later ones numbered: `to(`, `to( 2`.
+    """Each pattern with its line, the second and later places numbered: `to(`, `to( 2`.
 
-    `patterns` are those of the function itself and of each helper, in this order.
+    `patterns` are those of the function itself and of each helper, in this order. There are at most
+    PLACES of each. `return` and `leaves loop` are added.
     """
     lines_leaving = list(lines_leaving_loops(function.body))
     places: dict[str, list[int]] = {
@@ -209,7 +264,11 @@ def _type_of_device(text: str) -> str:
 
 
 def _helpers_of(name: str, nodes: Mapping[str, list[ast.AST]]) -> list[str]:
-    """The functions and classes of the file that this one names, and those that they name."""
+    """The functions and classes of the file that this one names, and those that they name.
+
+    `nodes` has the nodes of each function and class of the file, by name. The function itself is
+    left out.
+    """
     found = [name]
     waiting = [name]
     while waiting:
@@ -228,15 +287,20 @@ class _Surroundings:
     """
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
-        """Look at each node once."""
+        """Look at each node of one function, its parameters first.
+
+        What is found is put into the attributes.
+        """
         self.parameters: set[str] = set()
         self.views: set[str] = set()  # names of parameters and of views of them
         self.set_at: dict[str, int] = {}  # by name, the last line that sets it
         self.constants: dict[str, int] = {}  # by name, the line where it gets a number or text
         self.results: dict[str, str] = {}  # by name, the function whose result it gets
+        self.types: set[str] = set()  # names that get the type of a device
         self.compared: set[ast.AST] = set()  # what is asked about and not used
         self.keys: set[ast.AST | None] = set()  # of dicts and of what is looked up in them
         self.called: set[ast.AST] = set()
+        self.backward: set[str] = set()  # names whose `backward()` is called
         self.moved: set[ast.AST] = set()  # what is moved to a device
         for node in nodes:
             if isinstance(node, ast.arg):
@@ -246,7 +310,7 @@ class _Surroundings:
             self._look_at(node)
 
     def _look_at(self, node: ast.AST) -> None:
-        """Note what one node tells about others."""
+        """Note what one node tells about others, in the sets and dicts of this object."""
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
                 self.set_at[name] = node.lineno
@@ -256,6 +320,8 @@ class _Surroundings:
                 self.keys.add(key)
             case ast.Compare():
                 self.compared.update(ast.walk(node))
+            case ast.Match(subject=subject):
+                self.compared.update(ast.walk(subject))
             case ast.Call():
                 self._look_at_call(node)
             case ast.Assign():
@@ -270,8 +336,13 @@ class _Surroundings:
             case ast.Attribute(attr="startswith"):
                 # `device.type.startswith("cuda")` hard-codes nothing.
                 self.compared.update(ast.walk(node))
+            case ast.Attribute(attr="get") if node.args:
+                # `there.get(device.type)` only looks something up.
+                self.compared.update(ast.walk(node.args[0]))
             case ast.Attribute(value=value, attr=method) if method in _MOVERS:
                 self.moved.update(ast.walk(value))
+            case ast.Attribute(value=ast.Name(id=name), attr="backward"):
+                self.backward.add(name)
 
     def _look_at_assignment(self, node: ast.Assign) -> None:
         """Note names that become views, constants or results of calls."""
@@ -281,6 +352,8 @@ class _Surroundings:
         value = node.value
         if viewed_name(value) in self.views:
             self.views.update(names)
+        elif isinstance(value, ast.Attribute) and value.attr == "type":
+            self.types.update(names)
         elif isinstance(value, ast.Constant):
             for name in names:
                 self.constants[name] = node.lineno
@@ -303,7 +376,10 @@ class _PatternReader:
         functions: Mapping[str, ast.FunctionDef],
         devices: Container[str],
     ) -> None:
-        """Look at the nodes, before patterns are read from them."""
+        """Look at the nodes of one function or class, before patterns are read from them.
+
+        `functions` are those of the file, `devices` the names at its top that are set to a device.
+        """
         self.nodes = nodes
         self.functions = functions
         self.devices = devices
@@ -323,7 +399,10 @@ class _PatternReader:
                 yield from _READERS[kind](self, node)
 
     def _read_names(self) -> Patterns:
-        """`device =` for a parameter that is set, `global device` for a device of the file."""
+        """Yield `device =` for a parameter that is set, `global device` for a device of the file.
+
+        The second only in a function that has a parameter `device`. Each has its line.
+        """
         parameters = self.around.parameters
         for node in self.nodes:
             if not isinstance(node, ast.Name):
@@ -339,7 +418,9 @@ class _PatternReader:
         return name in self.devices and name not in self.around.set_at
 
     def _read_header(self, function: ast.FunctionDef) -> Patterns:
-        """`@` for decorators, and `flag=True` for parameters with such a default."""
+        """Yield `@` for decorators, and `flag=True` for parameters with such a default, with their
+        lines.
+        """
         for decorator in function.decorator_list:
             yield "@", decorator.lineno
         for parameter, default in boolean_defaults(function):
@@ -352,6 +433,18 @@ class _PatternReader:
         elif isinstance(node.func, ast.Attribute):
             yield from self._read_call_of_method(node, node.func)
 
+    def _read_dimension(self, node: ast.Call, function: str) -> Patterns:
+        """Yield `max over 0` for `max(0)`, `max(x, 0)`, `max(dim=0)` and `max(axis=0)`.
+
+        Of the places, that is the first of a method and the second of a function.
+        """
+        given = [keyword.value for keyword in node.keywords if keyword.arg in ("dim", "axis")]
+        given += node.args[:2]
+        for value in given:
+            match value:
+                case ast.Constant(value=int(number)) if not isinstance(number, bool):
+                    yield f"{function} over {number}", value.lineno
+
     def _read_call_by_name(self, node: ast.Call, name: str) -> Patterns:
         """`f(`, and `without flag` where it does not pass on a parameter of a function here."""
         yield f"{name}(", node.lineno
@@ -360,15 +453,31 @@ class _PatternReader:
                 yield f"without {parameter}", node.lineno
 
     def _read_call_of_method(self, node: ast.Call, method: ast.Attribute) -> Patterns:
-        """`to(`, `in place` for a method such as `add_`, and `made on cpu`."""
+        """Yield `to(`, `in place` for a method such as `add_`, and `made on cpu`, with their lines.
+
+        `in place` only where it writes into a parameter or a view of one.
+        """
         line = method.end_lineno or method.lineno
         name = method.attr
         yield f"{name}(", line
+        if name == "device" and any(map(self._is_type_of_device, node.args)):
+            yield "device of type", line
+        if name in _REDUCTIONS:
+            yield from self._read_dimension(node, name)
         in_place = name.endswith("_") and not name.endswith("__")
         if in_place and viewed_name(method.value) in self.around.views:
             yield "in place", line
         if self._makes_on_cpu(node, method):
             yield "made on cpu", node.lineno
+
+    def _is_type_of_device(self, value: ast.expr) -> bool:
+        """True for `device.type`, and for a variable that was set to one."""
+        match value:
+            case ast.Attribute(attr="type"):
+                return True
+            case ast.Name(id=name):
+                return name in self.around.types
+        return False
 
     def _makes_on_cpu(self, node: ast.Call, method: ast.Attribute) -> bool:
         """True for `torch.zeros(3)` and the like, without a device and not moved to one."""
@@ -394,7 +503,11 @@ class _PatternReader:
         """`.shape`, `.grad =` for one that is set, `is_available not called`."""
         line = node.end_lineno or node.lineno
         compared = self._comparison_sign(node)
+        if node in self.around.keys:  # `there[device.type]`
+            compared = "[] "
         yield f"{compared}.{node.attr}", line
+        if node.attr == "values" and node not in self.around.called and _gives_indices(node.value):
+            yield "max values", line
         if node.attr in _QUESTIONS and node not in self.around.called:
             yield f"{node.attr} not called", line
         match node:
@@ -438,21 +551,77 @@ class _PatternReader:
             yield f"numbers {listed}", node.lineno
 
     def _read_slice(self, node: ast.Slice) -> Patterns:
-        """`[::-1]` for a step with a sign."""
+        """`[::-1]` for a step with a sign, `[-n:]` for a begin with one."""
         if isinstance(node.step, ast.UnaryOp):
             yield "[::-1]", node.lineno
+        if isinstance(node.lower, ast.UnaryOp):
+            yield "[-n:]", node.lineno
 
     def _read_subscript(self, node: ast.Subscript) -> Patterns:
-        """`[] =` for an item that is set."""
+        """`[] =` for an item that is set, `[0]` for one that is read from a fixed place."""
         if isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
+        elif isinstance(node.slice, ast.Constant) and type(node.slice.value) is int:
+            yield "[0]", node.lineno
+            if node.slice.value == 0 and _gives_indices(node.value):
+                yield "max values", node.lineno
+
+    def _read_set(self, node: ast.Set | ast.SetComp) -> Patterns:
+        """`set(` for a set that is written in braces, and `for` for one of a comprehension."""
+        yield "set(", node.lineno
+        if isinstance(node, ast.SetComp):
+            yield "for", node.lineno
 
     def _read_comparison(self, node: ast.Compare) -> Patterns:
-        """`==` between two values of which the second is not a constant."""
+        """`==`, `!=`, `<=` or `>=` between two values of which the second is not a constant."""
         if isinstance(node.comparators[0], ast.Constant):
             return
-        if isinstance(node.ops[0], ast.Eq):
-            yield "==", node.lineno
+        sign = _COMPARISONS.get(type(node.ops[0]))
+        if sign is not None:
+            yield sign, node.lineno
+
+    def _read_changed_result(self, node: ast.Assign | ast.AugAssign) -> Patterns:
+        """Yield `changed f(` where what `f` gave is combined with more before `backward()`.
+
+        It is combined by an operator of its own statement: `loss = loss + penalty`.
+        """
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.BinOp(left=left, right=right)):
+                parts = [left, right]
+            case ast.AugAssign(target=ast.Name(id=target) as changed):
+                parts = [changed]
+            case _:
+                return
+        if target not in self.around.backward:
+            return
+        for part in parts:
+            if isinstance(part, ast.Name) and part.id in self.around.results:
+                yield f"changed {self.around.results[part.id]}(", node.lineno
+
+    def _read_assignment(self, node: ast.Assign) -> Patterns:
+        """`from device` where a name gets the result of a call or operator with a parameter.
+
+        Also what `_read_changed_result` yields.
+        """
+        yield from self._read_changed_result(node)
+        if isinstance(node.value, ast.GeneratorExp):
+            yield "generator", node.lineno
+        match node.targets:
+            case [ast.Tuple(elts=[_, ast.Name(id=unused)])] if unused.startswith("_"):
+                if _gives_indices(node.value):
+                    yield "max values", node.lineno
+        if isinstance(node.value, ast.Call | ast.BinOp):
+            for name in names_in(node.value):
+                if name in self.around.parameters:
+                    yield f"from {name}", node.lineno
+
+    def _read_return(self, node: ast.Return) -> Patterns:
+        """`return itself` for a parameter that is returned as it is."""
+        match node.value:
+            case ast.Name(id=name) if name in self.around.parameters:
+                yield "return itself", node.lineno
+            case ast.GeneratorExp():
+                yield "generator", node.lineno
 
     def _read_operation(self, node: ast.BinOp) -> Patterns:
         """The operator of an expression with two sides."""
@@ -471,7 +640,12 @@ class _PatternReader:
             yield f"{sign} number", constants[right.id]
 
     def _read_augmented_assignment(self, node: ast.AugAssign) -> Patterns:
-        """The operator, `in place`, and `+= f(` where the result of a call is added."""
+        """Yield the operator, `in place`, and `+= f(` where the result of a call is added.
+
+        `in place` only where it writes into a parameter or a view of one. The result may also be in
+        a variable. Also what `_read_changed_result` yields.
+        """
+        yield from self._read_changed_result(node)
         yield from self._read_operator(node.op, node.value, node.lineno)
         changed = viewed_name(node.target)
         if changed in self.around.views:
@@ -484,7 +658,7 @@ class _PatternReader:
                 yield f"+= {results[name]}(", node.lineno
 
     def _read_expression(self, node: ast.Expr) -> Patterns:
-        """A statement that is an expression: what it gives is not used."""
+        """Yield what a statement throws away: `unused f(`, `unused /`, `eval not called`."""
         match node.value:
             case ast.Attribute(attr=attribute):
                 yield f"{attribute} not called", node.lineno
@@ -495,11 +669,53 @@ class _PatternReader:
                 yield f"unused {function}(", node.lineno
                 if function == getattr(self.nodes[0], "name", None):
                     yield "unused itself(", node.lineno
-            case ast.Call(func=ast.Attribute(attr=method)):
+            case ast.Call(func=ast.Attribute(value=value, attr=method)):
                 yield f"unused {method}(", node.lineno
+                if _returns_new_tensor(method):
+                    yield "unused result", node.lineno
+                if method in _MOVERS and not self._is_module(value):
+                    yield "unused moved", node.lineno
+
+    def _is_module(self, value: ast.expr) -> bool:
+        """True if the function calls the same expression, or a method of it that no tensor has."""
+        text = ast.dump(value)
+        for called in self.around.called:
+            if ast.dump(called) == text:
+                return True
+            match called:
+                case ast.Attribute(value=owner, attr=method) if method in _METHODS_OF_MODULES:
+                    if ast.dump(owner) == text:
+                        return True
+        return False
+
+    def _read_dict(self, node: ast.Dict) -> Patterns:
+        """Yield `"key":` for each key that is a text, with the line of its value."""
+        for key, value in zip(node.keys, node.values, strict=True):
+            match key:
+                case ast.Constant(value=str(text)):
+                    yield f'"{text}":', value.lineno
+
+    def _read_handler(self, node: ast.ExceptHandler) -> Patterns:
+        """Yield `except`, and `except any` where errors of torch end in it."""
+        yield "except", node.lineno
+        caught = {"Exception"} if node.type is None else set(words_in(node.type))
+        raises = any(isinstance(part, ast.Raise) for part in statements_in(node.body))
+        if caught & _WIDE_ERRORS and not raises:
+            yield "except any", node.lineno
+
+    def _read_loop(self, node: ast.For) -> Patterns:
+        """Yield `for`, and `item =` where a variable of the loop gets another value in it."""
+        yield "for", node.lineno
+        variables = set(names_in(node.target))
+        for part in statements_in(node.body):
+            if isinstance(part, ast.Assign) and variables & set(names_among(part.targets)):
+                yield "item =", part.lineno
 
     def _read_if(self, node: ast.If) -> Patterns:
-        """`if name` for each name in the condition: the first `return` in it, or its first line."""
+        """Yield `if name` for each name in the condition, with the line that it decides on.
+
+        That is the first `return` in its body, or the body's first line.
+        """
         line = node.body[0].lineno
         for part in statements_in(node.body):
             if isinstance(part, ast.Return):
@@ -509,34 +725,58 @@ class _PatternReader:
             yield f"if {name}", line
 
 
+def _gives_indices(value: ast.expr) -> bool:
+    """True for a call of `max`, `min` or `topk` with a dimension or a number of its own."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr="max" | "min" | "topk")):
+            return bool(value.args or value.keywords)
+    return False
+
+
+def _returns_new_tensor(method: str) -> bool:
+    """True for a method of tensors that is also a function of torch, and not in place: `div`.
+
+    Names that Python's containers also have, such as `add`, tell nothing.
+    """
+    if method.endswith("_") or any(hasattr(kind, method) for kind in _CONTAINERS):
+        return False
+    return hasattr(torch.Tensor, method) and callable(getattr(torch, method, None))
+
+
 # Kinds of nodes that are one pattern by themselves.
 _KEYWORDS: Final[dict[type[ast.AST], str]] = {
-    ast.For: "for",
     ast.AsyncFor: "for",
     ast.While: "for",
     ast.ListComp: "for",
-    ast.SetComp: "for",
     ast.DictComp: "for",
     ast.GeneratorExp: "for",
-    ast.ExceptHandler: "except",
     ast.Continue: "continue",
     ast.Break: "continue",
     ast.Raise: "raise",
     ast.Lambda: "lambda",
+    ast.Yield: "yield",
+    ast.YieldFrom: "yield",
 }
 # How the patterns of other kinds of nodes are read. Kinds that are in neither table have none.
 _READERS: Final[dict[type[ast.AST], Callable[[_PatternReader, Any], Patterns]]] = {
     ast.Call: _PatternReader._read_call,
+    ast.ExceptHandler: _PatternReader._read_handler,
+    ast.For: _PatternReader._read_loop,
     ast.keyword: _PatternReader._read_keyword,
     ast.Attribute: _PatternReader._read_attribute,
     ast.Constant: _PatternReader._read_constant,
     ast.List: _PatternReader._read_list,
     ast.Tuple: _PatternReader._read_list,
     ast.Slice: _PatternReader._read_slice,
+    ast.Dict: _PatternReader._read_dict,
+    ast.Set: _PatternReader._read_set,
+    ast.SetComp: _PatternReader._read_set,
     ast.Subscript: _PatternReader._read_subscript,
     ast.Compare: _PatternReader._read_comparison,
     ast.BinOp: _PatternReader._read_operation,
     ast.AugAssign: _PatternReader._read_augmented_assignment,
     ast.Expr: _PatternReader._read_expression,
     ast.If: _PatternReader._read_if,
+    ast.Return: _PatternReader._read_return,
+    ast.Assign: _PatternReader._read_assignment,
 }

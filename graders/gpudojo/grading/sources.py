@@ -45,8 +45,9 @@ class Unparsable(Exception):
 def leave_cells(name: str, texts: Sequence[str]) -> None:
     """Leave the texts that have to be run, in order, for the cell of this name.
 
-    They are written to a temporary file, which an environment variable names for other processes.
-    The lines of each text count from 1.
+    They are written to a temporary file, which an environment variable names for other processes;
+    it is removed when this process ends. The lines of each text count from 1. Raises OSError if it
+    cannot be written.
     """
     place = os.environ.get(CELLS_VARIABLE)
     if place is None or not Path(place).is_file():
@@ -59,7 +60,7 @@ def leave_cells(name: str, texts: Sequence[str]) -> None:
 
 
 def cells_left_for(path: Path) -> list[str] | None:
-    """The texts that `leave_cells` left in a file for the cell of this name.
+    """The texts that `leave_cells` left in a file for the cell whose name is this path.
 
     Returns None where nothing was left, it was for another cell, or the file cannot be read.
     """
@@ -76,9 +77,11 @@ def cells_left_for(path: Path) -> list[str] | None:
 
 
 def read_texts(path: Path) -> list[SourceText]:
-    """The file's text, or each of a notebook's cells. Raises Unparsable if there is none to read.
+    """The file's text, or each of a notebook's cells.
 
-    The lines of a notebook are put into `linecache`, where tracebacks look for them.
+    Cells that were left by `leave_cells` come first. The lines of a notebook are put into
+    `linecache`, where tracebacks look for them; of a file that has changed they are forgotten
+    there. Raises Unparsable, with the reason, if there is none to read.
     """
     cells = cells_left_for(path)
     if cells is not None:
@@ -95,7 +98,10 @@ def read_texts(path: Path) -> list[SourceText]:
 
 
 def _read_cells(path: Path) -> list[SourceText]:
-    """The code cells of a notebook. Raises Unparsable where it cannot be read."""
+    """The code cells of a notebook. Raises Unparsable where it cannot be read.
+
+    Its lines are put into `linecache`, where tracebacks look for them.
+    """
     try:
         notebook = read_notebook(path)
     except (NotANotebook, OSError) as error:
@@ -145,7 +151,10 @@ def _line_at(data: bytes, position: int) -> int:
 
 
 def _wrong_encoding(data: bytes, message: str) -> Unparsable:
-    """The error of a file whose first lines name an encoding that there is not, or are no UTF-8."""
+    """The error of a file whose first lines name an encoding that there is not, or are no UTF-8.
+
+    It is returned, not raised. `message` is that of Python.
+    """
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -36,9 +36,12 @@ class _Subprocess:
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, question: dict[str, Any]) -> str:
-        """The answer. Empty where the process ended instead.
+        """Write a question to the process and return its answer, a line; "" if the process ended
+        instead.
 
-        Starts the process where none runs. Raises RuntimeError where no answer comes.
+        Starts the process where none runs. It is killed if it gives no answer. Raises RuntimeError
+        where no answer comes in ANSWER_SECONDS, and OSError where it cannot be started or written
+        to.
         """
         if self.process is None or self.process.poll() is not None:
             self._start_process()
@@ -71,7 +74,7 @@ class _Subprocess:
         atexit.register(self.kill_process)
 
     def kill_process(self) -> None:
-        """Kill the process, if one runs."""
+        """Kill the process and close its pipes, if one runs."""
         if self.process is None:
             return
         self.process.kill()
@@ -90,9 +93,11 @@ _subprocess: Final = _Subprocess()
 def observe_in_subprocess(
     exercise: Exercise, function: Function, probe: Probe[Any], path: Path, seed: int
 ) -> Observation:
-    """What a probe sees in a process without a GPU.
+    """What a probe sees in a process without a GPU, with the student's file at `path`.
 
-    Raises RuntimeError where that ends without an answer, or none comes.
+    The process is started if none runs. Raises RuntimeError where that ends without an answer, or
+    none comes, BadEvidence for an answer that cannot be read, and OSError where the process cannot
+    be started or written to.
     """
     question = {
         "stem": exercise.stem,
@@ -109,7 +114,11 @@ def observe_in_subprocess(
 
 
 def main() -> None:
-    """The subprocess: answers questions, a line each, until there are no more."""
+    """The subprocess: answers questions on standard input, a line each, until there are no more.
+
+    What is printed goes to standard error from now on. Raises what a probe, the device or a day's
+    file raises, which ends the process.
+    """
     # What student code prints goes to standard error, where it can be seen, and is no answer.
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
@@ -129,7 +138,11 @@ def main() -> None:
 
 
 def _answer_in_child(question: dict[str, Any], answers: IO[str]) -> None:
-    """Answer in a forked process; an empty line where that fails. Only on Linux."""
+    """Answer in a forked process; write an empty line where that fails. Only on Linux.
+
+    An error of the answer ends the child alone. Waits for its end. Raises OSError if there can be
+    no process, and NotImplementedError on Windows.
+    """
     if sys.platform == "win32":
         raise NotImplementedError("there is no fork on Windows")
     pid = os.fork()
@@ -142,7 +155,11 @@ def _answer_in_child(question: dict[str, Any], answers: IO[str]) -> None:
 
 
 def _answer_here(question: dict[str, Any], answers: IO[str]) -> None:
-    """Run the probe that is asked for, and write its evidence as one line."""
+    """Run the probe that is asked for, and write its evidence as one line to `answers`.
+
+    Raises KeyError for an unknown exercise, function or probe, and what `observe_here` raises.
+    `question` has stem, function, probe, path and seed.
+    """
     exercises = {exercise.stem: exercise for _, exercise in every_exercise()}
     exercise = exercises[question["stem"]]
     function = exercise.function_named(question["function"])

@@ -21,7 +21,7 @@ _SKIPPED_FIELDS: Final = frozenset(
 
 
 def nodes_in(top: ast.AST) -> list[ast.AST]:
-    """Every node of a source that a pattern may be read from, in order.
+    """Every node of a source that a pattern may be read from, in order, beginning with `top`.
 
     Every file of a class is read here: nodes that hold nothing else are not opened, and operators
     and contexts, half of all nodes, are left out; so are annotations of results.
@@ -191,7 +191,9 @@ def lines_of_returns(function: ast.FunctionDef) -> list[int]:
 
 
 def _line_of_last_statement(statement: ast.AST) -> int:
-    """The line of the last statement inside a statement; of a simple one, its own line."""
+    """The line of the last statement inside a statement, at any depth; of a simple one, its own
+    line.
+    """
     inside = parts_of_statement(statement)
     if inside:
         return _line_of_last_statement(inside[-1])

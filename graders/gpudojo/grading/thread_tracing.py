@@ -54,8 +54,8 @@ def note_tracer() -> None:
 def trace_threads() -> None:
     """Have what is in `tracing` called for the lines of all threads that start from now on.
 
-    Replaces the functions of `_thread` that start threads, and `threading`'s copies of them, for as
-    long as the process lives: for the sandbox.
+    Only lines outside of libraries count. Replaces the functions of `_thread` that start threads,
+    and `threading`'s copies of them, for as long as the process lives: for the sandbox.
     """
     every = tracing
     trace = sys.settrace
@@ -85,6 +85,8 @@ def trace_threads() -> None:
 
     # A function that starts a thread, with tracing begun in the new thread.
     def with_tracing(start: Any) -> Any:
+        """A function that starts a thread as `start` does, with tracing begun in the new thread."""
+
         def start_with_tracing(function: Any, *rest: Any, **options: Any) -> Any:
             if not rest:  # `start_joinable_thread`
                 return start(functools.partial(run, function), **options)

@@ -28,6 +28,7 @@ from virtual_cuda.ledger import (
 )
 
 from gpudojo.grading.call import Call
+from gpudojo.grading.student_code import call_recorder
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import MemoryCurve, require_valid_timeline
 from gpudojo.model.exercise import Exercise, Function, Probe
@@ -41,10 +42,11 @@ KEPT: Final = "gpudojo.kept"  # the audit event of `state_of`
 
 
 def _keep_states() -> Generator[Any, tuple[int, Any], None]:
-    """Answer with the state of a key, or take in a new one.
+    """Answer each pair of a key and a state that is sent: with the state that is kept for the key.
 
-    The states are local variables of a generator, because Python raises an audit event when
-    somebody asks a generator for its frame.
+    A state other than None is kept if the key has none yet; None only asks. The states are local
+    variables of a generator, because Python raises an audit event when somebody asks a generator
+    for its frame.
     """
     states: dict[int, Any] = {}
     state: Any = None
@@ -66,8 +68,8 @@ _keys: Final = itertools.count(1)
 def keep_state(state: Any) -> int:
     """Keep the state of an object that student code will hold, and return a key to it.
 
-    The object has only the key as an attribute, so it does not lead to its state. Its methods and
-    the probe call `state_of(key)`. In the sandbox it is reported when student code calls that.
+    The object has only the key as an attribute, so it does not lead to its state. Its methods call
+    `call_state`, the probe `state_of`. In the sandbox it is reported when other code calls these.
     """
     key = next(_keys)
     with _lock:
@@ -87,17 +89,29 @@ def state_of(key: int) -> Any:
     return state
 
 
-HOOK: Final = "gpudojo.hook"  # the audit event of `state_for_hook`
+def call_state(key: int, method: str, *args: Any) -> Any:
+    """Call a method of the state for a key, for objects that student code holds.
+
+    Student code is running, so the names that the method uses are put right for it. Returns what
+    the method returns. Raises what it raises, and KeyError where there is no state.
+    """
+    return call_recorder(_call_method_of_state, key, method, args)
 
 
-def state_for_hook(key: int) -> Any:
-    """The state for a key, for hooks that only torch calls.
+def _call_method_of_state(key: int, method: str, args: tuple[Any, ...]) -> Any:
+    return getattr(state_of(key), method)(*args)
 
-    In the sandbox it is reported when student code calls such a hook. Raises KeyError where there
-    is no state.
+
+HOOK: Final = "gpudojo.hook"  # the audit event of `call_state_for_hook`
+
+
+def call_state_for_hook(key: int, method: str, *args: Any) -> Any:
+    """Do what `call_state` does, for hooks that only torch calls.
+
+    In the sandbox it is reported when student code calls such a hook.
     """
     sys.audit(HOOK)
-    return state_of(key)
+    return call_state(key, method, *args)
 
 
 def make_picklable(*classes: Any) -> tuple[Any, ...]:
@@ -118,6 +132,7 @@ def find_classes(make: Callable[[], tuple[Any, ...]]) -> Callable[[str], Any]:
     """
 
     def find_class(name: str) -> Any:
+        """The class of this name. Raises AttributeError for any other name."""
         if not name.startswith("_"):
             for each in make():
                 if each.__name__ == name:
@@ -131,9 +146,10 @@ MOST_POINTS: Final = 200  # points: a picture has not much more room
 
 
 def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> MemoryCurve:
-    """The bytes in use, above `base`, after each record of two parts of a ledger.
+    """The bytes in use, above `base`, after each record of two parts of a ledger, thinned out.
 
-    `peak` is the device's own figure, which includes memory inside of operations.
+    `peak` is the device's own figure in bytes, which includes memory inside of operations. The
+    curve also tells at which point the second part begins.
     """
     up = _in_use(forward, base)
     down = _in_use(backward, base)
@@ -176,7 +192,10 @@ class _Watched(Call):
         self.ledgers: list[Ledger] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the student's function, and remember the ledger of this call."""
+        """Call the student's function, and remember the ledger of this call.
+
+        Raises StudentRaised where the function raises.
+        """
         try:
             return super().__call__(*args, **kwargs)
         finally:
@@ -199,6 +218,7 @@ class _Watching:
         look = probe.look
 
         def look_and_watch(call: Any) -> Any:
+            """What the probe returns; its calls are chosen from also where it raises."""
             if not isinstance(call, Call):
                 return look(call)
             watched = _Watched(call)
@@ -223,6 +243,10 @@ class Busiest(_Watching):
     """
 
     def __init__(self, like: Busiest | None = None) -> None:
+        """Keep no call yet.
+
+        With `like`, only a call with the scenario and place of its call will be kept.
+        """
         self.like = like
         self.file = ""
         self.device = ""
@@ -264,7 +288,7 @@ class Busiest(_Watching):
         return self._ledger.records
 
     def make_timeline(self, function: str, source: bool = True) -> Timeline | None:
-        """The timeline of the call, for a picture.
+        """The timeline of the call, for a picture; `function` is the name to show.
 
         Returns None where next to nothing happened on a device. Without `source` the timeline has
         no source lines: those of a reference would be the solution. Raises BadEvidence for a
@@ -289,7 +313,10 @@ class Busiest(_Watching):
         return require_valid_timeline(timeline)
 
     def modelled_times(self) -> Times | None:
-        """The modelled times of the call. Returns None where it used no device."""
+        """The modelled times of the call on the usual GPU, computed once and remembered.
+
+        Returns None where it used no device.
+        """
         from virtual_cuda import gpu_named, times_of
 
         if self._ledger is None:
@@ -320,7 +347,7 @@ class Busiest(_Watching):
         return times.by_record(self._ledger)
 
     def make_trace(self) -> dict[str, Any]:
-        """The trace of the call for the viewer Perfetto.
+        """The trace of the call for the viewer Perfetto, as data for JSON.
 
         It is to scale on a modelled GPU. Where the call used no device, it is as recorded.
         """
@@ -381,7 +408,10 @@ class EveryCall(_Watching):
         self.timelines: list[Timeline] = []
 
     def _choose_calls(self, call: _Watched, scenario: str) -> None:
-        """Keep the timeline of each call that did enough to be drawn, if it is valid."""
+        """Keep the timeline of each call that did enough to be drawn, if it is valid.
+
+        They are added to `timelines`, up to MOST_CALLS.
+        """
         for place, ledger in enumerate(call.ledgers):
             if len(self.timelines) >= MOST_CALLS:
                 return

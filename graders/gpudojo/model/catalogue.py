@@ -17,13 +17,12 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-import tomllib
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from gpudojo.model.errors import BadDay
@@ -32,7 +31,11 @@ if TYPE_CHECKING:
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
 HINTS_FOLDER: Final = "hints"
+MISCONCEPTIONS_FILE: Final = "misconceptions.toml"
 BUILT_IN: Final = Path(__file__).resolve().parents[1] / "days"
+# Modules in which an error of declarations is raised, and which are not the author's.
+_NOT_AUTHORS: Final = ("gpudojo.grading.", "gpudojo.model.")
+_CANNOT_IMPORT: Final = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _STEM: Final = re.compile(
     r"""^exercise\b[^=\n]*=\s*(?:\w+\.)?Exercise\(\s*(?:stem=)?["']([^"'\n]+)["']""", re.M
 )
@@ -54,7 +57,10 @@ class Day:
 
     @functools.cached_property
     def modules(self) -> dict[str, str]:
-        """The module that declares each exercise, by its stem. A package counts as one module."""
+        """The module that declares each exercise, by its stem. A package counts as one module.
+
+        Read from the sources once; nothing is imported. Raises OSError if one cannot be read.
+        """
         found = {}
         for path in sorted(self.folder.rglob("*.py")):
             stems = _STEM.findall(path.read_text(encoding="utf-8", errors="replace"))
@@ -67,7 +73,7 @@ class Day:
 
 @functools.cache
 def registered_days() -> dict[str, Day]:
-    """Every installed day by name, in the order of their numbers.
+    """Every installed day by name, in the order of their numbers; found once.
 
     A day of gpudojo cannot be replaced from outside; of two packages that register the same name,
     the first counts.
@@ -129,7 +135,7 @@ def day_names() -> tuple[str, ...]:
 
 
 def _import_of_author(name: str) -> ModuleType:
-    """Import a module of a day. Raises BadDay where an author's file cannot be imported."""
+    """Import a module of a day. Raises BadDay, with file and line, where that fails."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever an author's file may raise
@@ -137,15 +143,35 @@ def _import_of_author(name: str) -> ModuleType:
 
         if isinstance(error, SyntaxError) and error.filename:
             raise BadDay(error.filename, error.lineno, error.msg) from error
-        frames = traceback.extract_tb(error.__traceback__)
-        outside = [frame for frame in frames if "importlib" not in frame.filename]
-        last = (outside or frames)[-1]
-        reason = f"{type(error).__name__}: {error}"
-        raise BadDay(last.filename, last.lineno, reason) from error
+        # The author's own line, and not one of gpudojo that refuses what is declared there.
+        frames = []
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            module = str(frame.f_globals.get("__name__", ""))
+            if not module.startswith(_NOT_AUTHORS) and "importlib" not in frame.f_code.co_filename:
+                frames.append((frame.f_code.co_filename, number))
+        file, line = "", None
+        if frames:
+            file, line = frames[-1]
+        reason = f"{type(error).__name__}: {error}{_name_that_may_be_meant(error)}"
+        raise BadDay(file or name, line, reason) from error
+
+
+def _name_that_may_be_meant(error: Exception) -> str:
+    """The end of a sentence about a name that a module does not have; "" for other errors."""
+    from gpudojo.model.errors import suggest_name
+
+    match = _CANNOT_IMPORT.match(str(error))
+    if match is None or match[2] not in sys.modules:
+        return ""
+    return suggest_name(match[1], vars(sys.modules[match[2]]), "")
 
 
 def _modules_and_exercises(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
-    """The exercises of a day, each with the module that declares it. Raises BadDay."""
+    """Yield the exercises of a day, each with the module that declares it.
+
+    Imports the modules. Raises BadDay where one cannot be imported, and KeyError for an unknown
+    day.
+    """
     for module_name in dict.fromkeys(registered_days()[name].modules.values()):
         module = _import_of_author(module_name)
         exercise = _exercise_of(module, registered_days()[name])
@@ -168,10 +194,11 @@ def _exercise_of(module: ModuleType, day: Day) -> Exercise | None:
 
 
 def exercises_of(name: str) -> tuple[Exercise, ...]:
-    """The exercises of a day, in order. Raises BadDay for a file that cannot be imported.
+    """The exercises of a day, in order; its modules are imported the first time.
 
-    The error is kept, too. The fork server loads a day where its files can be read; a child that
-    is to grade it, and cannot read them, raises the author's mistake and not its own.
+    Raises BadDay for a file that cannot be imported, and KeyError for an unknown day. The error is
+    kept, too. The fork server loads a day where its files can be read; a child that is to grade it,
+    and cannot read them, raises the author's mistake and not its own.
     """
     from gpudojo.model.errors import BadDay
 
@@ -184,7 +211,10 @@ def exercises_of(name: str) -> tuple[Exercise, ...]:
 
 @functools.cache
 def _load_day(name: str) -> tuple[Exercise, ...] | BadDay:
-    """The exercises of a day, or why they cannot be loaded."""
+    """The exercises of a day, or the BadDay that says why they cannot be loaded; found once.
+
+    Raises KeyError for an unknown day.
+    """
     from gpudojo.model.errors import BadDay
 
     try:
@@ -195,17 +225,23 @@ def _load_day(name: str) -> tuple[Exercise, ...] | BadDay:
 
 
 def size_of_complete_day(name: str) -> tuple[int, float]:
-    """How many exercises a complete day has, and how many points, as its package says."""
+    """How many exercises a complete day has, and how many points, as its package says.
+
+    Where it does not say how many, it is what is there. Raises BadDay where the day cannot be
+    imported.
+    """
     package = _import_of_author(registered_days()[name].package)
-    count = getattr(package, "EXERCISES", 0)
-    points = getattr(package, "POINTS", 100)
+    exercises = exercises_of(name)
+    count = getattr(package, "EXERCISES", len(exercises))
+    points = getattr(package, "POINTS", sum(exercise.points for exercise in exercises))
     return int(count), float(points)
 
 
 def wrong_points(name: str) -> str | None:
     """A sentence where points do not add up, else None.
 
-    Those of an exercise's checks have to, and those of a day that has all its exercises.
+    Those of an exercise's checks have to, and those of a day that has all its exercises. Raises
+    BadDay where the day cannot be imported.
     """
     for exercise in exercises_of(name):
         found = sum(function.points for function in exercise.functions)
@@ -221,7 +257,10 @@ def wrong_points(name: str) -> str | None:
 
 
 def day_title(name: str) -> str:
-    """The first line of its package's docstring: "Day 8: GPU acceleration and performance"."""
+    """The first line of its package's docstring: "Day 8: GPU acceleration and performance".
+
+    Raises BadDay where the package cannot be imported.
+    """
     package = _import_of_author(registered_days()[name].package)
     text = package.__doc__ or f"Day {_number_of_day(name)}"
     first, *_ = text.strip().splitlines()
@@ -230,40 +269,54 @@ def day_title(name: str) -> str:
 
 @functools.cache
 def misconceptions_of(name: str) -> Mapping[str, Misconception]:
-    """The named mistakes of a day, by key: its `misconceptions.toml`. Raises BadDay."""
-    return _read_mistakes(registered_days()[name].folder / "misconceptions.toml")
+    """The named mistakes of a day, by key: its `misconceptions.toml`, read once.
+
+    Raises BadDay for an author's mistake in it, and OSError.
+    """
+    return _read_mistakes(registered_days()[name].folder / MISCONCEPTIONS_FILE)
+
+
+def mistakes_for(name: str) -> Mapping[str, Misconception]:
+    """The named mistakes that checks of a day may name, by key: the general ones and its own.
+
+    Raises BadDay for an author's mistake in the day's file, and OSError.
+    """
+    return {**general_mistakes(), **misconceptions_of(name)}
 
 
 @functools.cache
 def general_mistakes() -> Mapping[str, Misconception]:
-    """The named mistakes that can be made in every exercise, by key."""
+    """The named mistakes that can be made in every exercise, by key; read once."""
     return _read_mistakes(Path(__file__).with_name("mistakes.toml"))
 
 
 def _read_mistakes(path: Path) -> Mapping[str, Misconception]:
-    """The named mistakes in a file, by key; none where there is no file. Raises BadDay."""
-    from gpudojo.model.errors import BadDay
+    """The named mistakes in a file, by key; none where there is no file.
+
+    Raises BadDay for an author's mistake in it, or where it cannot be read.
+    """
+    from gpudojo.model.errors import BadDay, BadFile
     from gpudojo.model.exercise import Misconception
+    from gpudojo.model.toml_mistakes import convert_setting, parse_toml
 
     if not path.is_file():
         return {}
     found = {}
     try:
-        for key, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
-            fields: dict[str, Any] = {}
-            for name, value in entry.items():
-                fields[name] = tuple(value) if isinstance(value, list) else value
-            found[key] = Misconception(**fields)
-    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
-        raise BadDay(str(path), None, str(error)) from error
+        tables, text = parse_toml(path)
+        for key, entry in tables.items():
+            found[key] = convert_setting(path, text, entry, Misconception, key)
+    except BadFile as error:
+        raise BadDay(error.file, error.line, error.reason) from error
     return found
 
 
 @functools.cache
 def known_misconceptions() -> Mapping[str, Misconception]:
-    """The named mistakes of all installed days, and the general ones, by key.
+    """The named mistakes of all installed days, and the general ones, by key; read once.
 
-    Of two with the same key, that of a day counts, and of two days that of the first.
+    Of two with the same key, that of a day counts, and of two days that of the first. Raises BadDay
+    for an author's mistake in a file, and OSError where one cannot be read.
     """
     found = dict(general_mistakes())
     for name in reversed(day_names()):
@@ -271,8 +324,25 @@ def known_misconceptions() -> Mapping[str, Misconception]:
     return found
 
 
+def repository_of(name: str) -> Path | None:
+    """The nearest folder above a day's package that has its reference solutions.
+
+    Returns None where there is none, as in a release, and for an unknown day.
+    """
+    day = registered_days().get(name)
+    if day is None:
+        return None
+    for folder in day.folder.resolve().parents:
+        if (folder / "reference" / name).is_dir():
+            return folder
+    return None
+
+
 def source_files(name: str, exercise: Exercise) -> list[Path]:
-    """The files that declare an exercise of a day: its module or package, then its hints."""
+    """The files that declare an exercise of a day: its module or package, then its hints.
+
+    Empty for an exercise of another day. Raises BadDay where the day cannot be imported.
+    """
     for module, declared in _modules_and_exercises(name):
         if declared is not exercise or module.__file__ is None:
             continue
@@ -332,7 +402,10 @@ def day_of_exercise(exercise: Exercise) -> str | None:
 
 
 def every_exercise() -> Iterator[tuple[str, Exercise]]:
-    """All installed exercises, each with its day. This imports every day."""
+    """Yield all installed exercises, each with its day. This imports every day.
+
+    Raises BadDay where one cannot be imported.
+    """
     for name in day_names():
         for exercise in exercises_of(name):
             yield name, exercise

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import os
 import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, NamedTuple
 from unicodedata import category
 
 from virtual_cuda.errors import VirtualCudaError
@@ -19,8 +21,9 @@ from virtual_cuda.errors import VirtualCudaError
 def printable_text(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -> str:
     """Foreign text, such as a name, as it may be printed on a terminal, in a table or on a page.
 
-    Control characters, marks that turn the direction of writing and halves of characters are shown
-    as code points, but for those to keep.
+    Control characters, marks that turn the direction of writing and halves of characters are
+    replaced by `instead`, formatted with their code point. Those in `keep` stay. Every kind of
+    space becomes " ".
     """
     if text.isprintable():
         return text
@@ -51,7 +54,8 @@ def replace_unprintable(text: str) -> str:
 def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
     """The name of an exception's class and its text, cut off and such that UTF-8 can write them.
 
-    The class may be a student's own: whatever its methods raise, no error comes out of them.
+    The name has at most 100 characters, the text at most `most`. The class may be a student's own:
+    an Exception or SystemExit of its `__str__` is replaced by a text that says so.
     """
     try:
         text = str(error)
@@ -111,11 +115,24 @@ class ForkServerFailed(DojoError):
     log: str = ""
 
     def __str__(self) -> str:
+        """The reason, with the last line of the server's log where it has one."""
         lines = self.log.splitlines()
         last = ""
         if lines and lines[-1]:
             last = f" ({lines[-1]})"
         return f"the process that runs submissions did not start: {self.why}{last}"
+
+
+class CannotStartChild(ForkServerFailed):
+    """The machine does not let a process for a submission start; that is no fault of a student."""
+
+    def __str__(self) -> str:
+        """The machine's reason, and what to do."""
+        return (
+            f"this machine starts no more processes for submissions: {self.why}. Nobody loses "
+            "points by that, and what has run is kept: free memory, processes or space for "
+            "temporary files, or use fewer --jobs, and run the same command again to resume"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -159,7 +176,10 @@ class NoReference(DojoError, FileNotFoundError):
     """There is nothing to judge a file against."""
 
     name: str
-    text = "no reference solution for {self.name} was found in a `reference` folder above it"
+    text = (
+        "there is nothing to compare {self.name} with, neither a `reference` folder above it nor "
+        "evidence of a release; in a repository for students, run: pip install -r requirements.txt"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -167,9 +187,8 @@ class NoExercises(DojoError, FileNotFoundError):
     """A folder has no file that is named like an exercise."""
 
     folder: str
-    text = (
-        "no exercise files in {self.folder}; name the folder that has them, such as exercises/day8"
-    )
+    advice: str  # what to do
+    text = "no exercise files in {self.folder}; {self.advice}"
 
 
 @dataclass(eq=False, repr=False)
@@ -180,6 +199,7 @@ class NoSuchSeed(DojoError, ValueError):
     seeds: tuple[int, ...]
 
     def __str__(self) -> str:
+        """The sentence that lists the recorded seeds and names the one that is missing."""
         *most, last = map(str, self.seeds)
         if most:
             seeds = f"{', '.join(most)} and {last}"
@@ -211,6 +231,9 @@ class ReferenceFails(DojoError):
     source: str = ""  # file:line of the probe, where that raised
 
     def __str__(self) -> str:
+        """The sentence that names function, scenario and error, and the probe's line where it is
+        known.
+        """
         where = ""
         if self.source:
             where = f" (raised at {self.source})"
@@ -259,8 +282,9 @@ def suggest_name(
 ) -> str:
     """What to write in place of an unknown name, as the end of a sentence.
 
-    That is the only name that begins so, else the most similar one, else all, by `instead`; empty
-    where there are more than `most`.
+    That is the only one of `names` that begins so, in whatever case, else the most similar one,
+    else all of them, put into `instead`. Returns "" where none is similar and there are none, more
+    than `most`, or `instead` is "".
     """
     known = sorted(set(names))
     folded = {each.casefold(): each for each in reversed(known)}
@@ -308,36 +332,67 @@ class BadMarkers(DojoError, ValueError):
 _FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
 
 
-def author_line(error: BaseException, student: Path | None = None) -> str:
-    """`file:line` of the author's code that raised an error; "" where there is no traceback.
+class Place(NamedTuple):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        """`file:line`, with a path that is relative where that can be."""
+        return f"{_relative_path(self.file)}:{self.line}"
+
+
+def place_of_declaration() -> Place | None:
+    """The line of the author's file that declares what is being declared.
+
+    That is the innermost running one outside of grading and model; None where there is none, and
+    where Python does not tell what is running.
+    """
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        if not str(frame.f_globals.get("__name__", "")).startswith(_FRAMEWORK):
+            return Place(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def author_line(
+    error: BaseException, student: Path | None = None, declared: Place | None = None
+) -> str:
+    """`file:line` of the author's code that raised an error; "" where nothing tells it.
 
     That is a line of the probe or check itself, or of what it called in the same folder: below it
-    may be frames of torch, which say nothing to an author. Frames of `student` do not count.
+    may be frames of torch, which say nothing to an author. Frames of `student` do not count. Where
+    only code of gpudojo raised it, it is where the probe or check was `declared`.
     """
     frames = []  # each a file and a line
     of_authors = []
     of_framework = []
     for frame, line in traceback.walk_tb(error.__traceback__):
-        place = frame.f_code.co_filename, line
+        place = Place(frame.f_code.co_filename, line)
         frames.append(place)
         if str(frame.f_globals.get("__name__", "")).startswith(_FRAMEWORK):
             of_framework.append(place)
-        elif place[0] != str(student):
+        elif place.file != str(student):
             of_authors.append(place)
     # The innermost line that says something to an author.
+    if of_authors:
+        home = os.path.dirname(of_authors[0].file)
+        near = [place for place in of_authors if os.path.dirname(place.file) == home]
+        return str(near[-1])
+    if declared is not None:
+        return str(declared)
     if not frames:
         return ""
-    if of_authors:
-        home = os.path.dirname(of_authors[0][0])
-        near = [place for place in of_authors if os.path.dirname(place[0]) == home]
-    else:
-        near = of_framework or frames
-    file, line = near[-1]
-    return f"{_relative_path(file)}:{line}"
+    return str((of_framework or frames)[-1])
 
 
 def _relative_path(file: str) -> str:
-    """A path relative to where the user is or where the package is: the same on every machine."""
+    """A path relative to where the user is or where the package is: the same on every machine.
+
+    Returns the path unchanged if it lies in neither the current folder nor a folder of `sys.path`.
+    """
     folders = [folder for folder in sys.path if folder]
     with contextlib.suppress(OSError):  # student code may have removed the folder it runs in
         folders.insert(0, os.getcwd())

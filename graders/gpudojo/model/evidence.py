@@ -20,7 +20,7 @@ from virtual_cuda.errors import BadTimeline
 from virtual_cuda.hooks import ITEM_SIZES
 from virtual_cuda.ledger import Timeline, check_timeline
 
-from gpudojo.model.errors import BadEvidence, printable_text
+from gpudojo.model.errors import BadEvidence, printable_text, suggest_name
 
 EVIDENCE_VERSION: Final = 1
 LARGEST: Final = 16 << 20  # bytes of one function's evidence
@@ -31,6 +31,7 @@ MOST_FACTS: Final = 50_000
 DIMENSIONS: Final = 64  # of an array: as many as NumPy has
 # The dtypes of arrays that probes send: NumPy has no bfloat16.
 ARRAY_DTYPES: Final = ITEM_SIZES.keys() - {"bfloat16"}
+LONGEST_SHORT: Final = 200  # characters of a message in one line
 NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")
 
 T = TypeVar("T")
@@ -73,8 +74,12 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
     scenario: str = ""  # in which it was raised, where a probe has several
     # Tensors that were copied just before, by name, and the lines that did it.
     copied: dict[str, int | None] = {}
-    # file:line of the author's code that could not use what the student's function did.
+    # file:line of the author's code: that could not use what the student's function did, or whose
+    # call of the function does not fit.
     source: str = ""
+    # The argument of a loss of torch that was on the CPU, the other one on a GPU: where the loss
+    # raised, and its message does not say which.
+    on_cpu: str = ""
 
     @property
     def short(self) -> str:
@@ -82,7 +87,9 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
         if not self.message:
             return self.type
         first_line = self.message.splitlines()[0]
-        first_line = first_line.removesuffix(", but expected one of:")[:200]
+        first_line = first_line.removesuffix(", but expected one of:")
+        if len(first_line) > LONGEST_SHORT:
+            first_line = f"{first_line[:LONGEST_SHORT].rstrip()} …"
         if first_line:
             return f"{self.type}: {first_line}"
         return self.type
@@ -100,6 +107,14 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Case(msgspec.Struct, frozen=True):
     """What was seen in one scenario. Each exercise declares its own as a subclass."""
+
+
+class MissingEvidence(KeyError):
+    """What a check asked for was not recorded: a probe or a scenario of that name."""
+
+    def __str__(self) -> str:
+        """The sentence itself; a KeyError would quote it."""
+        return str(self.args[0])
 
 
 class ScenarioRaised(KeyError):
@@ -145,6 +160,7 @@ class Cases(dict[str, T], Generic[T]):
         cases: Mapping[str, T] | Iterable[tuple[str, T]] = (),
         errors: Mapping[str, Raised] = {},
     ) -> None:
+        """Keep the facts of scenarios, and the errors of others, by name."""
         super().__init__(cases)
         self.errors = dict(errors)
         self.probe: str = ""  # whose scenarios they are
@@ -154,13 +170,16 @@ class Cases(dict[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         """The facts of a scenario, which is noted as asked for.
 
-        Raises ScenarioRaised or KeyError.
+        Raises ScenarioRaised or MissingEvidence.
         """
         self._note_question(name)
         return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The facts of a scenario, which is noted as asked for; else the default."""
+        """The facts of a scenario, which is noted as asked for; else the default.
+
+        Raises nothing.
+        """
         self._note_question(name)
         return super().get(name, default)
 
@@ -181,13 +200,17 @@ class Cases(dict[str, T], Generic[T]):
                 cases._note_question(name)
 
     def __missing__(self, name: str) -> T:
-        """Raises ScenarioRaised for a scenario that ended with an error, else KeyError."""
+        """Raises ScenarioRaised for a scenario that ended with an error, else MissingEvidence."""
         if name in self.errors:
             raise ScenarioRaised(self.errors[name])
-        raise KeyError(name)
+        hint = suggest_name(str(name), [*self, *self.errors])
+        raise MissingEvidence(f"there is no scenario {name!r}{hint}")
 
     def add(self, other: Cases[T]) -> Cases[T]:
-        """Take over the scenarios of another probe or part of one, and return these cases."""
+        """Take over the scenarios of another probe or part of one, and return these cases.
+
+        What is asked for here is noted in the other ones, too.
+        """
         dict.update(self, other)
         self.errors.update(other.errors)
         self._added.append(other)
@@ -283,13 +306,15 @@ def convert_facts(facts: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(facts, dict if origin is Cases else kind)
     except msgspec.ValidationError as error:
-        raise BadEvidence(str(error)) from None
+        name = getattr(kind, "__name__", str(kind))
+        raise BadEvidence(f"{error} of `{name}`") from None
 
 
 def _convert_cases(facts: dict[str, Any], kind: Any) -> Cases[Any]:
     """Make Cases of the facts of each scenario, or of the error that the student's function raised.
 
-    They keep their order: a check names the first of them, the same one in every process.
+    `kind` is the type of the facts of a scenario. They keep their order: a check names the first of
+    them, the same one in every process. Raises BadEvidence where facts do not fit.
     """
     cases: dict[str, Any] = {}
     errors: dict[str, Raised] = {}
@@ -358,7 +383,10 @@ def decode_evidence(data: bytes) -> Evidence:
 
 
 def decode_untrusted_bytes(decode: Callable[[bytes], T], data: bytes) -> T:
-    """Call a decoder with bytes from outside. Raises BadEvidence, whatever is wrong with them."""
+    """Call a decoder with bytes from outside. Raises BadEvidence, whatever is wrong with them.
+
+    The garbage collector rests meanwhile.
+    """
     collects_garbage = gc.isenabled()
     gc.disable()  # with millions of lists to come, it would look through them again and again
     try:
@@ -376,7 +404,7 @@ def decode_untrusted_bytes(decode: Callable[[bytes], T], data: bytes) -> T:
 def check_evidence(evidence: Evidence) -> None:
     """Check version and facts of evidence that was decoded, and put Arrays in place of their data.
 
-    Raises BadEvidence.
+    Changes the facts. Raises BadEvidence for another version, and for what is no fact or too much.
     """
     if evidence.version != EVIDENCE_VERSION:
         raise BadEvidence(f"version {evidence.version} is not {EVIDENCE_VERSION}")
@@ -386,11 +414,11 @@ def check_evidence(evidence: Evidence) -> None:
 
 
 def _check_facts(facts: Any, depth: int, count_down: Callable[[], int]) -> None:
-    """Check a list or a mapping, and put Arrays in place of their data.
+    """Check a list or a mapping, and put Arrays in place of their data in it.
 
-    `count_down` tells how many more lists and mappings there may be. Raises BadEvidence for
-    anything that is not a fact. Plain values, nearly all there are, get no call of their own:
-    judging a class would spend most of its time here.
+    It lies `depth` levels deep. `count_down` tells how many more lists and mappings there may be.
+    Raises BadEvidence for anything that is not a fact. Plain values, nearly all there are, get no
+    call of their own: judging a class would spend most of its time here.
     """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")

@@ -42,7 +42,10 @@ class Snippet:
 
 
 def lesson_path(day: str, stem: str) -> Path | None:
-    """The file of an exercise's lesson. Returns None where it has none."""
+    """The file of an exercise's lesson; None where it has none.
+
+    Raises KeyError for an unknown day.
+    """
     folder = registered_days()[day].folder
     path = folder / LESSONS_FOLDER / f"{stem}.md"
     if path.is_file():
@@ -50,10 +53,17 @@ def lesson_path(day: str, stem: str) -> Path | None:
     return None
 
 
+def has_lesson(exercise: Exercise) -> bool:
+    """True if there is a lesson on an exercise."""
+    day = day_of_exercise(exercise)
+    return day is not None and lesson_path(day, exercise.stem) is not None
+
+
 def lesson_of(exercise: Exercise, folded: bool = False) -> str | None:
     """The lesson of an exercise as Markdown. Returns None where it has none.
 
-    For `folded` see `lesson_text`.
+    With `folded`, each answer stands in `<details>`; else all of them at the end. Raises OSError
+    where the file cannot be read.
     """
     day = day_of_exercise(exercise)
     path = None
@@ -104,7 +114,7 @@ def snippets_in(source: str) -> list[Snippet]:
 
 
 def lines_outside_snippets(source: str) -> list[int]:
-    """The lines of Python blocks in a lesson that no mark makes snippets."""
+    """The line numbers at which Python blocks of a lesson begin that no mark makes snippets."""
     marked = {snippet.line for snippet in snippets_in(source)}
     lines = [_line_at(source, match.start(1)) for match in _FENCE.finditer(source)]
     return [line for line in lines if line not in marked]

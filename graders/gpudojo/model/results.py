@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from gpudojo.model.exercise import Exercise, Function, Misconception
+from gpudojo.model.exercise import Exercise, Function, LineRole, Misconception
 
 
 class Outcome(enum.StrEnum):
@@ -41,6 +41,10 @@ class CheckResult(msgspec.Struct, frozen=True):
     at: tuple[str, ...] = ()  # patterns in the source to show, where no line is known
     ran: tuple[tuple[int, int], ...] | None = None  # lines that the failing call executed
     about: str = ""  # the check whose hints are shown, where that is another one
+    source: str = ""  # file:line of the author's code that broke off
+    called_at: str = ""  # file:line of the probe's call, where no line of the student's ran
+    unpaid: bool = False  # of an ERROR: it shows with this submission alone
+    line_role: LineRole = LineRole.LINE  # what `line` is: the mistake, or what came of it
 
     @property
     def id(self) -> str:
@@ -49,13 +53,23 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     @property
     def points(self) -> float:
-        """What it earns: all or nothing. An error of ours costs nobody anything."""
-        if self.outcome in (Outcome.PASSED, Outcome.ERROR):
+        """What it earns: all or nothing."""
+        if self.earns_points:
             return self.max_points
         return 0.0
 
+    @property
+    def earns_points(self) -> bool:
+        """True if it passed, or an error of ours shows with the reference, too."""
+        if self.outcome is Outcome.ERROR:
+            return not self.unpaid
+        return self.outcome is Outcome.PASSED
+
 
 RESULTS_VERSION: Final = 1
+
+BY_HAND: Final = "by hand"  # the outcome of a check for which a person gave points
+A_PERSON: Final = "a person"  # who decided how late a submission was
 
 Points = Annotated[float, msgspec.Meta(ge=0, description="Points, rounded to 6 places.")]
 Line = Annotated[int, msgspec.Meta(ge=1)]
@@ -88,6 +102,14 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
     at: str = ""  # ISO 8601, UTC
 
 
+class Reviewed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A person has looked at what needed review."""
+
+    by: str
+    at: str  # ISO 8601, UTC
+    comment: str = ""
+
+
 class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One claim about one function, and what a student should read about it."""
 
@@ -108,6 +130,26 @@ class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str | None = None
     cell: Line | None = None  # in a notebook: which code cell; `line` then counts in that cell
     override: Override | None = None  # `points` are already these
+    remark: str = ""  # what a person says about it, and the points stay
+    line_role: LineRole = LineRole.LINE  # what `line` is: the mistake, or what came of it
+
+    @property
+    def shown_outcome(self) -> str:
+        """The outcome, as people see it: what a person gave comes before the grader's verdict."""
+        if self.override is not None:
+            return BY_HAND
+        return self.outcome.value
+
+    @property
+    def to_fix(self) -> bool:
+        """Whether it failed, and no person gave points for it."""
+        return self.outcome is Outcome.FAILED and self.override is None
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """Whether it was not judged, for another check, and has not all points."""
+        is_blocked = self.outcome is Outcome.BLOCKED and self.override is None
+        return is_blocked and self.points < self.max_points
 
     @property
     def absent(self) -> bool:
@@ -115,6 +157,21 @@ class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.outcome is Outcome.FAILED and self.happened.startswith(
             not_handed_in(self.function)
         )
+
+
+class RubricLine(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A line of the rubric of an item that people grade, and its points in the course file."""
+
+    text: str
+    points: Points
+
+
+class RubricRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a student reads of a rubric: one of its lines, or all of it where it has no lines."""
+
+    text: str
+    max_points: Points = 0.0  # 0 where it has no points of its own
+    override: Override | None = None  # the points that a person gave
 
 
 class ExerciseRow(msgspec.Struct, frozen=True):
@@ -129,6 +186,30 @@ class ExerciseRow(msgspec.Struct, frozen=True):
     by_hand: bool = False  # graded by a person: to do as long as there is no override
     # Of the whole exercise; `score` is already this, whatever the checks have.
     override: Override | None = None
+    rubric: list[RubricRow] = []  # by which a person grades it
+    remark: str = ""  # what a person says about it, and the points stay
+
+    @property
+    def rubric_lines(self) -> dict[str, RubricRow]:
+        """The lines of the rubric that have points, by the names of their items: "report::1"."""
+        lines = [line for line in self.rubric if line.max_points]
+        return {f"{self.exercise}::{number}": line for number, line in enumerate(lines, 1)}
+
+    def blocked_by(self, check_id: str) -> list[CheckRow]:
+        """The checks that were not judged because a check waits for this one, or for those.
+
+        What a person has given is not among them.
+        """
+        function, _, name = check_id.rpartition("::")
+        waited_for = {name}
+        blocked = []
+        for check in self.checks:  # a check stands behind those that it needs
+            is_of_function = check.id.rpartition("::")[0] == function
+            if is_of_function and check.blocked_by in waited_for:
+                waited_for.add(check.id.rpartition("::")[2])
+                if check.override is None:
+                    blocked.append(check)
+        return blocked
 
     @property
     def heading(self) -> str:
@@ -138,9 +219,23 @@ class ExerciseRow(msgspec.Struct, frozen=True):
         return self.title
 
     @property
+    def has_points_by_hand(self) -> bool:
+        """Whether a person gave points for it, for one of its checks or for a line of its rubric.
+
+        These may be 0.
+        """
+        overrides = [self.override]
+        overrides += [check.override for check in self.checks]
+        overrides += [line.override for line in self.rubric]
+        return any(overrides)
+
+    @property
     def to_grade(self) -> bool:
         """Whether a person still has to grade it."""
-        return self.by_hand and self.override is None
+        if not self.by_hand or self.override is not None:
+            return False
+        lines = self.rubric_lines.values()
+        return not lines or any(line.override is None for line in lines)
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -153,6 +248,9 @@ class Definition(msgspec.Struct, frozen=True):
     note: str = ""  # for example that it is the last of three
 
 
+_JOINED_SECTIONS: Final = re.compile(r",? and |, ")
+
+
 class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A student on the roster."""
 
@@ -163,12 +261,63 @@ class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
     github: str = ""
     login: str = ""  # of the platform, where it is not the id
     family: str = ""  # the family name, where the roster tells it apart
+    more_ids: list[str] = []  # other ids of the same person, such as the SIS user id
+    participant: str = ""  # the number in Moodle's worksheet, which is one of the ids
+    is_namesake: bool = False  # somebody else on the roster has the name, too
+
+    @property
+    def all_ids(self) -> list[str]:
+        """Everything but the name by which the roster knows the student; nothing of it is empty."""
+        ids = [self.id, self.email, self.github, self.login, *self.more_ids]
+        return [id_ for id_ in ids if id_]
+
+    @property
+    def shown_name(self) -> str:
+        """The name for lists; of somebody whom another one is called like, with the id."""
+        if self.is_namesake and self.id != self.name:
+            return f"{self.name} ({self.id})"
+        return self.name
+
+    @property
+    def id_and_details(self) -> str:
+        """The id, and what tells people of one name apart: "17 (Monday, ada@example.org)"."""
+        details = ", ".join(text for text in (self.section, self.email) if text)
+        if details and self.id:
+            return f"{self.id} ({details})"
+        return self.id
+
+    @property
+    def all_names(self) -> list[str]:
+        """Everything by which the roster knows the student; nothing of it is empty."""
+        names = self.all_ids
+        if self.name:
+            names.insert(1, self.name)
+        return names
 
     @property
     def sorted_as(self) -> str:
         """The name with the family name first, where that is known: Bauer, Fay."""
         given_name = self.name.removesuffix(self.family).strip()
         return ", ".join(filter(None, (self.family, given_name)))
+
+
+def split_sections(texts: Iterable[str]) -> dict[str, list[str]]:
+    """By what a roster has as section, the sections that are meant by it.
+
+    Who is in several has "Mon and Tue" or "Lab, Mon, and Tue", as Canvas writes it. That is split
+    where each part stands alone somewhere, or among others.
+    """
+    known = {text for text in texts if text}
+    parts_of = {text: _JOINED_SECTIONS.split(text) for text in known}
+    places: dict[str, int] = {}
+    for parts in parts_of.values():
+        for part in parts:
+            places[part] = places.get(part, 0) + 1
+    sections = {}
+    for text, parts in parts_of.items():
+        is_list = all(places[part] > 1 for part in parts)
+        sections[text] = parts if is_list else [text]
+    return sections
 
 
 def both_names(name: str, submission: str) -> str:
@@ -183,16 +332,35 @@ def both_names(name: str, submission: str) -> str:
     return f"{name} ({submission})"
 
 
+def name_in_lists(roster: RosterRow | None, submission: str) -> str:
+    """What lists call a student: the name on the roster, with that of the submission.
+
+    Of somebody whom another one is called like, the id is there; it says more than a submission
+    that begins with the name.
+    """
+    if roster is None:
+        return submission
+    if roster.is_namesake and submission.startswith(roster.name):
+        return roster.shown_name
+    return both_names(roster.shown_name, submission)
+
+
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     """When a submission was handed in, against its student's deadline. Times are ISO 8601."""
 
     submitted: str = ""  # empty where it is not known
-    told_by: str = ""  # canvas, gradescope, moodle, commit
+    told_by: str = ""  # canvas, gradescope, moodle, commit, a person
     deadline: str = ""  # with the student's extension
     extended: bool = False
     late: bool = False
     late_seconds: Count | None = None  # None where a platform says late, and not by how much
     penalty: Points = 0.0  # taken from the scaled points
+    comment: str = ""  # of the person who said how late it was
+
+    @property
+    def decided_by_hand(self) -> bool:
+        """True if a person decided how late it was, or that it was in time."""
+        return self.told_by == A_PERSON
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -241,6 +409,7 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     student: str | None = None
     identifier: str | None = None  # the id by which the platform it came from knows the student
     naming: str | None = None  # which platform's naming of files was recognised
+    canvas_file: str = ""  # a file of the student as Canvas named it: of what counts, if it can be
     definitions: list[Definition] = []
     notes: list[str] = []
     needs_human: list[str] = []
@@ -263,6 +432,7 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     group: str = ""
     gone: bool = False  # its files are no longer where they were; what was graded is kept
     grade: Grade | None = None  # None where it is the score
+    reviewed: Reviewed | None = None  # None where nobody did, or it has changed since
 
     @property
     def final(self) -> Grade:
@@ -291,12 +461,38 @@ class SubmissionRow(msgspec.Struct, frozen=True):
 
         Without a roster, the name of the submission alone.
         """
-        return both_names(self.roster.name if self.roster else "", self.submission)
+        return name_in_lists(self.roster, self.submission)
+
+    @property
+    def called_with_group(self) -> str:
+        """The name, and that of the group, for lists that have a group once."""
+        if not self.group:
+            return self.called
+        return f"{self.called}, {self.group}"
 
     @property
     def late(self) -> bool:
         """True if it was handed in after the deadline."""
         return self.timing is not None and self.timing.late
+
+    @property
+    def id(self) -> str:
+        """The student's id on the roster, or else on the platform; empty where it is not known.
+
+        Gradescope's number of a submission is no student's id.
+        """
+        if self.roster and self.roster.id:
+            return self.roster.id
+        if self.naming == "gradescope":
+            return ""
+        return self.identifier or ""
+
+    @property
+    def email(self) -> str:
+        """The student's address on the roster; empty where it is not known."""
+        if self.roster:
+            return self.roster.email
+        return ""
 
     @property
     def section(self) -> str:
@@ -308,16 +504,25 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     @property
     def to_grade(self) -> list[str]:
         """The titles of items that a person still has to grade."""
+        if self.status is SubmissionStatus.ABSENT:
+            return []
         return [exercise.title for exercise in self.exercises if exercise.to_grade]
 
     @property
-    def review(self) -> list[str]:
-        """Why a person should look at it before grades go out."""
+    def reasons_to_review(self) -> list[str]:
+        """Why a person should look at it before grades go out, or has."""
         if self.needs_human:
             return self.needs_human
         if self.status in (SubmissionStatus.GRADED, SubmissionStatus.ABSENT):
             return []
         return [self.reason]
+
+    @property
+    def review(self) -> list[str]:
+        """Why a person should still look at it; empty where somebody has."""
+        if self.reviewed is not None:
+            return []
+        return self.reasons_to_review
 
     @property
     def review_rank(self) -> int:
@@ -339,6 +544,11 @@ class SubmissionRow(msgspec.Struct, frozen=True):
         )
 
     @property
+    def is_empty(self) -> bool:
+        """True if nothing was handed in, and no points were given by hand either."""
+        return self.status is SubmissionStatus.ABSENT and not self.overrides
+
+    @property
     def counts_in_means(self) -> bool:
         """False if its points stand for no work: nothing was handed in, or a person decides."""
         return self.status not in (SubmissionStatus.NOT_GRADED, SubmissionStatus.ABSENT)
@@ -350,10 +560,37 @@ class SubmissionRow(msgspec.Struct, frozen=True):
         for exercise in self.exercises:
             if exercise.override is not None:
                 found.append((exercise.exercise, exercise.override))
+            for name, line in exercise.rubric_lines.items():
+                if line.override is not None:
+                    found.append((name, line.override))
             for check in exercise.checks:
                 if check.override is not None:
                     found.append((check.id, check.override))
         return found
+
+    @property
+    def graded_otherwise(self) -> bool:
+        """True if a person gave points for what the grader judges, too; not for items by hand."""
+        by_hand = {exercise.exercise for exercise in self.exercises if exercise.by_hand}
+        return any(name.partition("::")[0] not in by_hand for name, _ in self.overrides)
+
+
+class GroupFilter:
+    """Finds the rows of a class that stand for work of their own: one for each group."""
+
+    def __init__(self) -> None:
+        """Know no group yet."""
+        self._seen: set[tuple[str, str]] = set()
+
+    def is_new_work(self, row: SubmissionRow) -> bool:
+        """False for a group whose work was seen in an earlier row, which is remembered."""
+        if not row.group or not row.digest:
+            return True
+        work = (row.group, row.digest)
+        if work in self._seen:
+            return False
+        self._seen.add(work)
+        return True
 
 
 class RunLimits(msgspec.Struct, frozen=True):
@@ -370,10 +607,18 @@ class HandItem(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     points: Points
     title: str = ""
-    rubric: str = ""
+    rubric: str | list[RubricLine] = ""  # a text, or lines with points
     extra: bool = False
 
+    @property
+    def rubric_rows(self) -> list[RubricRow]:
+        """The rubric, as students read it, without any points given yet."""
+        if isinstance(self.rubric, str):
+            return [RubricRow(self.rubric)] if self.rubric else []
+        return [RubricRow(line.text, line.points) for line in self.rubric]
 
+
+MOST_CHOSEN: Final = 4  # exercises that are named in a sentence
 AttemptRule = Literal["latest", "best", "first"]
 When = Literal["always", "after deadline", "never"]
 
@@ -412,6 +657,8 @@ class ClassResults(msgspec.Struct, frozen=True):
     seed: str = ""
     limits: RunLimits | None = None
     only: list[str] = []  # the functions graded; empty: all
+    # Exercises and functions that --only chose to count; empty: all that the course counts.
+    chosen: list[str] = []
     scale: Points | None = None  # what `max_score` is worth on the platform; None: `max_score`
     deadline: str = ""  # ISO 8601, without extensions
     attempt: AttemptRule = "latest"
@@ -422,16 +669,55 @@ class ClassResults(msgspec.Struct, frozen=True):
     version: Literal[1] = RESULTS_VERSION
     submissions: list[SubmissionRow] = []
 
+    @property
+    def unusual_rules(self) -> list[str]:
+        """Sentences about what counts, where that is not everything or not the latest attempt."""
+        sentences = []
+        if self.chosen:
+            names = ", ".join(self.chosen[:MOST_CHOSEN])
+            verb = "counts"
+            if len(self.chosen) > MOST_CHOSEN:
+                names += f" and {len(self.chosen) - MOST_CHOSEN} more"
+            if len(self.chosen) > 1:
+                verb = "count"
+            sentences.append(
+                f"Of the exercises, only {names} {verb}, as --only chose; "
+                "`dojo grade` without --only lets all count."
+            )
+        if self.attempt != "latest":
+            sentences.append(f"Of several attempts of a student, the {self.attempt} counts.")
+        return sentences
+
 
 POINT_PLACES: Final = 6
+SHOWN_PLACES: Final = 2  # as platforms show points
 NOT_YOUR_ERROR: Final = (
     "This is an error in the exercise, not in your code. It costs you no points. Please report it."
 )
+
+UNPAID_ERROR: Final = (
+    "This is an error in the exercise: its check could not judge what your function did. "
+    "It earns no points until somebody has looked. Please report it."
+)
+
+
+def describe_error_of_ours(result: CheckResult) -> str:
+    """The sentence that tells a student of an ERROR, and what it costs."""
+    if result.unpaid:
+        return UNPAID_ERROR
+    return NOT_YOUR_ERROR
 
 
 def sum_points(numbers: Iterable[float]) -> float:
     """A sum of points as people add them: 0.1 and 0.2 are 0.3."""
     return round(math.fsum(numbers), POINT_PLACES)
+
+
+def round_half_up(points: float) -> float:
+    """Points with two decimals, rounded as people round: 4.825 is 4.83, also as 7.125 - 2.3."""
+    factor = 10**SHOWN_PLACES
+    exact = sum_points([points * factor])
+    return math.floor(exact + 0.5) / factor
 
 
 def rows_of(
@@ -446,7 +732,8 @@ def rows_of(
 
     Results keep their order. `hints` is how many of a function's hints are shown where a check
     failed. A check's file and cell are those of the graded definition of its function, where
-    `definitions` names one. Raises ValueError for results of other exercises.
+    `definitions` names one. Raises ValueError for results of other exercises, and BadDay for an
+    author's mistake in a file of hints.
     """
     places = {definition.function: definition for definition in definitions}
     by_exercise: dict[str, list[CheckResult]] = {}
@@ -491,7 +778,8 @@ def row_of_check(
 ) -> CheckRow:
     """The row of one check that is worth so many points, rounded.
 
-    `hints` is how many of a function's hints are shown where a check failed.
+    `place` is where its function is defined, if known. `hints` is how many of a function's hints
+    are shown where a check failed. Raises BadDay for an author's mistake in the file of hints.
     """
     # What helps: hints, and why the mistake matters.
     mistake = misconceptions.get(result.misconception or "")
@@ -501,7 +789,6 @@ def row_of_check(
     why = ""
     if mistake is not None:
         why = f"{mistake.name}: {' '.join(mistake.why.split())}"
-    earns_points = result.outcome in (Outcome.PASSED, Outcome.ERROR)
     file = None
     cell = None
     if place:
@@ -511,10 +798,11 @@ def row_of_check(
         id=result.id,
         function=result.function,
         outcome=result.outcome,
-        points=points if earns_points else 0.0,
+        points=points if result.earns_points else 0.0,
         max_points=points,
         message=_message_of(result),
         line=result.line,
+        line_role=result.line_role,
         misconception=result.misconception,
         claim=result.claim,
         happened=result.happened,
@@ -575,7 +863,7 @@ def round_points(points: Sequence[float]) -> list[float]:
 
 @functools.lru_cache(256)  # they are the same for every submission
 def _round_points(points: tuple[float, ...]) -> tuple[float, ...]:
-    """Each as the difference between two rounded sums."""
+    """The points, each as the difference between two rounded sums; remembered."""
     sums = [sum_points(points[:count]) for count in range(len(points) + 1)]
     pairs = itertools.pairwise(sums)
     return tuple(round(after - before, POINT_PLACES) for before, after in pairs)
@@ -587,16 +875,19 @@ def not_handed_in(function: str) -> str:
 
 
 def describe_blocking(result: CheckResult) -> str:
-    """The sentence that says which check has to pass first.
+    """The sentence that says which check has to pass first, or what else keeps it from being
+    judged.
 
     In `result.blocked_by` a check of another function is named as `function::check`.
     """
-    function, _, check = (result.blocked_by or "").rpartition("::")
+    if result.blocked_by is None:
+        return f"not judged: {result.happened}."
+    function, _, check = result.blocked_by.rpartition("::")
     return f"blocked: the check `{check}` of `{function or result.function}` has to pass first."
 
 
 def _message_of(result: CheckResult) -> str:
-    """One line, for places that have room for one."""
+    """What came of a check in one line, for places that have room for one; "" if it passed."""
     match result.outcome:
         case Outcome.PASSED:
             return ""
@@ -606,7 +897,7 @@ def _message_of(result: CheckResult) -> str:
         case Outcome.BLOCKED:
             return describe_blocking(result)
         case Outcome.ERROR:
-            return NOT_YOUR_ERROR
+            return describe_error_of_ours(result)
         case Outcome.FAILED:
             if not result.expected:
                 return result.happened

@@ -18,6 +18,9 @@ from gpudojo.model.results_file import (
     without_surrogates,
 )
 
+# With a byte order mark, by which Excel knows that a table is UTF-8.
+TABLE_ENCODING: Final = "utf-8-sig"
+
 # A cell that begins so would be run as a formula. Some programs drop tab and carriage return and
 # run what follows; the last four are full-width signs.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -97,23 +100,46 @@ def _attempt_count(row: SubmissionRow) -> str:
 
 
 def _override_texts(row: SubmissionRow) -> str:
-    """What people gave, such as "04_x::f::runs: 2"."""
-    given = [f"{name}: {format_points(one.points)}" for name, one in row.overrides]
-    return "; ".join(given)
+    """What people decided, such as "04_x::f::runs: 2 (It runs.); late: in time"."""
+    texts = []
+    for name, given in row.overrides:
+        texts.append(_with_comment(f"{name}: {format_points(given.points)}", given.comment))
+    if row.timing is not None and row.timing.decided_by_hand:
+        delay = _lateness_text(row) or "in time"
+        texts.append(_with_comment(f"late: {delay}", row.timing.comment))
+    return "; ".join(texts)
+
+
+def _with_comment(text: str, comment: str) -> str:
+    """The text, with the comment of a person behind it where there is one."""
+    if not comment:
+        return text
+    return f"{text} ({comment})"
+
+
+def _review_text(row: SubmissionRow) -> str:
+    """Who reviewed it, when, and the comment; empty where nobody did."""
+    if row.reviewed is None:
+        return ""
+    text = f"reviewed by {row.reviewed.by}, {row.reviewed.at[:10]}"
+    if row.reviewed.comment:
+        text += f": {row.reviewed.comment}"
+    return text
 
 
 # Before the exercises, whose columns have their points.
 FIRST_COLUMNS: Final = (
     CsvColumn("submission", lambda row: _on_one_line(row.submission)),
     CsvColumn("student", lambda row: _on_one_line(row.student or "")),
+    CsvColumn("id", lambda row: row.id),
+    CsvColumn("email", lambda row: row.email),
+    CsvColumn("section", lambda row: row.section),
     CsvColumn("status", lambda row: row.status.value),
     CsvColumn("score", lambda row: format_points(row.score)),
     CsvColumn("max_score", lambda row: format_points(row.max_score)),
 )
 # After the exercises.
 LAST_COLUMNS: Final = (
-    CsvColumn("identifier", lambda row: row.identifier or ""),
-    CsvColumn("section", lambda row: row.section),
     CsvColumn("group", lambda row: row.group),
     CsvColumn("points", lambda row: format_points(row.final.points)),
     CsvColumn("out_of", lambda row: format_points(row.final.max_points)),
@@ -126,7 +152,8 @@ LAST_COLUMNS: Final = (
     CsvColumn("to_grade", lambda row: "; ".join(row.to_grade)),
     CsvColumn("reason", lambda row: row.reason),
     CsvColumn("notes", lambda row: "; ".join(row.notes)),
-    CsvColumn("needs_human", lambda row: "; ".join(row.needs_human)),
+    CsvColumn("needs_human", lambda row: "; ".join(row.review)),
+    CsvColumn("review", _review_text),
 )
 # No exercise may have one of these names.
 HEADINGS: Final = frozenset(column.heading for column in (*FIRST_COLUMNS, *LAST_COLUMNS))
@@ -150,20 +177,21 @@ def _exercise_column(exercise: str) -> CsvColumn:
 
 @contextlib.contextmanager
 def open_table(path: Path, exercises: Iterable[str]) -> Iterator[RowWriter]:
-    """A CSV file to write to: yields a function that writes the line of one submission.
+    """A CSV file to write to: gives a function that writes the line of one submission.
 
-    The file takes the place of `path` at the end, and leaves no trace after an error.
+    `exercises` are stems, a column each. The file takes the place of `path` at the end of the
+    block, and leaves no trace after an error. Raises OSError where it cannot be written.
     """
     columns = [*FIRST_COLUMNS, *map(_exercise_column, exercises), *LAST_COLUMNS]
     with replacing_file(path) as file:
         # A name from a file system may hold halves of characters that UTF-8 cannot write.
         text = io.TextIOWrapper(
-            file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True
+            file, encoding=TABLE_ENCODING, errors="backslashreplace", newline="", write_through=True
         )
         writer = csv.writer(text)
 
         def write_row(row: SubmissionRow) -> None:
-            """Write the line of a submission."""
+            """Write the line of a submission. Raises OSError."""
             cells = []
             for column in columns:
                 cell = printable_text(without_surrogates(column.cell(row)), keep="\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
@@ -17,7 +17,10 @@ from gpudojo.model.evidence import decode_untrusted_bytes
 from gpudojo.model.results import (
     RESULTS_VERSION,
     ClassResults,
+    Grade,
     SubmissionRow,
+    SubmissionStatus,
+    round_half_up,
     sum_points,
 )
 
@@ -37,7 +40,10 @@ RowWriter = Callable[[SubmissionRow], None]
 
 
 def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> None:
-    """Write results row by row. An older file stays as it is until the new one is whole."""
+    """Write results row by row. An older file stays as it is until the new one is whole.
+
+    Raises OSError where it cannot be written.
+    """
     with open_results(path, header) as write_row:
         for row in rows:
             write_row(row)
@@ -45,9 +51,10 @@ def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> No
 
 @contextlib.contextmanager
 def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
-    """A file of results to write to: yields a function that writes one row.
+    """A file of results to write to: gives a function that writes one row.
 
-    The file takes the place of `path` at the end, and leaves no trace after an error.
+    `header` is written first, without its submissions. The file takes the place of `path` at the
+    end of the block, and leaves no trace after an error. Raises OSError where it cannot be written.
     """
     fields: dict[str, Any] = {"version": RESULTS_VERSION}
     for name in ClassResults.__struct_fields__:
@@ -68,8 +75,9 @@ def open_results(path: Path, header: ClassResults) -> Iterator[RowWriter]:
         file.write(END)
 
 
-def read(path: Path) -> ClassResults:
+def read(path: Path | str) -> ClassResults:
     """Everything in a file of results. Raises BadResults with a sentence where it is not one."""
+    path = Path(path)
     with _open_results_file(path) as file:
         data = file.read().removeprefix(b"\xef\xbb\xbf")
     _check_version(path, data)
@@ -79,14 +87,23 @@ def read(path: Path) -> ClassResults:
     return results
 
 
-def header(path: Path) -> ClassResults:
-    """The file's header, without its submissions."""
+def header(path: Path | str) -> ClassResults:
+    """The file's header, without its submissions.
+
+    Raises BadResults where it is no file of results.
+    """
+    path = Path(path)
     with _open_results_file(path) as file:
         return _decode_header(path, file.readline())
 
 
-def iterate(path: Path) -> Iterator[SubmissionRow]:
-    """The submissions one by one, without holding all of them. Raises BadResults as `read` does."""
+def iterate(path: Path | str) -> Iterator[SubmissionRow]:
+    """Yield the submissions one by one, without holding all of them.
+
+    Where another program has written the file anew, it is read as a whole. Raises BadResults where
+    it cannot be read or is no file of results, perhaps after some submissions.
+    """
+    path = Path(path)
     with _open_results_file(path) as file:
         if not _ends_before_rows(file.readline()):
             # The same JSON in another layout: some program has written it anew.
@@ -102,6 +119,36 @@ def iterate(path: Path) -> Iterator[SubmissionRow]:
             _check_sums(path, row)
             yield row
     raise BadResults(str(path), "it ends in the middle")
+
+
+class PublishedRow(msgspec.Struct, frozen=True):
+    """Whose a submission is, and its points to publish: a small part of its row."""
+
+    submission: str
+    status: SubmissionStatus
+    score: float
+    max_score: float
+    student: str | None = None
+    grade: Grade | None = None
+
+    @property
+    def final(self) -> Grade:
+        """The points to publish."""
+        return self.grade or Grade(self.score, self.max_score)
+
+
+def iterate_published(path: Path) -> Iterator[PublishedRow]:
+    """Yield the points to publish of each submission in a file that we wrote; fast.
+
+    Raises BadResults where it cannot be read or is no such file, perhaps after some submissions.
+    """
+    with _open_results_file(path) as file:
+        _decode_header(path, file.readline())
+        for line in file:
+            text = line.strip().removesuffix(b",")
+            if text == END.strip():
+                return
+            yield _decode_struct(path, text, PublishedRow)
 
 
 @dataclass(frozen=True)
@@ -121,7 +168,7 @@ def replacing_file(path: Path, lasting: bool = True, mode: int = 0o666) -> Itera
 
     After an error it leaves no trace. What can be made again from another file need not be
     `lasting`: to wait for the disk takes milliseconds a file. Who may read it is `mode`, less what
-    the user's settings take away.
+    the user's settings take away. Raises OSError, which names `path`, where it cannot be written.
     """
     # It is written beside `path`, and renamed at the end.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -178,7 +225,10 @@ def _ends_before_rows(line: bytes) -> bool:
 
 
 def _decode_header(path: Path, line: bytes) -> ClassResults:
-    """The header of a file with this first line. Raises BadResults."""
+    """The header of a file with this first line; the whole file is read if that is not enough.
+
+    Raises BadResults where it is no file of results.
+    """
     if not _ends_before_rows(line):
         return msgspec.structs.replace(read(path), submissions=[])
     data = line.rstrip() + b"]}"
@@ -187,7 +237,7 @@ def _decode_header(path: Path, line: bytes) -> ClassResults:
 
 
 def _check_version(path: Path, data: bytes) -> None:
-    """Raises BadResults where this is no JSON, or not of our version."""
+    """Raise BadResults where this is no JSON, or not of our version."""
     try:
         found = msgspec.json.decode(data, type=_Version).version
     except msgspec.ValidationError:
@@ -220,16 +270,21 @@ class _Sum(NamedTuple):
 
 
 def _sums_in(row: SubmissionRow) -> Iterator[_Sum]:
-    """Every score in a row, with the sum of its parts: of checks, of exercises, of the whole."""
+    """Yield every score in a row with the sum of its parts: of exercises and the whole.
+
+    A check has no parts: it is there if it has more points than it is worth.
+    """
     for exercise in row.exercises:
         for check in exercise.checks:
-            yield _Sum(check.id, check.points, check.max_points, check.points, check.max_points)
+            if check.points > check.max_points + SAME:
+                yield _Sum(check.id, check.points, check.max_points, check.points, check.max_points)
         points = sum_points(check.points for check in exercise.checks)
         max_points = sum_points(check.max_points for check in exercise.checks)
         if exercise.override or exercise.by_hand:
-            points = 0.0
+            given = [line.override for line in exercise.rubric_lines.values()]
             if exercise.override:
-                points = exercise.override.points
+                given = [exercise.override]
+            points = sum_points(override.points for override in given if override)
             max_points = exercise.max_score
         yield _Sum(exercise.exercise, exercise.score, exercise.max_score, points, max_points)
     # Extra credit counts, and its maximum does not.
@@ -262,7 +317,12 @@ def _check_sums(path: Path, row: SubmissionRow) -> None:
 
 
 def format_points(points: float) -> str:
-    """Points without a needless `.0` or exponent: 14, 0.25, 0.000001."""
+    """Points for people, with two decimals at most: 14, 0.25, 67.55."""
+    return f"{round_half_up(points):.2f}".rstrip("0").rstrip(".")
+
+
+def exact_points(points: float) -> str:
+    """Points for programs, with all of their decimals: 14, 0.25, 0.833333."""
     return f"{points:.6f}".rstrip("0").rstrip(".")
 
 
@@ -274,11 +334,19 @@ def count_and_noun(count: float, noun: str) -> str:
     return f"{format_points(count)} {noun}{ending}"
 
 
+def first_names(names: Sequence[str], count: int) -> str:
+    """So many of the names, the first, and how many more there are; for a sentence."""
+    text = ", ".join(names[:count])
+    if len(names) > count:
+        text += f" and {len(names) - count} more"
+    return text
+
+
 SCHEMA_PATH: Final = Path(__file__).with_name("results.schema.json")
 
 
 def results_schema() -> dict[str, Any]:
-    """The schema of a whole file."""
+    """The JSON schema of a whole file of results, as data."""
     schema = msgspec.json.schema(ClassResults)
     # The structs have defaults for these so that a header is easily made; a file without them is
     # refused.

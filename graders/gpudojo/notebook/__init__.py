@@ -98,8 +98,10 @@ def make_report(
 ) -> CheckReport:
     """Check functions of a notebook, and return what `check` shows.
 
-    `things` are functions or their names; without any, all that are defined are checked. A user's
-    mistake in an argument is told in the report.
+    `things` are functions or their names; without any, all that `namespace` defines are checked.
+    `bench` is a device, `seconds` the time limit of each function. A user's mistake in an argument
+    is told in the report, and so is a Ctrl-C. Raises BadDay where a day cannot be imported,
+    BadEvidence where recorded evidence cannot be read, and OSError.
     """
     from virtual_cuda.hooks import (  # these import torch, as the first check does
         choose_device,
@@ -151,7 +153,10 @@ def _refuse_with(sentence: str) -> CheckReport:
 
 
 def _defined_functions(namespace: dict[str, Any], tasks: dict[str, FunctionTask]) -> list[_Wanted]:
-    """The objects of a notebook that have the name of a task."""
+    """The objects of a notebook that have the name of a task.
+
+    `namespace` has the notebook's variables; `tasks` are by the name of the function.
+    """
     wanted = []
     for name in tasks:
         thing = namespace.get(name)
@@ -166,7 +171,11 @@ def _functions_to_check(
     tasks: dict[str, FunctionTask],
     remarks: list[str],
 ) -> list[_Wanted]:
-    """The objects to check. Adds to `remarks` what is to be said of things that are no task."""
+    """The objects to check. Adds to `remarks` what is to be said of things that are no task.
+
+    `things` are functions or their names, `namespace` has the notebook's variables, and `tasks` are
+    by the name of the function.
+    """
     wanted = []
     for thing in things:
         name = _name_of_task(thing, namespace, tasks)
@@ -197,7 +206,10 @@ def show_report(report: CheckReport) -> None:
 
 
 def _tasks_by_name() -> dict[str, FunctionTask]:
-    """The tasks of all installed days, by the name of the function."""
+    """The tasks of all installed days, by the name of the function.
+
+    Imports every day. Raises BadDay where one cannot be imported.
+    """
     tasks = {}
     for _, exercise in every_exercise():
         for function in exercise.functions:
@@ -235,7 +247,10 @@ def _own_name_of(thing: Any) -> str | None:
 
 
 def _describe_other_thing(thing: Any, tasks: dict[str, FunctionTask]) -> str:
-    """Why an argument of `check` cannot be checked."""
+    """Why an argument of `check` cannot be checked.
+
+    In a sentence. `tasks` are by the name of the function.
+    """
     name = _own_name_of(thing)
     if name is not None:
         similar = difflib.get_close_matches(name, tasks, 1, 0.6)
@@ -255,7 +270,12 @@ def _describe_other_thing(thing: Any, tasks: dict[str, FunctionTask]) -> str:
 def _check_function(
     name: str, thing: Any, namespace: dict[str, Any], task: FunctionTask, options: _CheckOptions
 ) -> FunctionReport:
-    """Grade one function of the session. The random numbers of the next cell stay as they were."""
+    """Grade one function of the session, and report on it.
+
+    The random numbers of the next cell stay as they were. Its cells are left for other processes.
+    Raises KeyboardInterrupt for a Ctrl-C, BadDay where the day's mistakes cannot be read, and
+    OSError.
+    """
     import torch  # not before the first check
 
     student = find_source(name, thing)

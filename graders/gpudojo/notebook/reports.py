@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from virtual_cuda.ledger import (
     Record,
     Timeline,
     columns_of,
+    count_phrase,
     draw_timeline,
     line_rows,
     questions,
@@ -25,12 +27,14 @@ from virtual_cuda.ledger import (
 
 from gpudojo.grading.feedback import (
     BAR_WIDTH,
+    WIDTH,
     ExercisePoints,
     Part,
     headline_and_parts,
     hint_parts,
     hints_about,
     lay_out_part,
+    pages_about,
     progress_bar,
 )
 from gpudojo.grading.watching import Busiest
@@ -77,7 +81,8 @@ class LineTable:
 def line_table(busiest: Busiest, function: SessionFunction) -> LineTable | None:
     """The table of the busiest call. Returns None if it did not use a device.
 
-    First the lines of the function's own cell, then those of other cells that did something.
+    First the lines of the function's own cell, then those of other cells that did something; the
+    last row has the sums. Raises OSError where our table of GPUs cannot be read.
     """
     records = [record for record in busiest.records if record.site is not None]
     spent = busiest.seconds_by_record()
@@ -116,6 +121,38 @@ def _sentences_about_waits(records: Sequence[Record], file: str) -> list[str]:
     return sentences
 
 
+class ToldResult(NamedTuple):
+    """A result with its texts."""
+
+    result: CheckResult
+    parts: tuple[Part, ...]
+
+
+class Fold(NamedTuple):
+    """Results of one kind, which take one line."""
+
+    outcome: Outcome
+    heading: str
+    results: tuple[CheckResult, ...]
+
+
+def _is_folded(result: CheckResult) -> bool:
+    """True if results of this kind take one line together: what passed, and what waits for it.
+
+    What is blocked by nothing was not judged, which is told.
+    """
+    if result.outcome is Outcome.BLOCKED:
+        return result.blocked_by is not None
+    return result.outcome is Outcome.PASSED
+
+
+def _heading_of_fold(result: CheckResult) -> str:
+    """What a line about several such results says after their number."""
+    if result.outcome is Outcome.BLOCKED:
+        return f" until `{result.blocked_by}` passes"
+    return ""
+
+
 @dataclass(frozen=True)
 class FunctionReport:
     """The results of one function, and the texts about them."""
@@ -143,6 +180,37 @@ class FunctionReport:
     def outcomes(self) -> set[Outcome]:
         """Which outcomes there are among the results."""
         return {result.outcome for result in self.results}
+
+    @property
+    def told(self) -> list[ToldResult]:
+        """The results that are told one by one, with their texts: those to do something about."""
+        told = []
+        for result, parts in zip(self.results, self.parts, strict=True):
+            if not _is_folded(result):
+                told.append(ToldResult(result, parts))
+        return told
+
+    @property
+    def passed(self) -> list[Fold]:
+        """The checks that passed, together; empty if none did."""
+        return self._fold(Outcome.PASSED)
+
+    @property
+    def blocked(self) -> list[Fold]:
+        """The checks that wait for others, together by what they wait for."""
+        return self._fold(Outcome.BLOCKED)
+
+    def _fold(self, outcome: Outcome) -> list[Fold]:
+        """The results of one outcome, together by their heading."""
+        folds: dict[str, list[CheckResult]] = {}
+        for result in self.results:
+            if result.outcome is outcome and _is_folded(result):
+                folds.setdefault(_heading_of_fold(result), []).append(result)
+        found = []
+        for heading, results in folds.items():
+            count = count_phrase(len(results), "check")
+            found.append(Fold(outcome, f"{count}{heading}", tuple(results)))
+        return found
 
     @property
     def to_do(self) -> bool:
@@ -206,40 +274,49 @@ def report_function(
 ) -> FunctionReport:
     """The report of one function: results, texts, hints, and what its busiest call did.
 
-    `hints` is how many of them are shown.
+    `hints` is how many of them are shown. Raises BadDay or OSError where hints or mistakes of the
+    day cannot be read.
     """
-    parts = tuple(_parts_about(result, student) for result in results)
+    parts = [_parts_about(result, student) for result in results]
     outcomes = [result.outcome for result in results]
-    # Hints are about the first check that failed; without one, about the whole function.
-    count = 0
-    every_hint = function.hints
+    # Hints stand with the first check that failed; without one, they are about the whole function.
+    more = f"check({student.name}, hints={hints + 1})"
+    hints_of_function: Sequence[Part] = ()
     if Outcome.FAILED in outcomes:
         place = outcomes.index(Outcome.FAILED)
-        count = hints
-        every_hint = hints_about(results[place], function)
+        about_failure = hints_about(results[place], function)
+        pages = pages_about(results[place], exercise)
+        parts[place] += tuple(hint_parts(about_failure, pages, hints, more))
     elif hints > 1 and set(outcomes) != {Outcome.PASSED}:
-        count = hints
-    more = f"check({student.name}, hints={count + 1})"
+        hints_of_function = hint_parts(function.hints, exercise.reading, hints, more)
     return FunctionReport(
         function.name,
         exercise.stem,
         exercise.title,
         tuple(results),
-        parts,
-        tuple(hint_parts(every_hint, exercise, count, more)),
+        tuple(parts),
+        tuple(hints_of_function),
         lines,
         timelines,
     )
 
 
 def _parts_about(result: CheckResult, student: SessionFunction) -> tuple[Part, ...]:
-    """The labelled texts about one result."""
+    """The labelled texts about one result.
+
+    Empty for a result that takes no lines of its own. Raises BadDay or OSError where mistakes of
+    the day cannot be read.
+    """
     place = ""
     if result.line is not None:
         place = student.describe_line(result.line)
     headline, parts = headline_and_parts(result, place)
-    if result.outcome is Outcome.BLOCKED:
-        parts = [Part("blocked by", f"`{result.blocked_by}`, which has to pass first")]
+    if _is_folded(result):
+        return ()
+    if result.outcome is Outcome.FAILED:
+        parts = [part for part in parts if part.label != "claim"]  # it stands above them
+    elif result.outcome is Outcome.BLOCKED:
+        parts = [Part("not judged", result.happened)]
     elif result.outcome is Outcome.ERROR:
         parts = [part for part in parts if part.label == "happened"]
         parts.insert(0, Part("our fault", headline))
@@ -270,11 +347,13 @@ def _function_lines(checked: FunctionReport) -> Iterator[str]:
     if checked.to_do:
         yield f"  {STUB}"
     else:
-        for result, parts in zip(checked.results, checked.parts, strict=True):
+        yield from _lines_of_folds(checked.passed)
+        for result, parts in checked.told:
             yield f"  {MARKS[result.outcome]:8} {result.claim}"
             for label, content in parts:
                 for line in lay_out_part(label, content):
                     yield f"  {line}"
+        yield from _lines_of_folds(checked.blocked)
     for label, content in checked.hints:
         yield from lay_out_part(label, content)
     if checked.lines is not None:
@@ -285,6 +364,19 @@ def _function_lines(checked: FunctionReport) -> Iterator[str]:
         lines = [*ledger.plain_lines(drawing), *timeline_legend(DRAWING_WIDTH)]
         for line in lines:
             yield f"  {line}"
+
+
+def _lines_of_folds(folds: Sequence[Fold]) -> Iterator[str]:
+    """Yield a line about each fold with the names of its checks; what is too long goes on below."""
+    for fold in folds:
+        names = ", ".join(result.check for result in fold.results)
+        beginning = f"  {MARKS[fold.outcome]:8} "
+        yield from textwrap.wrap(
+            f"{fold.heading}: {names}",
+            WIDTH,
+            initial_indent=beginning,
+            subsequent_indent=" " * len(beginning),
+        )
 
 
 def _table_lines(table: LineTable) -> Iterator[str]:

@@ -63,7 +63,7 @@ class SessionFunction:
         return Submission(Path(self.file), names, todo=frozenset(todo), lines=lines)
 
     def describe_line(self, line: int) -> str:
-        """A line and its text, for the reader."""
+        """The place of a line, with its cell, and below it the text; for the reader."""
         place = f"line {line}"
         cell = cell_name(self.file)
         if cell:
@@ -159,7 +159,7 @@ def _function_inside(thing: Any) -> FunctionType | None:
 
 
 def _inner_functions(function: FunctionType) -> Iterator[Any]:
-    """The functions inside a decorator's wrapper, also if there is no `__wrapped__`.
+    """Yield the functions inside a decorator's wrapper, also if there is no `__wrapped__`.
 
     A wrapper of an installed package is known by where its code is; one that is elsewhere is taken
     for the student's own function.
@@ -205,9 +205,10 @@ def _parse_definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
 
 @contextlib.contextmanager
 def recording_lines(function: SessionFunction, names: Mapping[str, Any]) -> Iterator[None]:
-    """While it is open, the functions of the cell record the lines that they execute.
+    """During the block, the functions of the cell record the lines that they execute.
 
-    Their code is exchanged, if their source is known, and restored at the end.
+    `names` are those of the notebook. The code of functions is exchanged, if their source is known,
+    and restored at the end.
     """
     marked_codes = _codes_with_marks(function)
     code_before: dict[FunctionType, CodeType] = {}
@@ -229,7 +230,10 @@ def recording_lines(function: SessionFunction, names: Mapping[str, Any]) -> Iter
 
 
 def _codes_with_marks(function: SessionFunction) -> dict[tuple[str, int], CodeType]:
-    """The code of all functions in a cell, which records lines, by name and first line."""
+    """The code of all functions in a cell, which records lines, by name and first line.
+
+    Empty for a cell that Python cannot parse.
+    """
     codes: dict[tuple[str, int], CodeType] = {}
     try:
         tree = ast.parse(function.cell_text())
@@ -271,7 +275,8 @@ def code_of_cells(function: SessionFunction, namespace: dict[str, Any]) -> list[
 def _cells_except(own_cell: str, namespace: dict[str, Any]) -> list[str]:
     """The texts of other cells, in the order in which they ran.
 
-    A cell is there once for each time it ran, and the last time counts.
+    A cell is there once for each time it ran, and the last time counts. They are read from `In` of
+    the notebook's `namespace`; without it there are none.
     """
     history = namespace.get("In")
     if not isinstance(history, list):

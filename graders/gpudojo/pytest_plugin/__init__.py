@@ -62,8 +62,13 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+POINTS_NOTE: Final = "dojo_points_note"  # the name of a setting in pytest.ini
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our options, with long names, to pytest's command line, and our setting."""
     _add_options(parser, "--dojo-")
+    parser.addini(POINTS_NOTE, "gpudojo: a line below the points, such as what a course counts")
 
 
 def short_options(parser: pytest.Parser) -> None:
@@ -85,7 +90,11 @@ def _add_options(parser: pytest.Parser, prefix: str) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect an exercise file or a notebook ourselves."""
+    """Collect an exercise file or a notebook ourselves; None for any other file.
+
+    The first one registers our other hooks. Raises BadDay where its day cannot be imported, and
+    OSError.
+    """
     if not is_exercise(file_path, parent.session.isinitpath(file_path)):
         return None
     return _exercise_hooks(parent.config).collect_file(file_path, parent)
@@ -95,7 +104,10 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Collector | None:
-    """Keep pytest from importing an exercise file."""
+    """Keep pytest from importing an exercise file: it gets a collector without tests.
+
+    Returns None for any other file.
+    """
     # pytest would import a file that is named on its command line, and a student's syntax error
     # would stop everything.
     if not is_exercise(module_path):
@@ -103,9 +115,30 @@ def pytest_pycollect_makemodule(
     return _exercise_hooks(parent.config).no_module(module_path, parent)
 
 
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    """Say why nothing was collected: the day of what the command names is not installed.
+
+    Says nothing where something was collected.
+    """
+    if items:
+        return []
+    from gpudojo.model.courses import describe_not_installed
+
+    found = []
+    for argument in config.args:
+        path = config.invocation_params.dir / argument.partition("::")[0]
+        found.append(describe_not_installed(path))
+    return [text for text in dict.fromkeys(found) if text]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
-    """Note what a worker has collected, if exercises are among it."""
+    """Note what a worker has collected, if exercises are among it.
+
+    Raises what `add_collected_by_worker` raises: BadDay and pytest.UsageError.
+    """
     root = node.config.rootpath
     files = {root / node_id.partition("::")[0] for node_id in ids}
     for file in files:

@@ -11,9 +11,11 @@ from typing import Any, Final
 import pytest
 
 from gpudojo.grading import bindings, notebooks
+from gpudojo.grading.debugger import LeftDebugger
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.feedback import check_to_mend_first
 from gpudojo.grading.limits import DEFAULT_SECONDS, Limits
+from gpudojo.grading.references import require_reference
 from gpudojo.grading.shipped_evidence import PUBLIC_SEEDS
 from gpudojo.model.catalogue import (
     day_names,
@@ -22,7 +24,7 @@ from gpudojo.model.catalogue import (
     exercises_of,
     registered_days,
 )
-from gpudojo.model.evidence import Raised
+from gpudojo.model.errors import NoReference
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin.terminal import Feedback, MissingFile, ReportedCheck
@@ -36,15 +38,6 @@ QUITTING: Final = "Quitting debugger"  # what pytest says when the user leaves t
 SELECTING_OPTIONS: Final = ("keyword", "markexpr", "lf", "deselect")
 
 
-def quit_debugger(raised: Raised) -> None:
-    """End the run if an exception is the user's wish to leave the debugger.
-
-    To a probe it is one like any other.
-    """
-    if (raised.type, raised.message) == ("Exit", QUITTING):
-        pytest.exit(QUITTING)
-
-
 class ExerciseFile(pytest.File):
     """A student's file of a known exercise, or a notebook with the functions of several."""
 
@@ -52,8 +45,15 @@ class ExerciseFile(pytest.File):
     grader: FileGrader
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """One collector for each function."""
+        """Yield one collector for each function.
+
+        Raises CollectError, of which pytest shows the text, where there is nothing to judge by.
+        """
         for exercise in self.exercises:
+            try:
+                require_reference(self.path, exercise)
+            except NoReference as error:
+                raise self.CollectError(f"not judged: {error}") from None
             for function in exercise.functions:
                 yield FunctionChecks.from_parent(
                     self, name=function.name, exercise=exercise, function=function
@@ -64,6 +64,7 @@ class FunctionChecks(pytest.Collector):
     """The checks of one function."""
 
     def __init__(self, exercise: Exercise, function: Function, **kwargs: Any) -> None:
+        """Collect the checks of a function; `kwargs` are pytest's own."""
         super().__init__(**kwargs)
         self.exercise = exercise
         self.function = function
@@ -78,7 +79,7 @@ class FunctionChecks(pytest.Collector):
         return parent
 
     def collect(self) -> Iterator[pytest.Item]:
-        """One item for each check, with our time limit unless the user has chosen one."""
+        """Yield one item for each check, with our time limit unless the user has chosen one."""
         # A marker would override what the user has chosen.
         option = self.config.getoption("timeout", None)
         is_chosen = option is not None or "PYTEST_TIMEOUT" in os.environ
@@ -119,13 +120,17 @@ class CheckItem(pytest.Item):
     def runtest(self) -> None:
         """Grade the function, if that is not done yet, and put the result into the stash.
 
-        Raises NotAPass if this check did not pass.
+        Raises NotAPass if this check did not pass, OSError for a file that cannot be read,
+        KeyboardInterrupt, and what `pytest.exit` raises where the user has left the debugger.
         """
         limits = self.stash.get(LIMITS, None)
         if limits is None:
-            limits = Limits(characters=OUTPUT_CHARACTERS, on_raised=quit_debugger)
+            limits = Limits(characters=OUTPUT_CHARACTERS)
         checks = self.checks
-        results = self.file.grader.results_of(checks.exercise, checks.function, limits)
+        try:
+            results = self.file.grader.results_of(checks.exercise, checks.function, limits)
+        except LeftDebugger:
+            pytest.exit(QUITTING)
         by_name = {result.check: result for result in results}
         result = by_name[self.check.name]
         self.stash[RESULT] = result
@@ -133,7 +138,10 @@ class CheckItem(pytest.Item):
             raise NotAPass(result)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The text of a check that did not pass; of another error, pytest's own."""
+        """The text of a check that did not pass; of another error, pytest's own.
+
+        Raises BadDay or OSError where hints or mistakes of the day cannot be read.
+        """
         if not isinstance(excinfo.value, NotAPass):
             return super().repr_failure(excinfo, style)
         result = excinfo.value.result
@@ -153,7 +161,7 @@ class CheckItem(pytest.Item):
         )
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where the function is, and what the check is called."""
+        """The path, the function's line from 0, or None, and what the check is called."""
         function = self.checks.name
         line = _line_of_function(self.path, function)
         return self.path, line, f"{function}: {self.check.name}"
@@ -168,7 +176,10 @@ class NoTests(pytest.File):
 
 
 def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | None:
-    """A collector for an exercise file or a notebook. Returns None for any other file."""
+    """A collector for an exercise file or a notebook. Returns None for any other file.
+
+    It has the exercises and a grader. Raises BadDay where a day cannot be imported, and OSError.
+    """
     exercise = exercise_for(file_path)
     exercises: tuple[Exercise, ...] = ()
     if exercise is not None:
@@ -206,8 +217,9 @@ def option_name(config: pytest.Config, name: str) -> str:
 def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
     """The exercises of which a notebook defines a function.
 
-    Many notebooks define `evaluate` or `predict`. So one that is not named on the command line
-    counts only if its path or its text mentions the day.
+    Many notebooks define `evaluate` or `predict`. So one that is not `named` on the command line
+    counts only if its path or its text mentions the day. Raises BadDay where a day cannot be
+    imported.
     """
     try:
         text = path.read_bytes()
@@ -235,10 +247,10 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
 
 
 def missing_files(checks: Sequence[ReportedCheck], config: pytest.Config) -> list[MissingFile]:
-    """The exercise files that a folder lacks, in a run of whole folders.
+    """The exercise files that a folder lacks, in a run of whole folders; none in other runs.
 
     A folder with less than half of a day's files is not taken for the whole day: there, only
-    renamed ones are found.
+    renamed ones are found. Raises BadDay where a day cannot be imported.
     """
     for option in SELECTING_OPTIONS:
         if config.getoption(option, None):
@@ -264,6 +276,7 @@ def _files_missing_in(folder: Path, day: str, graded: set[str]) -> Iterator[Miss
     """Yield the files of a day that a folder lacks. `graded` are the stems of those that it has.
 
     A file that may be a renamed one counts always, others only if the folder has half of the day.
+    Raises BadDay where an exercise cannot be imported, and KeyError for an unknown day.
     """
     stems = registered_days()[day].modules
     absent = sorted(set(stems) - graded)

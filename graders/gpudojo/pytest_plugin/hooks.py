@@ -16,6 +16,7 @@ from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.hooks import REAL_GPUS
 
 from gpudojo.grading import references
+from gpudojo.grading.debugger import enter_debugger, resume_code
 from gpudojo.grading.feedback import describe_line
 from gpudojo.grading.limits import Limits
 from gpudojo.model.catalogue import every_exercise, exercise_for
@@ -28,6 +29,9 @@ from gpudojo.pytest_plugin.terminal import ReportedCheck
 
 # The attribute of a report with the result of a check as plain data, which is all that xdist sends.
 ATTRIBUTE: Final = "gpudojo"
+
+
+DEFAULT_REPORTS: Final = "fE"  # of pytest's option -r
 
 
 class Status(NamedTuple):
@@ -76,7 +80,10 @@ class ExerciseHooks:
     # Collecting
 
     def collect_file(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """A collector for an exercise file or a notebook. Returns None for any other file."""
+        """A collector for an exercise file or a notebook. Returns None for any other file.
+
+        Raises BadDay where a day cannot be imported, and OSError.
+        """
         return collection.collect_file(path, parent)
 
     def no_module(self, path: Path, parent: pytest.Collector) -> pytest.Collector:
@@ -105,9 +112,11 @@ class ExerciseHooks:
             self.checks[item.nodeid] = _reported_check(item)
 
     def add_collected_by_worker(self, ids: Sequence[str]) -> None:
-        """Note the checks that a worker of pytest-xdist has collected.
+        """Note the checks that a worker of pytest-xdist has collected, by their node ids.
 
-        With the first ones, write the first line of the run.
+        With the first ones, write the first line of the run, and make the folder for traces. Raises
+        UsageError if an option asks for what is not here, and BadDay where a day cannot be
+        imported.
         """
         is_first = not self.checks
         for node, check in checks_among(ids, self.config.rootpath):
@@ -124,10 +133,12 @@ class ExerciseHooks:
             reporter.write_line(line)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
-        """The line about device and seed. Prepares the references of what is graded.
+        """The line about device and seed, or none. Prepares the references of what is graded.
 
-        It is not in the header: to choose the device takes torch, and collecting must not cost
-        the seconds it takes. Raises UsageError if an option asks for what is not here.
+        It is not in the header: to choose the device takes torch, and collecting must not cost the
+        seconds it takes. Makes the folder for traces, writes evidence to the user's cache, and
+        freezes what the garbage collector knows. Raises UsageError if an option asks for what is
+        not here.
         """
         if self.config.getoption("collectonly"):
             return []
@@ -154,8 +165,10 @@ class ExerciseHooks:
     def _check_options(self, files: Mapping[Path, Exercise]) -> str:
         """The line about device and seed.
 
-        Raises UsageError if an option asks for what is not here. Makes the folder for traces, and
-        has drawings use only characters that the terminal can show.
+        `files` are those that are graded. Raises UsageError if an option asks for what is not here.
+        Makes the folder for traces. Changes how the terminal's stream treats characters that it
+        cannot show: similar ones are written. To choose a device for "auto", patches that a closed
+        one has left in torch are undone.
         """
         from virtual_cuda.hooks import choose_device, device_count
         from virtual_cuda.ledger import write_similar
@@ -193,7 +206,8 @@ class ExerciseHooks:
         """Give a check our time limit instead of a timer of pytest-timeout.
 
         Such a timer ends the item, or the process, wherever it is. Ours runs while the student's
-        code does, interrupts nothing else, and becomes a failed check.
+        code does, interrupts nothing else, and becomes a failed check. The limits are put into the
+        item's stash. Returns True for a check, else None: then pytest-timeout sets its timer.
         """
         if not isinstance(item, CheckItem):
             return None
@@ -205,7 +219,6 @@ class ExerciseHooks:
             shared=True,  # as in a class: all scenarios of a function together have that long
             method=settings.method,
             characters=characters,
-            on_raised=collection.quit_debugger,
         )
         return True
 
@@ -216,9 +229,21 @@ class ExerciseHooks:
             return True
         return None
 
+    def pytest_enter_pdb(self, pdb: Any) -> None:
+        """Stop the clock of the time limit while the user is in the debugger."""
+        enter_debugger(pdb)
+
+    def pytest_leave_pdb(self) -> None:
+        """Let the clock of the time limit go on."""
+        resume_code()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Add a check's result to its report, and move what was printed."""
+        """Add a check's result to its report, and move what was printed.
+
+        The result goes to an attribute as plain data, its outcome to the user properties. Returns
+        the report.
+        """
         report = yield
         if not isinstance(item, CheckItem) or report.when != "call":
             return report
@@ -272,15 +297,33 @@ class ExerciseHooks:
     # The end
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write timelines, points, what to do next, and where the run was interrupted."""
+        """Write timelines, points, what to do next, and where the run was interrupted.
+
+        The files of traces are written, too.
+        Raises BadDay where the day of a missing file cannot be imported.
+        """
         if timelines.records_timelines(self.config):
             self._write_timelines(terminalreporter)
+        self._leave_out_short_summary(terminalreporter)
         checks = list(self.checks.values())
         missing = collection.missing_files(checks, self.config)
         terminal.write_summary(terminalreporter, checks, missing)
         if self.interrupted:
             terminalreporter.ensure_newline()
             terminalreporter.write_line(f"interrupted at {self.interrupted}", bold=True)
+
+    def _leave_out_short_summary(self, reporter: pytest.TerminalReporter) -> None:
+        """Keep pytest from listing failures once more below the points, where all are checks.
+
+        Not where the user has asked for a list with `-r`, or where another test has failed.
+        """
+        if self.config.getoption("reportchars") != DEFAULT_REPORTS:
+            return
+        for category in ("failed", "error"):
+            for report in reporter.stats.get(category, []):
+                if report.nodeid not in self.checks:
+                    return
+        reporter.reportchars = ""
 
     def _write_timelines(self, reporter: pytest.TerminalReporter) -> None:
         """Write the timelines and traces of this process, or that there are none with workers."""
@@ -296,9 +339,10 @@ class ExerciseHooks:
 
 
 def checks_among(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedCheck]]:
-    """The checks among node ids, each with its id.
+    """Yield the checks among node ids, each with its id.
 
     Node ids are all that a worker sends of what it has collected; their files are below `root`.
+    Raises BadDay where a day cannot be imported.
     """
     for node in nodes:
         file, *names = node.split("::")
@@ -313,7 +357,10 @@ def checks_among(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, Report
 
 
 def _exercises_in(path: Path) -> Iterator[Exercise]:
-    """Yield the exercise that a file is for; a notebook may hold any of them."""
+    """Yield the exercise that a file is for; a notebook may hold any of them.
+
+    Raises BadDay where a day cannot be imported.
+    """
     exercise = exercise_for(path)
     if exercise is not None:
         yield exercise
@@ -332,12 +379,15 @@ def _find_check(exercise: Exercise, function_name: str, check_name: str) -> Chec
 
 
 def _note_about(item: CheckItem) -> str:
-    """A note that the file stopped after the graded function was defined; else an empty text."""
+    """A note that the file stopped after the graded function was defined, or that it stopped and
+    the function is still a stub; else an empty text.
+    """
     student = item.file.grader.submission
     if student is None or student.broken is None:
         return ""
     function = item.checks.function
-    if function.name not in student.names:
+    is_stub = function.name in student.todo
+    if function.name not in student.names and not is_stub:
         return ""
     error = student.broken
     text = error.type
@@ -348,4 +398,6 @@ def _note_about(item: CheckItem) -> str:
     if error.line:
         line_and_code = describe_line(item.path, error.line)
         place = line_and_code.splitlines()[0]
+    if is_stub:
+        return f"{place} stopped with {text}"
     return f"{place} stopped with {text}; what it defines before that was graded"

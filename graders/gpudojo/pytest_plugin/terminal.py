@@ -27,10 +27,12 @@ from gpudojo.grading.feedback import (
     hint_parts,
     hints_about,
     lay_out_part,
+    pages_about,
     progress_bar,
 )
-from gpudojo.model.exercise import Check, Exercise
+from gpudojo.model.exercise import Check, Exercise, LineRole
 from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.pytest_plugin import POINTS_NOTE
 
 # Of a long output, so many lines at its beginning and at its end are shown, each shortened.
 FIRST_LINES: Final = 40
@@ -69,7 +71,10 @@ def move_output(report: Any, printed: list[tuple[str, str]]) -> None:
 
 
 def shorten_output(text: str) -> str:
-    """The first and last lines of a long text, and how many were left out."""
+    """The first and last lines of a long text, and how many were left out.
+
+    Long lines are cut, too.
+    """
     lines = []
     for line in text.splitlines():
         shortened = line[:LINE_CHARACTERS]
@@ -100,13 +105,18 @@ class Feedback(TerminalRepr):
         blocks: Sequence[str] = (),
         first: str | None = None,
     ) -> None:
-        """Make headline and parts; `hints` is how many of them are shown."""
+        """Make headline and parts; `hints` is how many of them are shown.
+
+        `option` is the name of the option for hints, `blocks` are checks that wait for this one,
+        and `first` is a check with the same cause. Raises BadDay or OSError where hints or mistakes
+        of the day cannot be read, and KeyError if the exercise lacks the function.
+        """
         place = ""
         if result.line is not None:
             place = describe_line(path, result.line)
         self.headline, self.parts = headline_and_parts(result, place, path.name)
         if first is not None:
-            labels = ("happened", "expected", "line")
+            labels = ("happened", "expected", result.line_role)
             self.parts = [part for part in self.parts if part.label in labels]
             text = f"fix {first}: the line that fails there is used here as well"
             self.parts.append(Part("first", text))
@@ -114,7 +124,8 @@ class Feedback(TerminalRepr):
             function = exercise.function_named(result.function)
             every_hint = hints_about(result, function)
             one_more = min(hints, len(every_hint)) + 1
-            self.parts += hint_parts(every_hint, exercise, hints, f"{option} {one_more}")
+            pages = pages_about(result, exercise)
+            self.parts += hint_parts(every_hint, pages, hints, f"{option} {one_more}")
         if blocks:
             names = ", ".join(blocks)
             self.parts.append(Part("blocks", f"{names}: checked as soon as this passes"))
@@ -143,7 +154,7 @@ class Feedback(TerminalRepr):
             first, *rest = lay_out_part(label, text, width) or [""]
             style = style_of_label(label)
             tw.write(first[:LABEL_WIDTH], bold=True, **markup_of(style))
-            is_bold = label in ("line", "mistake")
+            is_bold = label in (*LineRole, "mistake")
             tw.line(first[LABEL_WIDTH:], bold=is_bold)
             for line in rest:
                 tw.line(line, bold=is_bold)
@@ -168,7 +179,7 @@ class ReportedCheck:
 
     @property
     def position(self) -> tuple[str, str, int]:
-        """The order of the course, whatever order the checks ran in."""
+        """What checks are sorted by: path, exercise, and the place of the check in the course."""
         checks: list[Check] = []
         for function in self.exercise.functions:
             checks += function.checks
@@ -221,6 +232,9 @@ def write_summary(
     reporter.ensure_newline()
     reporter.section("points", sep="=")
     _write_points(reporter, rows)
+    about_points = reporter.config.getini(POINTS_NOTE)
+    if about_points:
+        reporter.write_line(about_points)
     notes = [check.note for check in checks]
     notes += [file.note for file in missing]
     for note in dict.fromkeys(notes):  # each once

@@ -44,7 +44,7 @@ def refuse_unwritable(folder: Path | None, option: str) -> None:
 def write_timelines(
     reporter: pytest.TerminalReporter, config: pytest.Config, recorded: Recorded
 ) -> None:
-    """Draw and write what was recorded in this run, as its options say."""
+    """Draw and write what was recorded in this run, as its options say; nothing without records."""
     if not any(recorded.values()):
         return
     if config.getoption("dojo_timeline"):
@@ -93,7 +93,7 @@ def _draw_timeline(reporter: pytest.TerminalReporter, pair: Pair) -> bool:
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, recorded: Recorded) -> None:
     """Write one file for each function that recorded something, and say how many.
 
-    Says which files could not be written.
+    Says which files could not be written; that raises nothing.
     """
     import msgspec
 

@@ -51,8 +51,11 @@ def run(
 ) -> None:
     """Do everything that a child, the process of one submission, does.
 
-    Confines this process for good, runs the submission, and sends what was seen to the grader. An
-    exception of our own goes to its output, and the grader sees that it crashed.
+    `job_end`, `evidence_end` and `output_end` are file descriptors: of the job to read, and of the
+    pipes for evidence and for printed output. Confines this process for good, runs the submission,
+    and sends what was seen to the grader. An exception of our own goes to its output, and the
+    grader sees that it crashed; one before that, such as OSError while it is confined, comes out of
+    here.
     """
     from gpudojo.grading.limits import Limits
     from gpudojo.grading.sealing import send_facts_by
@@ -81,7 +84,12 @@ def run(
 def _frames(
     job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
 ) -> Iterator[Sent]:
-    """Run the submission; yield what is to be sent, from its isolation to its end."""
+    """Run the submission; yield what is to be sent, from its isolation to its end.
+
+    `home` is the folder of the submission's files. An Exception of ours is sent and printed, and
+    does not come out; TimedOut and the like do. `layers` are those of the isolation: why each is
+    missing, or "".
+    """
     from virtual_cuda.hooks import keep_patches, limit_memory
 
     try:
@@ -106,10 +114,12 @@ def _observe_submission(
     limits: Limits,
     undo_patches: Callable[[], None],
 ) -> Generator[Sent, None, bool]:
-    """Load each file that matters and observe each function in it.
+    """Load each file that matters and observe each function in it; yield what is to be sent.
 
     Returns True if another child has to go on. Files are loaded without the patches of a virtual
-    device. What a file sets of torch holds for its own functions.
+    device, which `undo_patches` removes. What a file sets of torch holds for its own functions.
+    Raises BadDay where the day cannot be imported, other DojoErrors of the device, and KeyError for
+    a probe without a seed.
     """
     from gpudojo.grading.observe import load_file
     from gpudojo.grading.settings import SettingsByFile
@@ -161,9 +171,10 @@ def _observe_submission(
 def _choose_without_collecting(
     job: protocol.Job, exercises: tuple[Exercise, ...], trees: Trees
 ) -> Choice:
-    """Choose the definition of each function, and fill `trees`.
+    """Choose the definition of each function, and fill `trees` with what was parsed.
 
-    Trees are many small objects, none of them garbage: they are not looked through.
+    Trees are many small objects, none of them garbage: the collector does not look through them,
+    now or later.
     """
     gc.disable()
     choice = choose_definitions(job.files, exercises, trees)
@@ -184,7 +195,7 @@ def _functions_to_observe(
             if job.drawn == protocol.EVERY:
                 function = _with_probes_that_call(function)
             if job.bench == "cuda":
-                function = _with_probes_left(job, exercise, function)
+                function = _keep_open_probes(job, exercise, function)
                 if not function.probes:
                     continue
             functions.append((exercise, function))
@@ -197,7 +208,7 @@ def _with_probes_that_call(function: Function) -> Function:
     return dataclasses.replace(function, probes=probes)
 
 
-def _with_probes_left(job: protocol.Job, exercise: Exercise, function: Function) -> Function:
+def _keep_open_probes(job: protocol.Job, exercise: Exercise, function: Function) -> Function:
     """The function with the probes that are left for the machine that this child is."""
     elsewhere = job.machines == protocol.ELSEWHERE
     probes = []
@@ -211,7 +222,7 @@ def _with_probes_left(job: protocol.Job, exercise: Exercise, function: Function)
 def _tell_choices(
     functions: list[tuple[Exercise, Function]], choice: Choice
 ) -> Iterator[protocol.Chosen]:
-    """Which definition of each function is graded."""
+    """Yield which definition of each function is graded; nothing for one without a definition."""
     for exercise, function in functions:
         chosen = choice.definition_of(function.name)
         if chosen is not None:
@@ -227,13 +238,17 @@ def _tell_choices(
 
 
 def _tell_missing(job: protocol.Job, exercise: Exercise, function: Function) -> Iterator[Sent]:
-    """The evidence of a function that is in none of the files."""
+    """Yield the evidence of a function that is in none of the files."""
     for probe in function.probes:
         yield ProbeObservation(probe.name, Observation(CallStatus.MISSING))
     yield protocol.Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
 
 
 def _loaded_frame(file: str, submission: Submission, seconds: float, home: Path) -> protocol.Loaded:
+    """What is sent about a file that was loaded: seconds, lines of names, cells and its error.
+
+    Long lists are cut off.
+    """
     broken = submission.broken
     if broken is not None:
         broken = _without_scratch_folder(broken, home)
@@ -252,8 +267,9 @@ def _observe_function(
 ) -> Generator[ProbeObservation, None, protocol.Saw]:
     """Observe one function: yield what each probe saw, and return the evidence without that.
 
-    Where `interrupted` or `spent` is set in it, another child must go on. Raises what
-    `observe_probes` raises.
+    Where `interrupted` or `spent` is set in it, another child must go on: after a time-out, or
+    where the GPU is lost. Raises DojoError and KeyError, for a probe without a seed, and what
+    `limits` raise.
     """
     from virtual_cuda.hooks import device_failure
 
@@ -337,9 +353,10 @@ def _without_scratch_folder(error: Raised, home: Path) -> Raised:
 
 
 def _make_clock_of_waits() -> Callable[[], float]:
-    """Make a function that returns how long this process waited for a processor.
+    """Make a function that returns how long this thread waited for a processor.
 
-    It counts seconds in which other processes, not its own threads and children, used them all.
+    It counts seconds in which other processes had all processors, not its own threads and children.
+    While there are children, and where nobody can tell, nothing is added: it never goes back.
     """
     if sys.platform != "linux":
         return lambda: 0.0
@@ -354,23 +371,26 @@ def _make_clock_of_waits() -> Callable[[], float]:
     usage_of = resource.getrusage
     wait = os.waitid
     every_child = os.P_ALL
+    children = resource.RUSAGE_CHILDREN
     without_waiting = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    known = 0.0
 
-    def seconds_waited() -> float:
-        """Seconds in which others used the processors; 0 where nobody can tell."""
+    def waiting_seconds() -> float:
+        """Seconds so far in which others used the processors."""
+        nonlocal known
         try:
             nanoseconds = int(read(end, 100, 0).split()[1])
         except (OSError, ValueError, IndexError):  # closed by student code
-            return 0.0
+            return known
         try:
             wait(every_child, 0, without_waiting)
         except ChildProcessError:  # there are none
-            ended = usage_of(resource.RUSAGE_CHILDREN)
+            ended = usage_of(children)
             own = process_time() - thread_time() + ended.ru_utime + ended.ru_stime
-            return max(0.0, nanoseconds / 1e9 - own)
-        return 0.0
+            known = max(known, nanoseconds / 1e9 - own)
+        return known
 
-    return seconds_waited
+    return waiting_seconds
 
 
 def _make_closer(end: int) -> Callable[[], None]:
@@ -390,7 +410,8 @@ def _make_closer(end: int) -> Callable[[], None]:
 def _close_descriptors(evidence_end: int, output_end: int) -> int:
     """Close all but the two pipes. Returns the new number of the evidence pipe.
 
-    The output pipe becomes standard output and standard error.
+    The output pipe becomes standard output and standard error, and the streams of `sys` are made
+    anew. Standard input is empty. Raises OSError where descriptors cannot be copied.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)

@@ -68,6 +68,10 @@ def make_sender(
     one_at_a_time = threading.RLock()
 
     def send(frame: Sent) -> None:
+        """Sign and write a frame. What a probe saw waits, encoded, for its function's evidence.
+
+        In a forked copy of the process it ends that process. Raises OSError if the pipe is closed.
+        """
         if process_number() != own_process_number:  # a copy that student code has forked
             exit_process(0)
         # A time limit that ends in the middle of a frame would leave half of it in the pipe.
@@ -82,6 +86,10 @@ def make_sender(
             set_mask(replace_mask, mask_before)
 
     def send_frame(frame: protocol.Frame) -> None:
+        """Write a frame, before evidence also what student code was found to have replaced.
+
+        What the probes of the function saw is put into its evidence.
+        """
         nonlocal student_code_ran
         if type_of(frame) is Saw:
             # A function that is missing begins nothing, and from a step that did not begin nothing
@@ -99,6 +107,7 @@ def make_sender(
         write_frame(frame)
 
     def write_frame(frame: protocol.Frame) -> None:
+        """Write a frame with its length and signature. Raises OSError if the pipe is closed."""
         body = encode(frame)
         signature = keyed_hash.copy()
         signature.update(pack_number(next_number()))

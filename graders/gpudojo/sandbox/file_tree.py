@@ -109,7 +109,11 @@ class _FileTree:
         self._bound: list[str] = []  # paths that are there, with all below them
 
     def bind_path(self, path: str, attributes: int) -> None:
-        """Bind a path, and make the folders and symbolic links on the way to it."""
+        """Bind a path with these mount attributes, and make the folders and links on the way to it.
+
+        What lies below a bound path is there already. Raises OSError if the machine does not allow
+        it.
+        """
         here = "/"
         parts = Path(path).parts[1:]
         for number, part in enumerate(parts, 1):
@@ -135,7 +139,10 @@ class _FileTree:
                 self._bound.append(here)
 
     def _copy_link(self, link: str) -> str:
-        """Make a symbolic link as it is on the machine. Returns the path it leads to."""
+        """Make a symbolic link as it is on the machine. Returns the path it leads to.
+
+        Raises OSError if that cannot be done.
+        """
         target = os.readlink(link)
         inside = self._root + link
         if not os.path.lexists(inside):

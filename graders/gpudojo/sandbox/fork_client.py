@@ -74,6 +74,7 @@ class ForkClient:
     """
 
     def __init__(self, gpu: bool = False) -> None:
+        """Start nothing yet; `gpu` lets children use the machine's real GPU."""
         self.gpu = gpu
         self._numbers = 0
         self._seeds: dict[str, int] = {}  # of the last job
@@ -94,7 +95,10 @@ class ForkClient:
         return self._control.fileno()
 
     def start(self) -> None:
-        """Start the fork server, the process from which children start, without waiting for it."""
+        """Start the fork server, the process from which children start, without waiting for it.
+
+        What it prints goes to a temporary file. Raises OSError if it cannot be started.
+        """
         here, there = socket.socketpair()
         root = os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__)))
         command = [sys.executable, "-P", "-c", _START, root, str(there.fileno())]
@@ -119,9 +123,9 @@ class ForkClient:
     def start_and_wait(self) -> None:
         """Start the fork server, if that has not been done, and wait until it is ready.
 
-        It is started again where it was killed.
-
-        Raises ForkServerFailed where it ends with a message, or is killed too often.
+        It is started again where it was killed or says nothing, a few times in all. Raises
+        ForkServerFailed where it ends with a message, takes too long, or is killed each time, and
+        OSError where it cannot be started.
         """
         from gpudojo.model.errors import ForkServerFailed
 
@@ -159,7 +163,7 @@ class ForkClient:
         self._ready = True
 
     def _log_text(self) -> str:
-        """The end of what the fork server has printed."""
+        """The end of what the fork server has printed, at most 2000 bytes."""
         assert self._log is not None
         self._log.seek(0)
         return self._log.read()[-2000:].decode(errors="replace").strip()
@@ -167,7 +171,9 @@ class ForkClient:
     def spawn(self, job: Job) -> ChildPipes:
         """Start a child and return our ends of its pipes.
 
-        Raises OSError where the fork server is gone.
+        The ends do not block. What becomes of the child is told by `read_events`, under its
+        number. Raises ConnectionError where the fork server is gone, and another OSError where the
+        machine lacks space for temporary files, or descriptors.
         """
         if sys.platform == "win32":
             raise NotImplementedError
@@ -182,11 +188,15 @@ class ForkClient:
             file.flush()
             # Our ends are returned. The child's ends are closed here once they have been sent.
             evidence, evidence_end = os.pipe()
-            output, output_end = os.pipe()
+            ends.callback(os.close, evidence_end)
+            try:
+                output, output_end = os.pipe()
+            except OSError:
+                os.close(evidence)
+                raise
+            ends.callback(os.close, output_end)
             _enlarge_pipe(output)
             pipes = ChildPipes(self._numbers, evidence, output)
-            ends.callback(os.close, evidence_end)
-            ends.callback(os.close, output_end)
             try:
                 gpu_memory = 0
                 if job.on_gpu:
@@ -253,7 +263,10 @@ class ForkClient:
         return found
 
     def close(self) -> None:
-        """End the fork server and everything it has started."""
+        """End the fork server and everything it has started, and forget it.
+
+        Waits up to 5 seconds, then kills it. Nothing happens where none was started.
+        """
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -271,7 +284,11 @@ class ForkClient:
             self._log = None
 
     def restart(self) -> None:
-        """End the fork server at once, and start another one. Raises ForkServerFailed."""
+        """Kill the fork server, and start another one and wait for it.
+
+        Raises ForkServerFailed where that does not become ready, and OSError where it cannot be
+        started.
+        """
         if self._process is not None:
             with contextlib.suppress(OSError):
                 self._process.kill()
@@ -280,13 +297,15 @@ class ForkClient:
 
 
 def _environment_of_fork_server(gpu: bool) -> dict[str, str]:
-    """Little of our environment, one thread, no surprises between runs, and no GPU.
+    """The environment variables of the fork server: little of ours, one thread, and no GPU.
 
-    With `gpu` they are only hidden: children may show them again.
+    With `gpu` the GPUs are only hidden: children may show them again.
     """
     environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     environment |= {
         "OMP_NUM_THREADS": "1",
+        # `torch.compile` needs a C++ compiler, which children do not see: without one, run as is.
+        "TORCHDYNAMO_SUPPRESS_ERRORS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "USER": "student",
@@ -303,7 +322,10 @@ def _environment_of_fork_server(gpu: bool) -> dict[str, str]:
 
 
 def _enlarge_pipe(end: int) -> None:
-    """Let a pipe hold more: a child that prints a lot waits less often for a busy grader."""
+    """Let a pipe hold more: a child that prints a lot waits less often for a busy grader.
+
+    Nothing happens where the system does not allow it.
+    """
     if sys.platform == "linux":
         import fcntl
 

@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepare_isolation
-from gpudojo.sandbox.memory_watch import MemoryLimits, MemoryWatch, Usage, status_of
+from gpudojo.sandbox.memory_watch import (
+    MemoryLimits,
+    MemoryWatch,
+    Usage,
+    status_of,
+    statuses_of_all,
+)
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
 from gpudojo.sandbox.warm_up import warm_up, warm_up_rare
 
@@ -38,8 +44,10 @@ Prepare = Callable[[int, int], bool]
 def main(control_number: int, gpu: bool) -> None:
     """Serve requests that come over the socket with that descriptor number. `gpu` allows a GPU.
 
-    The order matters: namespaces before torch, all imports before the watch over student code,
-    and the machine's file system is left last.
+    The order matters: namespaces before torch, all imports before the watch over student code, and
+    the machine's file system is left last. This process is confined and watched for good. Returns
+    when the grader is gone. Raises what stops it from starting, such as OSError or an error of the
+    virtual device.
     """
     control = socket.socket(fileno=control_number)
     # One folder for all children; each mounts its own file system there.
@@ -89,7 +97,10 @@ class Child:
     reported_wait: float = 0.0  # of these, what the grader knows
 
     def add_wait(self, usage: Usage) -> bool:
-        """Count the wait that was measured. Returns True if the grader is to know of it."""
+        """Count the wait that was measured. Returns True if the grader is to know of it.
+
+        Waits of a child with several processes do not count: they may have waited for each other.
+        """
         if usage.processes == 1:
             self.waited += max(0.0, usage.waited - self.measured_wait)
         self.measured_wait = max(self.measured_wait, usage.waited)
@@ -114,6 +125,11 @@ class ForkServer:
         run_child: Callable[..., None],
         prepare: Prepare = prepare_nothing,
     ) -> None:
+        """Serve nothing yet; `control` is the socket to the grader.
+
+        `run_child` is what a child does. `prepare` is called before each fork, with the number of
+        the job's seeds. What this process holds in memory is measured now.
+        """
         self.control = control
         self.isolation = isolation
         self.run_child = run_child
@@ -126,7 +142,12 @@ class ForkServer:
         self.selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Answer requests, limit children and report their ends, until the grader is gone."""
+        """Answer requests, limit children and report their ends, until the grader is gone.
+
+        Then all children are killed. While nothing is to be done, it imports once what few children
+        need. Ctrl-C is ignored from now on. Raises OSError where the grader cannot be told
+        something.
+        """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides what a Ctrl-C ends
         woken = _wake_on_ended_child()
         self.selector.register(self.control, selectors.EVENT_READ)
@@ -159,7 +180,11 @@ class ForkServer:
         microseconds: int = 0,
         device_peak_kib: int = 0,
     ) -> None:
-        """Tell the grader what happened to the child with that number."""
+        """Tell the grader what happened to the child with that number.
+
+        Peaks of memory are in KiB, processor time or waits in microseconds. Raises OSError if the
+        grader is gone.
+        """
         self.control.sendall(
             EVENT.pack(event, number, code, peak_kib, microseconds, device_peak_kib)
         )
@@ -170,8 +195,11 @@ class ForkServer:
             self.memory = MemoryWatch(self.isolation.gpu_watch)
 
     def _import_rare(self) -> None:
-        """Once a child has ended and nothing is to be done: import what few children need."""
-        if self.memory is None or not self.has_ended_one or self.has_rare_imports:
+        """Import what few children need, once; called when nothing is to be done.
+
+        It waits until a child has ended, so that the first one is not kept waiting.
+        """
+        if not LINUX or not self.has_ended_one or self.has_rare_imports:
             return
         self.has_rare_imports = True
         warm_up_rare()
@@ -179,7 +207,11 @@ class ForkServer:
         self._measure_own_memory()
 
     def _limit_memory(self) -> None:
-        """Measure every child. Reports long waits, and kills a child that is over a limit."""
+        """Measure every child. Reports long waits, and kills a child that is over a limit.
+
+        What was measured, and why it was killed, is kept in the child. Raises OSError if /proc
+        cannot be listed or the grader is gone.
+        """
         if self.memory is None:
             return
         for pid, usage in self.memory.usages().items():
@@ -200,7 +232,12 @@ class ForkServer:
                 _kill_with_group(pid)
 
     def _handle_request(self) -> bool:
-        """Read one request and do it. Returns False if the grader is gone."""
+        """Read one request and do it: fork a child, or kill one.
+
+        `prepare` is called before a fork; if this process has grown by that, its own memory is
+        measured anew. Returns False if the grader is gone. Raises OSError where it cannot be told
+        that a fork failed.
+        """
         message, descriptors, _, _ = socket.recv_fds(self.control, REQUEST.size, 3)
         if len(message) < REQUEST.size:
             return False
@@ -224,7 +261,8 @@ class ForkServer:
     def _spawn(self, number: int, descriptors: list[int]) -> int | None:
         """Fork a child, and close the descriptors here.
 
-        Returns its process number; None if there can be no more processes, which is reported.
+        Returns its process number; None if there can be no more processes, which is reported. In
+        the child this does not return. Raises OSError if the grader is gone when that is reported.
         """
         pid: int | None = None
         try:
@@ -241,7 +279,11 @@ class ForkServer:
         return pid
 
     def _be_child(self, number: int, descriptors: list[int]) -> NoReturn:
-        """Run the submission, and end the process without cleaning up after the fork server."""
+        """Run the submission, and end the process without cleaning up after the fork server.
+
+        `number` is the child's, `descriptors` are the files that came with the request. An error is
+        printed, and the exit code is 1; otherwise it is 0.
+        """
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -256,7 +298,11 @@ class ForkServer:
             os._exit(code)
 
     def _report_ended(self) -> None:
-        """Report every child that has ended, and kill what is left of its processes."""
+        """Report every child that has ended, and kill what is left of its processes.
+
+        It is no longer among `children`. Raises OSError if the grader is gone or /proc cannot be
+        listed.
+        """
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -283,9 +329,10 @@ class ForkServer:
     def _kill_orphans(self) -> None:
         """Kill the processes that submissions have detached.
 
-        Without a process namespace they have become children of the fork server.
+        Without process namespaces they have become children of the fork server. Raises OSError if
+        /proc cannot be listed.
         """
-        if not LINUX or os.getpid() == 1:
+        if not LINUX or self.isolation.own_processes is not None:
             return
         for _ in range(ORPHAN_PASSES):  # several, since orphans may fork meanwhile
             orphans = _child_processes() - self.children.keys()
@@ -299,7 +346,10 @@ class ForkServer:
 
 
 def _wake_on_ended_child() -> socket.socket:
-    """A socket that becomes readable whenever a child has ended."""
+    """A socket that becomes readable whenever a child has ended.
+
+    Replaces the handler of SIGCHLD in this process.
+    """
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # not ignored: then nobody could wait for it
@@ -308,9 +358,18 @@ def _wake_on_ended_child() -> socket.socket:
 
 
 def _child_processes() -> set[int]:
-    """The numbers of all processes whose parent is this one."""
-    names = [name for name in os.listdir("/proc") if name.isdigit()]
-    return {int(name) for name in names if status_of(name).get("PPid") == [os.getpid()]}
+    """The numbers of all processes whose parent is this one. Raises OSError.
+
+    /proc may be that of an outer namespace, with other numbers.
+    """
+    own_numbers = status_of("self").get("NSpid", [])
+    if not own_numbers:
+        return set()
+    outermost = own_numbers[0]
+    depth = len(own_numbers)
+    statuses = statuses_of_all().values()
+    children = [each["NSpid"] for each in statuses if each["PPid"] == [outermost]]
+    return {numbers[depth - 1] for numbers in children if len(numbers) >= depth}
 
 
 def _kill_with_group(pid: int) -> None:

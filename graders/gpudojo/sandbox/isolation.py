@@ -59,9 +59,11 @@ _NETWORK_NAMESPACES: Final = kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS
 def limit_resources(memory: int, scratch: int, seconds: float, gpu: bool = False) -> None:
     """Set the resource limits of this process, for good.
 
-    `memory` comes on top of what torch holds already. It is a limit of writable memory. Addresses
+    `memory` and `scratch` are bytes: of memory on top of what torch holds already, and of the
+    largest file; `seconds` are of processor time. `memory` is a limit of writable memory. Addresses
     cost nothing as long as they are only reserved, as CUDA does by the gigabyte and glibc for each
-    thread: where these ran out, threads of torch's that cannot allocate ended the process.
+    thread: where these ran out, threads of torch's that cannot allocate ended the process. Raises
+    ValueError or OSError where a limit is refused.
     """
     if sys.platform == "win32":
         raise NotImplementedError
@@ -85,7 +87,10 @@ def limit_resources(memory: int, scratch: int, seconds: float, gpu: bool = False
 
 
 def _limit_resource(kind: int, most: int) -> None:
-    """Limit a resource of this process for good. A limit that is lower already stays."""
+    """Limit a resource of this process for good. A limit that is lower already stays.
+
+    Raises ValueError or OSError where that is refused.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     _, hard = resource.getrlimit(kind)
@@ -95,7 +100,10 @@ def _limit_resource(kind: int, most: int) -> None:
 
 
 def _threads_of_this_user() -> int:
-    """How many threads the user of this process has: the limit of processes counts them."""
+    """How many threads the user of this process has: the limit of processes counts them.
+
+    0 on other systems than Linux. Raises OSError if /proc cannot be listed.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     if not LINUX:
@@ -110,10 +118,11 @@ def _threads_of_this_user() -> int:
 
 
 def enter_namespaces(own_processes: bool, scratch: str) -> None:
-    """Become the first process of new namespaces, if the machine allows it.
+    """Become a process of new namespaces, if the machine allows it.
 
-    Forks: the original process waits for this one, removes `scratch`, and ends with its code.
-    Nothing happens if there can be no namespaces; `Isolation.prepare` finds out which.
+    With `own_processes`, one of processes is among them. Forks: the original process waits for this
+    one, removes `scratch`, and ends with its code. Nothing happens if there can be no namespaces;
+    `Isolation.prepare` finds out which.
     """
     if sys.platform == "win32":
         raise NotImplementedError
@@ -133,7 +142,20 @@ def enter_namespaces(own_processes: bool, scratch: str) -> None:
             _map_user(0, uid, gid)
     except OSError:
         return
-    # The new process goes on; the original one only waits for it.
+    _go_on_in_new_process(scratch)
+    if own_processes:
+        # As number 2. Each child is number 1 of its namespace, and libraries that know by its
+        # number that they run in a copy, such as filelock, have to see another one there.
+        _go_on_in_new_process(scratch)
+
+
+def _go_on_in_new_process(scratch: str) -> None:
+    """Fork. The original process waits for the new one, removes `scratch`, and ends with its code.
+
+    Only the new one returns; it is killed if the original one ends before, and adopts orphans.
+    """
+    if sys.platform == "win32":
+        raise NotImplementedError
     pid = os.fork()
     if pid:
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -143,12 +165,15 @@ def enter_namespaces(own_processes: bool, scratch: str) -> None:
             os.rmdir(scratch)  # out of reach for a process with a file system of its own
         os._exit(code)
     kernel.set_process_attribute(kernel.PARENT_DEATH, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        kernel.set_process_attribute(kernel.ADOPTS_ORPHANS, 1)
 
 
 def _map_user(inside: int, uid: int, gid: int, proc: int | None = None) -> None:
-    """Give the user of this process another number in its new user namespace.
+    """Give the user of this process another number, `inside`, in its new user namespace.
 
-    `proc` is the process's open folder in /proc, for when /proc is gone.
+    `proc` is the process's open folder in /proc, for when /proc is gone. Raises OSError where that
+    is refused.
     """
     texts = {"setgroups": "deny", "uid_map": f"{inside} {uid} 1", "gid_map": f"{inside} {gid} 1"}
     for name, text in texts.items():
@@ -174,6 +199,11 @@ class Isolation:
         gpu_watch: real_gpus.GpuMemoryWatch | None = None,
         processes: bool = True,
     ) -> None:
+        """Find out what children may read and which users they can be. `scratch` is their folder.
+
+        `gpu_watch` is given if children may use the real GPU; `processes` is whether there may be
+        process namespaces. Takes the variable that names visible GPUs out of the environment.
+        """
         self.scratch = scratch
         self.gpu_watch = gpu_watch
         self.processes = processes
@@ -194,7 +224,8 @@ class Isolation:
     def prepare(self) -> None:
         """Find out which layers of isolation this machine allows, and note that in `layers`.
 
-        To be called in the process that forks children.
+        To be called in the process that forks children. Keeps what `confine` needs of the layers.
+        Raises OSError where nothing can be forked to try them.
         """
         self._try_process_namespace()
         self._try_other_namespaces()
@@ -203,9 +234,11 @@ class Isolation:
         _, self.layers[CALLS] = kernel.seccomp_filter()
 
     def finish(self) -> None:
-        """Leave the machine's file system.
+        """Leave the machine's file system, and make the filters of system calls.
 
-        To be called when all has been read that children cannot read.
+        To be called when all has been read that children cannot read. A file system that cannot be
+        replaced is noted in `layers`, and where there are GPUs, whether the driver can be asked,
+        which is waited for. Raises OSError where nothing can be forked.
         """
         if sys.platform == "win32":
             raise NotImplementedError
@@ -262,7 +295,8 @@ class Isolation:
     def _try_layer(self, layer: str, trial: Callable[[], None], namespaces: int) -> None:
         """Try in a child what a layer needs, and note the result in `layers`.
 
-        If it works, children will enter these namespaces.
+        If it works, children will enter these namespaces. `trial` is what the child does;
+        `namespaces` are flags.
         """
         code = _errno_of(trial)
         if code:
@@ -272,7 +306,10 @@ class Isolation:
             self.namespaces |= namespaces
 
     def _try_landlock(self) -> None:
-        """Note in `layers` whether the kernel has Landlock, and whether it covers signals."""
+        """Note in `layers` whether the kernel has Landlock, and whether it covers signals.
+
+        Keeps the module and the version, if it has.
+        """
         try:
             from py_landlock import landlock_sys
             from py_landlock.abi import MIN_SCOPE_ABI
@@ -316,8 +353,11 @@ class Isolation:
     ) -> Layers:
         """Isolate this process, and write the submission's files to its scratch folder.
 
-        The scratch folder becomes the current one. Returns the layers that hold for this child.
-        The order matters: each step gives up what only the steps before it need.
+        `number` is the child's; `memory` and `scratch` are limits in bytes, `seconds` of processor
+        time. The scratch folder becomes the current one, HOME and TMPDIR. Returns by layer why it
+        does not hold for this child, or "". The order matters: each step gives up what only the
+        steps before it need. Raises OSError where a step that was tried before is refused, and what
+        py-landlock raises.
         """
         if sys.platform == "win32":
             raise NotImplementedError
@@ -365,7 +405,11 @@ class Isolation:
         return layers
 
     def _make_home(self, number: int, size: int, files: dict[str, bytes], user: int | None) -> str:
-        """Make the scratch folder of this child with the submission's files. Returns its path."""
+        """Make the scratch folder of this child with the submission's files. Returns its path.
+
+        Where the machine allows it, it is a file system in memory of `size` bytes. `user` is the
+        owner of the files, if not None. Raises OSError where something cannot be made.
+        """
         own_mount = not self.layers[SCRATCH]
         if own_mount:
             kernel.make_mounts_private()
@@ -381,7 +425,11 @@ class Isolation:
         return home
 
     def _enter_user_namespace(self, on_gpu: bool) -> None:
-        """Lose the machine's /proc, and enter a user namespace if each child has its own."""
+        """Lose the machine's /proc, and enter a user namespace if each child has its own.
+
+        With `on_gpu` the GPUs are shown again, in a /proc of its own. Raises OSError where a step
+        is refused.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
         uid = os.getuid()
@@ -412,8 +460,9 @@ class Isolation:
     def _landlock_rules(self, writable: list[str], on_gpu: bool) -> int | None:
         """Make a set of Landlock rules for this process, and return its descriptor.
 
-        Returns None without Landlock, the kernel's rules on files. From here on this process cannot
-        gain privileges by running a program.
+        Returns None without Landlock, the kernel's rules on files. `writable` are the folders that
+        it may write. From here on this process cannot gain privileges by running a program. Raises
+        what py-landlock raises.
         """
         if self.landlock is None:
             return None
@@ -459,7 +508,8 @@ class Isolation:
         """Give up capabilities, and become `user`, if there is one.
 
         `guarded` means that files are out of reach whoever their owner is. Returns the reason if
-        the process keeps the user who grades, else an empty text.
+        the process keeps the user who grades, else an empty text. Raises OSError where the change
+        of user is refused.
         """
         if sys.platform == "win32":
             raise NotImplementedError
@@ -520,7 +570,11 @@ def _ranges_of_users() -> list[tuple[int, int]]:
 
 
 def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
-    """Write a submission's files below `home`. `owner` is the user they belong to."""
+    """Write a submission's files below `home`, and make folders as needed.
+
+    `owner` is the number of the user they are to belong to, or None for the present one. Raises
+    OSError.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     for name, data in files.items():
@@ -533,7 +587,7 @@ def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
 
 
 def _open_existing(paths: Iterable[str]) -> Iterator[int]:
-    """Descriptors of the paths that exist, each closed after its use."""
+    """Yield a descriptor of each path that exists; it is closed when the next one is asked for."""
     for path in paths:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
@@ -547,7 +601,10 @@ def _open_existing(paths: Iterable[str]) -> Iterator[int]:
 
 
 def _errno_of(trial: Callable[[], object]) -> int:
-    """The error number with which a trial fails, or 0. It runs in a child."""
+    """The error number of the OSError with which a trial fails, or 0. It runs in a forked child.
+
+    Any other error counts as number 1. Raises OSError if nothing can be forked.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     pid = os.fork()
@@ -569,13 +626,13 @@ def _reason_of_refusal(code: int) -> str:
 
 
 def _enter_network() -> None:
-    """Enter a network namespace with a loopback."""
+    """Enter a network namespace with a loopback. Raises OSError if that is not allowed."""
     kernel.unshare(_NETWORK_NAMESPACES)
     kernel.bring_loopback_up()
 
 
 def _mount_scratch() -> None:
-    """Mount a file system in memory that only this process sees."""
+    """Mount a file system in memory that only this process sees. Raises OSError if it may not."""
     kernel.unshare(kernel.NEWNS)
     kernel.make_mounts_private()
     kernel.mount_memory("/tmp", 1 << 16, 4)
@@ -584,7 +641,8 @@ def _mount_scratch() -> None:
 def _count_processes_alone() -> None:
     """Enter a user namespace, and fork there under a limit of three processes.
 
-    That fails if the user's other processes count: the fork server and the grader are more already.
+    That raises OSError if the user's other processes count: the fork server and the grader are more
+    already.
     """
     if sys.platform == "win32":
         raise NotImplementedError
@@ -597,7 +655,10 @@ def _count_processes_alone() -> None:
 
 
 def _mount_own_proc() -> None:
-    """Mount a /proc in a new process namespace."""
+    """Mount a /proc in a new process namespace, which this process's children are in.
+
+    Raises OSError if that is not allowed.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
 
@@ -617,7 +678,9 @@ def _mount_own_proc() -> None:
 def prepare_isolation(scratch: str, gpu: bool) -> Isolation:
     """The isolation of children, in a process that is to fork them.
 
-    Forks: from here on this process is in namespaces of its own.
+    `scratch` is the folder for all children; with `gpu` they may use the real GPU. Forks: from here
+    on this process is in namespaces of its own. Raises OSError where a step fails that every
+    machine allows.
     """
     if sys.platform == "win32":
         raise NotImplementedError
@@ -685,7 +748,10 @@ def _attempts_to_escape() -> list[_Attempt]:
 
 
 def _add_holes(layers: Layers) -> None:
-    """Try in a confined process what the layers should prevent, and note the ones that do not."""
+    """Try in a confined process what the layers should prevent, and note in `layers` what works.
+
+    A layer that is missing keeps its own reason.
+    """
     holes = {}
     for attempt in _attempts_to_escape():
         with contextlib.suppress(OSError, ValueError):
@@ -696,7 +762,10 @@ def _add_holes(layers: Layers) -> None:
 
 
 def print_layers() -> None:
-    """Print which layers hold for a child of this process, as a line of JSON."""
+    """Print which layers hold for a child of this process, as a line of JSON.
+
+    This process is confined for good. Raises OSError where a child cannot be forked or confined.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     with_gpu = LINUX and bool(real_gpus.device_files())

@@ -77,24 +77,31 @@ def _call_c_library(name: str, *args: Any) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Move this process to new namespaces of these kinds; of NEWPID only its future children."""
+    """Move this process to new namespaces of these kinds; of NEWPID only its future children.
+
+    Raises OSError if that is refused.
+    """
     _call_c_library("unshare", flags)
 
 
 def enter_namespace(descriptor: int, kind: int) -> None:
-    """Move this process to an open namespace; for NEWPID only its future children."""
+    """Move this process to an open namespace; for NEWPID only its future children.
+
+    Raises OSError if that is refused.
+    """
     _call_c_library("setns", descriptor, kind)
 
 
 def make_mounts_private() -> None:
-    """Hide what is mounted here from now on from the rest of the machine."""
+    """Hide what is mounted here from now on from the rest of the machine. Raises OSError."""
     _call_c_library("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
 def mount_memory(path: str, size: int, files: int, mode: str = "700") -> None:
     """Mount a file system in memory, with limits on its bytes and on its number of files.
 
-    No code is run from it: neither a program nor an extension module that was written there.
+    No code is run from it: neither a program nor an extension module that was written there. `mode`
+    is that of the folder. Raises OSError if it may not be mounted.
     """
     options = f"size={size},nr_inodes={files},mode={mode}".encode()
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
@@ -102,19 +109,25 @@ def mount_memory(path: str, size: int, files: int, mode: str = "700") -> None:
 
 
 def mount_proc() -> None:
-    """Mount a /proc that shows the processes of this process's namespace, as numbered there."""
+    """Mount a /proc that shows the processes of this process's namespace, as numbered there.
+
+    Raises OSError if that is refused.
+    """
     _call_c_library("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
 
 
 def bind_mount(source: str, target: str) -> None:
-    """Let a file or folder, with what is mounted below it, be at `target` too."""
+    """Let a file or folder, with what is mounted below it, be at `target` too. Raises OSError."""
     _call_c_library(
         "mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None
     )
 
 
 def restrict_mount(path: str, attributes: int, below: bool = True) -> None:
-    """Add attributes to what is mounted at a path, and to everything mounted below it."""
+    """Add attributes to what is mounted at a path, and with `below` to what is mounted below it.
+
+    `attributes` are flags such as READ_ONLY. Raises OSError if that is refused.
+    """
     # A struct mount_attr: attributes to set, to clear, propagation, user namespace.
     values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     number = ctypes.c_long(_MOUNT_SETATTR)
@@ -127,14 +140,15 @@ def restrict_mount(path: str, attributes: int, below: bool = True) -> None:
 
 
 def unmount(path: str) -> None:
-    """Remove what is mounted there, even while it is in use."""
+    """Remove what is mounted there, even while it is in use. Raises OSError."""
     _call_c_library("umount2", os.fsencode(path), _MNT_DETACH)
 
 
 def change_root(folder: str) -> None:
     """Make what is mounted at `folder` the root of this mount namespace.
 
-    Nothing else stays reachable by a name. The current folder becomes the new root.
+    Nothing else stays reachable by a name. The current folder becomes the new root. Raises OSError
+    if that is refused.
     """
     os.chdir(folder)
     _call_c_library("pivot_root", b".", b".")
@@ -143,7 +157,7 @@ def change_root(folder: str) -> None:
 
 
 def bring_loopback_up() -> None:
-    """Let the processes of this network namespace reach each other at 127.0.0.1."""
+    """Let the processes of this network namespace reach each other at 127.0.0.1. Raises OSError."""
     if sys.platform == "win32":
         raise NotImplementedError
     request = struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING)
@@ -152,7 +166,7 @@ def bring_loopback_up() -> None:
 
 
 def set_process_attribute(attribute: int, value: int) -> None:
-    """Set an attribute of this process, such as PARENT_DEATH."""
+    """Set an attribute of this process, such as PARENT_DEATH. Raises OSError if that is refused."""
     _call_c_library("prctl", attribute, value, 0, 0, 0)
 
 
@@ -171,7 +185,7 @@ class _CapabilityData(ctypes.Structure):
 
 
 def has_capability(capability: int) -> bool:
-    """True if this process may use a capability now."""
+    """True if this process may use a capability now. Raises OSError if the kernel does not say."""
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     data = (_CapabilityData * 2)()
     _call_c_library("capget", ctypes.byref(header), data)
@@ -180,7 +194,7 @@ def has_capability(capability: int) -> bool:
 
 
 def keep_only_capabilities(*capabilities: int) -> None:
-    """Give up every capability of this process but these."""
+    """Give up every capability of this process but these. Raises OSError if that is refused."""
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     data = (_CapabilityData * 2)()
     for capability in capabilities:

@@ -74,7 +74,11 @@ def describe_layers(layers: Layers) -> str:
 
 
 def examine_layers() -> Layers:
-    """Find out which layers hold on this machine, by trying them in a separate process."""
+    """Find out which layers hold on this machine, by trying them in a separate process.
+
+    Each has the reason why it does not hold, or "". Raises subprocess.TimeoutExpired after
+    EXAMINING_SECONDS, and OSError if the process cannot be started.
+    """
     everywhere = [name for name in PURPOSE if name != DEVICE]  # DEVICE: only if there is a GPU
     if not hasattr(os, "fork"):
         return dict.fromkeys(everywhere, "this system cannot fork")

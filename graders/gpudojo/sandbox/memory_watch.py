@@ -63,11 +63,14 @@ class MemoryWatch:
         self._gpu = gpu
 
     def usages(self) -> dict[int, Usage]:
-        """What each child uses, by its process number in this process's namespace."""
+        """What each child uses, by its process number in this process's namespace.
+
+        Empty where there is no /proc. Raises OSError if /proc cannot be listed.
+        """
         if not self._numbers:
             return {}  # there is no /proc
         device_bytes = self._gpu.bytes_by_process() if self._gpu is not None else {}
-        statuses = _statuses_of_all()
+        statuses = statuses_of_all()
         owners = _Owners(self._numbers, statuses)
         usages: dict[int, Usage] = {}
         for pid, status in statuses.items():
@@ -78,7 +81,7 @@ class MemoryWatch:
             before = usages.get(child, Usage())
             waited = before.waited
             if status["PPid"][0] == self._numbers[0]:
-                waited += seconds_waited(pid)
+                waited += waiting_seconds(pid)
             own = max(0, _bytes_in(status, *OWN_MEMORY) - self._shared)
             mapped = max(0, _bytes_in(status, "RssFile") - self._shared_mapped)
             usages[child] = Usage(
@@ -101,9 +104,9 @@ class _Owners:
         self._known: dict[int, int | None] = {}
 
     def child_of(self, pid: int) -> int | None:
-        """The child's number in this process's namespace.
+        """The number, in this process's namespace, of the child that a process belongs to.
 
-        Returns None for a process of no child.
+        Returns None for a process of no child. What was found is remembered.
         """
         if pid not in self._known:
             self._known[pid] = None  # ends the search where parents form a loop
@@ -111,7 +114,10 @@ class _Owners:
         return self._known[pid]
 
     def _find_child(self, pid: int) -> int | None:
-        """Search among the parents of a process for a child of this one."""
+        """Search among the parents of a process for a child of this one.
+
+        Returns the child's number in this process's namespace, or None.
+        """
         if pid not in self._statuses:
             return None
         status = self._statuses[pid]
@@ -127,8 +133,11 @@ class _Owners:
         return None
 
 
-def _statuses_of_all() -> dict[int, Status]:
-    """The status of every process in /proc that is still there, by its number there."""
+def statuses_of_all() -> dict[int, Status]:
+    """The status of every process in /proc that is still there, by its number there.
+
+    Raises OSError if /proc cannot be listed.
+    """
     statuses: dict[int, Status] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -153,7 +162,7 @@ def status_of(name: str) -> Status:
     return status
 
 
-def seconds_waited(pid: int) -> float:
+def waiting_seconds(pid: int) -> float:
     """How long a process could have run while other processes had the processors.
 
     The kernel counts this for the first thread. Time in which other threads of the same process

@@ -181,7 +181,7 @@ _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
 def encode_frame(frame: Frame, key: bytes, number: int) -> bytes:
-    """Encode and sign the n-th frame of a child, from 0."""
+    """The bytes of the n-th frame of a child, from 0: its size, its signature and its body."""
     body = _encoder.encode(frame)
     return HEAD.pack(len(body)) + signature(key, number, body) + body
 
@@ -207,10 +207,11 @@ class Frames:
         self._sealed = SealedFacts()  # of the function that is being observed
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take in bytes and return the frames that they complete.
+        """Take in bytes and return the frames that they complete, in order.
 
-        Facts are no frames of their own here: they are in the evidence that they belong to.
-        Sets `problem` if a frame is bad or there are too many bytes or frames.
+        Facts are no frames of their own here: they are in the evidence that they belong to. Sets
+        `problem` if a frame is bad or there are too many bytes or frames; from then on the list is
+        empty.
         """
         if self.problem is not None:
             return []
@@ -235,7 +236,10 @@ class Frames:
         return frames
 
     def _next_body(self) -> bytes | None:
-        """Take the next whole frame. Returns None where there is none. Raises _BadSignature."""
+        """Take the body of the next whole frame out of the bytes. Returns None where there is none.
+
+        Raises _BadSignature for one that is too large or signed by another key or number.
+        """
         if len(self._bytes) < HEAD.size:
             return None
         (size,) = HEAD.unpack_from(self._bytes)

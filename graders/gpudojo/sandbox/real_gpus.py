@@ -57,7 +57,10 @@ def device_files() -> list[str]:
 
 
 def library_folders() -> list[str]:
-    """Where the driver's own libraries are. They are opened when CUDA is first used."""
+    """The folders of the driver's own libraries, sorted.
+
+    They are opened when CUDA is first used.
+    """
     candidates = list(filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     for pattern in LIBRARIES:
         candidates += glob.glob(pattern)
@@ -71,6 +74,10 @@ class Nvml:
     """
 
     def __init__(self) -> None:
+        """Open the driver's library and find the GPUs.
+
+        Raises OSError where nvidia-ml-py or the driver is missing.
+        """
         try:
             # Here: only a machine with a driver needs it.
             import pynvml  # type: ignore[import-untyped]
@@ -90,9 +97,9 @@ class Nvml:
             raise OSError(f"{name}: {error}") from None
 
     def bytes_by_process(self) -> dict[int, int]:
-        """Bytes that each process holds on all GPUs.
+        """Bytes that each process holds on all GPUs together, by process number.
 
-        Without processes whose bytes the driver does not report.
+        Without processes whose bytes the driver does not report. Raises OSError.
         """
         held: dict[int, int] = {}
         for gpu in self._gpus:
@@ -102,7 +109,7 @@ class Nvml:
         return held
 
     def free_bytes(self) -> int:
-        """Free bytes of the first GPU that torch would use."""
+        """Free bytes of the first GPU that torch would use. Raises OSError if there is none."""
         name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
         if name.startswith(("GPU-", "MIG-")):
             gpu = self._call_nvml("nvmlDeviceGetHandleByUUID", name)
@@ -125,7 +132,10 @@ def room_for(each: int) -> int | None:
 
 
 def make_context() -> str:
-    """Start to use the first GPU, as torch would. Returns why that fails, else an empty text."""
+    """Start to use the first GPU in this process, as torch would.
+
+    Returns why that fails, else "".
+    """
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -153,7 +163,10 @@ class GpuMemoryWatch:
     _helper: socket.socket
 
     def __init__(self) -> None:
-        """Start the helper; to be called first of all, as it inherits every open descriptor."""
+        """Start the helper; to be called first of all, as it inherits every open descriptor.
+
+        Forks. Raises OSError if that is not possible.
+        """
         self.why = "it has not answered yet"
         if sys.platform == "win32":
             raise NotImplementedError
@@ -171,7 +184,7 @@ class GpuMemoryWatch:
         there.close()
 
     def wait_ready(self) -> None:
-        """Wait for the first answer, and set `why`.
+        """Wait for the helper's first answer, and set `why`: "" where the driver can be asked.
 
         The helper tries whether the driver reports the memory of a process with a CUDA context.
         """
@@ -188,7 +201,10 @@ class GpuMemoryWatch:
         return {int(pid): int(count) for pid, count in held.items()}
 
     def _receive_answer(self, seconds: float) -> dict[str, Any]:
-        """An answer of the helper. Empty if there is none in time, or it is gone."""
+        """An answer of the helper. Empty if there is none in time, or it is gone.
+
+        Waits so many seconds at most.
+        """
         if select.select([self._helper], [], [], seconds)[0]:
             with contextlib.suppress(OSError, ValueError):
                 answer: dict[str, Any] = json.loads(self._helper.recv(1 << 16))
@@ -209,7 +225,9 @@ def _be_helper(fork_server: socket.socket) -> None:
 def _answer_questions(fork_server: socket.socket) -> None:
     """Say whether NVML works, and then for each question how much each process holds.
 
-    It ends when the fork server is gone, or at once where NVML does not work. Raises OSError.
+    It ends when the fork server is gone, or at once where NVML does not work. Closes all other
+    descriptors of this process. Raises OSError when the fork server is gone before it reads an
+    answer.
     """
     if sys.platform == "win32":
         raise NotImplementedError
@@ -238,7 +256,7 @@ class _NvmlTrial(NamedTuple):
 def _try_nvml() -> _NvmlTrial:
     """Find out whether NVML reports the memory of a process by the number it has here.
 
-    A child makes a CUDA context for that, and is killed.
+    A forked child makes a CUDA context for that, and is killed. Returns NVML, or None and why not.
     """
     if sys.platform == "win32":
         raise NotImplementedError

@@ -44,7 +44,7 @@ class SealedFacts:
         self._facts[number] = _Fact(probe, run, facts)
 
     def put_into(self, evidence: Evidence) -> None:
-        """Put all facts in their places in the evidence of their function.
+        """Put all facts in their places in the evidence of their function, which is changed.
 
         Raises BadEvidence where facts that were sent are missing in what their probe returned, or
         have more than one place: then something has changed it after they were sent. Of a probe
@@ -59,7 +59,10 @@ class SealedFacts:
                 self._require_all_used(probe, numbers)
 
     def _require_all_used(self, probe: str, numbers: list[int]) -> None:
-        """Raises BadEvidence unless all facts of a probe's last run have exactly one place."""
+        """Raise BadEvidence unless all facts of a probe's last run have exactly one place.
+
+        `numbers` are those of the places that were found.
+        """
         last_run = max(
             (fact.run for fact in self._facts.values() if fact.probe == probe), default=0
         )
@@ -80,8 +83,9 @@ def _replace_places(
 ) -> None:
     """Replace every place in a list or mapping by its facts, and add its number to `numbers`.
 
-    `count_down` tells how many more lists and mappings there may be. Raises BadEvidence for a place
-    without facts, and for too many lists and mappings.
+    Changes `facts`, which lies `depth` levels deep. `count_down` tells how many more lists and
+    mappings there may be. Raises BadEvidence for a place without facts, for facts that cannot be
+    decoded, and for lists and mappings that are too many or nested too deeply.
     """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")

@@ -28,7 +28,8 @@ class SharedDrawings:
     def prepare(self, number: int, job_end: int) -> bool:
         """Draw for the job in this file, whose seeds have this number, if they came before.
 
-        True if something was drawn.
+        `job_end` is the file's descriptor. What was drawn for other seeds is dropped. Returns True
+        if something was drawn. An error while drawing is dropped: then each child draws for itself.
         """
         if number != self._number:
             self._number = number
@@ -45,10 +46,15 @@ class SharedDrawings:
         return True
 
     def _drop(self) -> None:
+        """Drop everything that was drawn."""
         while self._made:
             self._made.pop().draw.cache_clear()
 
     def _draw(self, job: protocol.Seeds) -> None:
+        """Draw what the functions of a day draw from these seeds; the drawings remember it.
+
+        Raises BadDay where the day cannot be imported, and what a drawing raises.
+        """
         for exercise in exercises_of(job.day):
             for function in exercise.functions:
                 keys = [

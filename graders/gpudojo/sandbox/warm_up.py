@@ -44,11 +44,10 @@ PACKAGES: Final = ("virtual_cuda", "gpudojo.grading", "gpudojo.submissions")
 def warm_up(for_gpu: bool = False) -> None:
     """Import everything a child needs, and run a little of it.
 
-    Torch is left with one thread. With `for_gpu`, children are to use a real GPU: then there is
-    no backward pass here, so that this process does not touch CUDA.
-
-    A day that cannot be loaded is passed over: `day` raises its BadDay again in the child that is
-    to grade it.
+    Torch is left with one thread. With `for_gpu`, children are to use a real GPU: then there is no
+    backward pass here, so that this process does not touch CUDA. A day that cannot be loaded is
+    passed over: `exercises_of` raises its BadDay again in the child that is to grade it. Raises
+    what torch or the virtual device raises.
     """
     import torch
     from virtual_cuda import gpu_named
@@ -98,7 +97,10 @@ def _is_for_children(module_name: str) -> bool:
 
 
 def _import_helpers_of_day(package_name: str) -> None:
-    """Import the modules of a day that are no exercises. `day` has imported those that are."""
+    """Import the modules of a day that are no exercises.
+
+    Errors of an author's module are dropped.
+    """
     # An author's module may raise anything. If an exercise needs it, `day` tells that.
     with contextlib.suppress(Exception):
         package = importlib.import_module(package_name)
@@ -111,7 +113,8 @@ def _import_helpers_of_day(package_name: str) -> None:
 def _train(backward: bool) -> None:
     """Do a little of everything the exercises do, on the virtual device.
 
-    It solves none of them. `backward` tells whether gradients are computed, too.
+    It solves none of them. `backward` tells whether gradients are computed, too. Raises what torch
+    or the virtual device raises.
     """
     import torch
     from torch import nn
@@ -146,7 +149,7 @@ def _train(backward: bool) -> None:
 def _call_common_operators(x: Tensor, backward: bool) -> None:
     """Call operators once: the virtual device finds out at an operator's first call how to run it.
 
-    Changes `x`.
+    Changes `x`. With `backward`, there is a backward pass, too.
     """
     import torch
 
@@ -186,7 +189,8 @@ def _call_common_operators(x: Tensor, backward: bool) -> None:
 def read_notebooks() -> None:
     """Read an empty notebook of each version.
 
-    nbformat compiles a validator when it meets a version for the first time.
+    nbformat compiles a validator when it meets a version for the first time. Raises NotANotebook if
+    that fails.
     """
     from gpudojo.grading.notebooks import parse_notebook
 

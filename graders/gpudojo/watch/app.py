@@ -14,8 +14,9 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import OptionList, Static
 
+from gpudojo.model.lessons import has_lesson
 from gpudojo.model.results import Outcome
 from gpudojo.watch import view
 from gpudojo.watch.course import Course, ExerciseWork
@@ -23,6 +24,7 @@ from gpudojo.watch.session import Event, Session
 
 TICK_SECONDS: Final = 0.5  # between two looks at the clock
 WIDE: Final = 100  # columns, from which on the list of exercises has more room
+NARROW: Final = 70  # columns, below which the list of exercises is folded into one line
 LIST_COLUMNS: Final = {False: 28, True: 44}  # by whether there is more room
 
 # What is shown at the right: the thing to fix, or a page that takes all columns.
@@ -47,28 +49,37 @@ class WatchApp(App[None]):
     #top { height: 1; padding: 0 1; background: $primary; color: $text; text-style: bold; }
     #exercises { height: 1fr; border: none; padding: 0; background: $surface; }
     #exercises { scrollbar-size-vertical: 1; }
-    .whole #exercises { display: none; }
+    .whole #exercises, .narrow #exercises { display: none; }
+    #folded { height: 1; padding: 0 1; background: $surface; display: none; }
+    .narrow #folded { display: block; }
     #right { scrollbar-size-vertical: 1; }
     #body, #aside { padding: 0 1; }
     .whole #aside { display: none; }
     #status { height: 1; padding: 0 1; background: $surface; }
+    #keys { height: 1; padding: 0 1; background: $panel; color: $text; link-style: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("h", "hint", "hint"),
-        Binding("t", "page('timeline')", "timeline"),
-        Binding("l", "page('lesson')", "lesson"),
-        Binding("n", "next", "next"),
-        Binding("r", "again", "again"),
-        Binding("question_mark", "page('help')", "help"),
-        Binding("q,ctrl+c", "quit", "quit"),
-        Binding("d", "dark", show=False),
-        Binding("escape", "page('fix')", show=False),
-        Binding("pagedown,space", "scroll(1)", show=False, priority=True),
-        Binding("pageup", "scroll(-1)", show=False, priority=True),
+        Binding("h", "hint"),
+        Binding("t", "page('timeline')"),
+        Binding("l", "page('lesson')"),
+        Binding("n", "next"),
+        Binding("r", "again"),
+        Binding("question_mark", "page('help')"),
+        Binding("q,ctrl+c", "quit"),
+        Binding("d", "dark"),
+        Binding("escape", "page('fix')"),
+        Binding("pagedown,space", "scroll(1)", priority=True),
+        Binding("pageup", "scroll(-1)", priority=True),
+        # Where the list is shown, they are its own.
+        Binding("down", "step(1)"),
+        Binding("up", "step(-1)"),
     ]
 
     def __init__(self, course: Course, kind: str = "auto") -> None:
-        """Prepare the session, which begins to grade when the app is shown."""
+        """Prepare the session, which begins to grade when the app is shown.
+
+        `kind` is that of the device.
+        """
         super().__init__()
         self.course = course
         self.session = Session(course, self._post_change, kind)
@@ -83,7 +94,7 @@ class WatchApp(App[None]):
         self._choose_theme()
 
     def _post_change(self, event: Event, work: ExerciseWork) -> None:
-        """Called by the session, in its thread."""
+        """Put a change into the app's messages; called by the session, in its thread."""
         self.post_message(Changed(event, work))
 
     @property
@@ -102,6 +113,11 @@ class WatchApp(App[None]):
             self.theme = "textual-dark"
 
     @property
+    def is_narrow(self) -> bool:
+        """True if the list of exercises is folded into one line."""
+        return self.size.width < NARROW
+
+    @property
     def is_wide(self) -> bool:
         """True if the list of exercises has more room."""
         return self.size.width >= WIDE
@@ -109,6 +125,7 @@ class WatchApp(App[None]):
     def compose(self) -> ComposeResult:
         """Yield the widgets, which are empty until `_draw_all`."""
         yield Static(id="top")
+        yield Static(id="folded")
         with Horizontal():
             empty_entries = [""] * len(self.course.works)
             yield OptionList(*empty_entries, id="exercises", markup=False)
@@ -116,7 +133,7 @@ class WatchApp(App[None]):
                 yield Static(id="body")
                 yield Static(id="aside")
         yield Static(id="status")
-        yield Footer(show_command_palette=False)
+        yield Static(id="keys")
 
     def on_mount(self) -> None:
         """Draw everything, and begin to grade."""
@@ -145,7 +162,7 @@ class WatchApp(App[None]):
 
     @on(OptionList.OptionHighlighted)
     def _select_exercise(self, event: OptionList.OptionHighlighted) -> None:
-        """Make the exercise that was chosen in the list the current one."""
+        """Make the exercise that was chosen in the list the current one, and keep that."""
         # The list chooses its first line by itself when it is shown, and tells it late.
         if not self.has_drawn or event.option_index != event.option_list.highlighted:
             return
@@ -154,7 +171,10 @@ class WatchApp(App[None]):
             self._move_to(work)
 
     def _move_to(self, work: ExerciseWork) -> None:
-        """Make an exercise the current one, and show what is to fix in it."""
+        """Make an exercise the current one, keep that, and show what is to fix in it.
+
+        Raises BadDay or OSError where the day's own files cannot be read.
+        """
         self.course.move_to(work)
         self._go_to("fix")
         self._draw_all()
@@ -166,9 +186,10 @@ class WatchApp(App[None]):
         work = self.course.current
         is_failing = work.first is not None and work.first.outcome is Outcome.FAILED
         if work.broken is not None or not is_failing:
-            self.notify(
-                "There are hints for a check that fails. The lesson (key l) explains the exercise."
-            )
+            text = "There are hints for a check that fails."
+            if has_lesson(work.exercise):
+                text += " The lesson (key l) explains the exercise."
+            self.notify(text)
             return
         self.page = "fix"
         self.hints += 1
@@ -195,12 +216,29 @@ class WatchApp(App[None]):
         if following is not None:
             self._move_to(following)
 
+    def action_step(self, lines: int) -> None:
+        """Scroll a page by a line; at the thing to fix, go to another exercise.
+
+        That is the one below in the list if `lines` is positive, else the one above; it is kept for
+        the next time.
+        """
+        if self.page != "fix":
+            right = self.query_one("#right", VerticalScroll)
+            right.scroll_relative(y=lines, animate=False)
+            return
+        works = self.course.works
+        index = works.index(self.course.current) + lines
+        self._move_to(works[index % len(works)])
+
     def action_again(self) -> None:
         """Grade the exercise again."""
         self.session.grade_again(self.course.current)
 
     def action_dark(self) -> None:
-        """Change from dark to light, or back, and remember it."""
+        """Change from dark to light, or back, and remember it.
+
+        Raises BadDay and OSError where a file of the day cannot be read.
+        """
         self.course.dark = not self.dark
         self._choose_theme()
         self.course.write_progress()
@@ -240,11 +278,21 @@ class WatchApp(App[None]):
             self.query_one("#body", Static).update(page)
 
     def _draw_all(self) -> None:
-        """Show everything anew; nothing, where the widgets are gone."""
+        """Show everything anew; nothing, where the widgets are gone.
+
+        Raises BadDay or OSError where the lesson that is shown, or hints or mistakes of the day,
+        cannot be read.
+        """
         if self.widgets_gone:
             return
         self.screen.set_class(self.page != "fix", "whole")  # drawings and lessons need all columns
+        self.screen.set_class(self.is_narrow, "narrow")
+        room = self.size.width - 2  # without the padding
         self.query_one("#top", Static).update(self._top_line())
+        self.query_one("#folded", Static).update(view.folded_list(self.course, room))
+        self.query_one("#keys", Static).update(
+            view.key_line(room, has_lesson(self.course.current.exercise))
+        )
         self._draw_list()
         self.has_drawn = True
         self.query_one("#body", Static).update(self._page_content())
@@ -262,7 +310,7 @@ class WatchApp(App[None]):
             entry = view.list_entry(work, columns - 2, is_current)
             exercises.replace_option_prompt_at_index(index, entry)
         exercises.highlighted = self.course.works.index(self.course.current)
-        if self.page == "fix":
+        if self.page == "fix" and not self.is_narrow:
             exercises.focus()  # which it loses when it is hidden
 
     def _show_status(self, status: Text) -> None:
@@ -279,20 +327,26 @@ class WatchApp(App[None]):
         width_of_bar = 10
         if self.is_wide:
             width_of_bar = 20
+        elif self.is_narrow:
+            width_of_bar = 0
         score = view.score_line(self.course, width_of_bar)
         room = max(self.size.width - len(score) - 2, 0)
         title.truncate(room, overflow="ellipsis", pad=True)
         return Text.assemble(title, score)
 
     def _page_content(self) -> RenderableType:
-        """What is shown at the right, by the page that was chosen."""
+        """What is shown at the right, by the page that was chosen.
+
+        Raises OSError for a lost lesson, and BadDay or OSError where hints or mistakes of the day
+        cannot be read.
+        """
         if self.page == "timeline":
             width = max(self.size.width - 4, 40)
             return view.timeline_page(self.course, width)
         if self.page == "lesson":
             return view.lesson_page(self.course.current, self.dark)
         if self.page == "help":
-            return view.help_page()
+            return view.help_page(has_lesson(self.course.current.exercise))
         return view.fix_panel(self.course, self.hints, dark=self.dark)
 
     def _status_line(self) -> Text:
@@ -305,9 +359,9 @@ class WatchApp(App[None]):
             last_line = session.trouble.splitlines()[-1]
             return Text(f"cannot grade: {last_line}", "red")
         names = next(iter(self.course.pending.values()), [])
+        if session.loading:
+            return Text("loading torch …")
         if session.running is not None and names:
-            if not session.running.ready:
-                return Text("loading torch …")
             text = f"grading {names[0]} …"
             waited = time.perf_counter() - session.heard
             if waited > 1:
@@ -318,10 +372,15 @@ class WatchApp(App[None]):
         return Text("Save a file to grade it.")
 
 
-def run_app(course: Course, kind: str) -> None:
-    """Show a course until the student quits."""
-    app = WatchApp(course, kind)
+def run_app(course: Course, device_kind: str) -> None:
+    """Show a course, and grade what is saved in its folder, until the student quits.
+
+    Files are graded on a device of this kind; the progress is written at the end, and a line about
+    it is left on the terminal.
+    """
+    app = WatchApp(course, device_kind)
     app.run()
     app.session.close()
     if app.thread.is_alive():  # not where the app ended before it began
         app.thread.join()
+    print(view.last_line(course))

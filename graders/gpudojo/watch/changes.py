@@ -14,9 +14,9 @@ def functions_to_grade(
 ) -> list[str]:
     """The functions whose verdict a change of their file may change: first those that were edited.
 
-    `before` and `after` are the texts of the file, which Python can read. `names` are the functions
-    of the exercise; after a change of anything else in the file, all of them are returned. One that
-    only has other line numbers is left out if it is `finished`.
+    `before` and `after` are the texts of the file. `names` are the functions of the exercise; after
+    a change of anything else in the file, all of them are returned. One that only has other line
+    numbers is left out if it is `finished`. Raises SyntaxError for a text that is no Python.
     """
     old = _FileParts(before, names)
     new = _FileParts(after, names)
@@ -49,7 +49,10 @@ class _FileParts:
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
-        """Divide a text, which Python can read, into these functions and the rest."""
+        """Divide a text into these functions and the rest.
+
+        Raises SyntaxError if it is no Python.
+        """
         self._definitions: defaultdict[str, list[ast.stmt]] = defaultdict(list)
         self.rest: list[str] = []  # the syntax trees of all other statements
         tree = ast.parse(text)

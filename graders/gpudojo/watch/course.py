@@ -17,9 +17,11 @@ from gpudojo import __version__
 from gpudojo.grading.bindings import find_bindings
 from gpudojo.grading.engine import result_of
 from gpudojo.grading.feedback import ExercisePoints
+from gpudojo.grading.references import reference_of
 from gpudojo.grading.sources import Unparsable, decode_source, parse_source
 from gpudojo.model.catalogue import day_names, day_of_file, day_title, exercises_of, source_files
-from gpudojo.model.errors import NoExercises
+from gpudojo.model.courses import describe_not_installed
+from gpudojo.model.errors import NoExercises, NoReference
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome, sum_points
@@ -27,7 +29,15 @@ from gpudojo.watch.changes import functions_to_grade
 
 PROGRESS_FILE: Final = Path(".dojo", "watch.json")  # in the student's folder
 # Outcomes in the order to look at them; a check that is blocked comes by itself.
-OUTCOMES_TO_FIX: Final = (Outcome.FAILED, Outcome.TODO, Outcome.ERROR)
+# What is blocked comes last: where nothing else is to fix, it could not be judged.
+OUTCOMES_TO_FIX: Final = (Outcome.FAILED, Outcome.TODO, Outcome.ERROR, Outcome.BLOCKED)
+
+
+class SkippedBreakpoint(msgspec.Struct, frozen=True):
+    """A breakpoint at which a debugger would have stopped, if it had a terminal."""
+
+    function: str
+    line: int
 
 
 class BusiestCalls(NamedTuple):
@@ -54,6 +64,7 @@ class ExerciseWork:
     printed: dict[str, str] = field(default_factory=dict)
     timelines: dict[str, BusiestCalls] = field(default_factory=dict)
     last: str = ""  # the function that was graded last
+    breakpoint: SkippedBreakpoint | None = None  # the first in the text that was graded last
 
     @property
     def stem(self) -> str:
@@ -66,7 +77,7 @@ class ExerciseWork:
         return [function.name for function in self.exercise.functions]
 
     def count_points(self, name: str | None = None) -> ExercisePoints:
-        """The points of the exercise, or of one of its functions.
+        """The points and outcomes of the exercise, or of one of its functions.
 
         There are none while Python cannot read the file.
         """
@@ -110,32 +121,57 @@ class ExerciseWork:
                     return result
         return None
 
+    @property
+    def has_model_solution(self) -> bool:
+        """True if there is a reference above the file; a release has none."""
+        try:
+            reference_of(self.path)
+        except NoReference:
+            return False
+        return True
+
     def read_file(self) -> list[str]:
-        """Read the file again, and note what is still a stub.
+        """Read the file again, and note for each stub in it that its checks are to do.
 
         Returns the functions to grade: those that a change concerns, and those without a result.
-        There are none if Python cannot read the file.
+        Stubs are none of them, but for the first one of a changed file that holds nothing else to
+        grade. There are none if Python cannot read the file: then `broken` says why, or `text` is
+        None.
+        Raises nothing.
         """
         try:
-            self.text = decode_source(self.path.read_bytes())
-            self.broken = None
-            tree = parse_source(self.text, self.path)
+            text = decode_source(self.path.read_bytes())
         except OSError:
             self.text = None
             self.broken = None
             return []
         except Unparsable as error:
-            self.text = self.text or ""  # the last text is kept if this one is not UTF-8
+            # The last text is kept, and the line is none of it.
+            self.text = self.text or ""
+            self.broken = msgspec.structs.replace(error.evidence, line=None)
+            return []
+        self.text = text
+        self.broken = None
+        try:
+            tree = parse_source(text, self.path)
+        except Unparsable as error:
             self.broken = error.evidence
             return []
+        saved_again = self.graded is not None
         names = self._names_to_grade(self.graded, self.text)
+        if names:
+            self.breakpoint = None
         self.graded = self.text
         stubs = {name for name, _, is_stub in find_bindings(tree) if is_stub}
         for function in self.exercise.functions:
             if function.name in stubs:  # known without running anything
                 results = self._results_to_do(function)
                 self.note_verdict(function.name, results)
-        return [name for name in names if name not in stubs]
+        written = [name for name in names if name not in stubs]
+        if saved_again and not written:
+            # One stub of a file that has changed: the file may stop when it is run.
+            written = names[:1]
+        return written
 
     def _names_to_grade(self, before: str | None, after: str) -> list[str]:
         """The functions that a change of the text concerns, and those without a result."""
@@ -163,16 +199,23 @@ class ExerciseWork:
         self,
         name: str,
         results: list[CheckResult],
+        text: str | None = None,
         printed: str = "",
         stopped: Raised | None = None,
     ) -> None:
-        """Note the verdict on a function, which was graded last. Forgets its timelines."""
+        """Note the verdict on a function, which was graded last. Forgets its timelines.
+
+        `text` is the text that was graded, by default the last one that Python could read.
+        `printed` is what the function printed, `stopped` the error that ended the file later.
+        """
         self.results[name] = results
         self.printed[name] = printed
         self.stopped = stopped
         self.last = name
         self.timelines.pop(name, None)
         self.about[name] = self.graded or ""
+        if text is not None:
+            self.about[name] = text
 
 
 class RememberedWork(msgspec.Struct):
@@ -205,7 +248,11 @@ class Course:
     """
 
     def __init__(self, start: Path) -> None:
-        """Read the files of the day, and what was kept of the last time."""
+        """Read the files of the day, and what was kept of the last time.
+
+        Raises NoExercises where there are none, BadDay where the day cannot be imported, and
+        OSError where its own files cannot be read.
+        """
         self.day, self.folder = _find_day(start)
         self.works: list[ExerciseWork] = []
         for exercise in exercises_of(self.day):
@@ -231,7 +278,7 @@ class Course:
 
     @property
     def title(self) -> str:
-        """The title of the day."""
+        """The title of the day. Raises BadDay where it cannot be imported."""
         return day_title(self.day)
 
     @property
@@ -265,7 +312,8 @@ class Course:
     def move_to(self, work: ExerciseWork, finished: ExerciseWork | None = None) -> None:
         """Make an exercise the current one, and write that to the file of the progress.
 
-        `finished` is the exercise that became green just now.
+        `finished` is the exercise that became green just now. Raises BadDay or OSError where the
+        day's own files cannot be read.
         """
         self.current = work
         self.finished = finished
@@ -274,7 +322,8 @@ class Course:
     def write_progress(self) -> None:
         """Write where the student is, and the verdicts, to a file in the student's folder.
 
-        If the folder cannot be written to, nothing is kept.
+        If the folder cannot be written to, nothing is kept. Raises BadDay or OSError where the
+        day's own files cannot be read.
         """
         works = {}
         for work in self.works:
@@ -294,7 +343,9 @@ class Course:
     def _read_progress(self) -> KeptProgress:
         """Read what was kept, and every exercise file.
 
-        Verdicts on texts that have not changed are taken over; the rest becomes `pending`.
+        Verdicts on texts that have not changed are taken over; the rest becomes `pending`. A
+        damaged file counts as none. Raises BadDay or OSError where the day's own files cannot be
+        read.
         """
         kept = KeptProgress()
         # A damaged file is no reason not to begin.
@@ -314,7 +365,10 @@ class Course:
         return kept
 
     def _take_over(self, work: ExerciseWork, remembered: RememberedWork) -> None:
-        """Use remembered verdicts, if they are about this text and these checks."""
+        """Note remembered verdicts in an exercise, if they are about this text and these checks.
+
+        Raises BadDay or OSError where the day's own files cannot be read.
+        """
         if remembered.digest != self._digest_of(work):
             return
         for function in work.exercise.functions:
@@ -325,7 +379,10 @@ class Course:
                 work.note_verdict(function.name, results)
 
     def _digest_of(self, work: ExerciseWork) -> str:
-        """A digest of what verdicts depend on: the student's text, and the exercise itself."""
+        """A digest of what verdicts depend on: the student's text, and the exercise itself.
+
+        Raises BadDay or OSError where the day's own files cannot be read.
+        """
         text = work.graded or ""
         digest = hashlib.sha256(text.encode())
         for path in source_files(self.day, work.exercise):
@@ -336,7 +393,7 @@ class Course:
 def _find_day(start: Path) -> DayFolder:
     """The day of a file, or of a folder: here, in `DAY` or in `exercises/DAY`.
 
-    Raises NoExercises if no file of a day is there.
+    Raises NoExercises if no file of a day is there, and BadDay where a day cannot be imported.
     """
     if start.is_file():
         own = day_of_file(start)
@@ -346,11 +403,21 @@ def _find_day(start: Path) -> DayFolder:
         for folder in (start, start / name, start / "exercises" / name):
             if _has_exercise_of(name, folder):
                 return DayFolder(name, folder.resolve())
-    raise NoExercises(str(start))
+    raise NoExercises(str(start), _advice_on_folder(start))
+
+
+def _advice_on_folder(start: Path) -> str:
+    """What to do where a file or folder has no exercises of an installed day."""
+    not_installed = describe_not_installed(start)
+    if not_installed:
+        return not_installed
+    for name in day_names():
+        return f"name the folder that has them, such as exercises/{name}"
+    return "no day is installed"
 
 
 def _has_exercise_of(day: str, folder: Path) -> bool:
-    """True if a file of this day is in the folder."""
+    """True if a file of this day is in the folder. Raises BadDay where it cannot be imported."""
     stems = [exercise.stem for exercise in exercises_of(day)]
     return any((folder / f"{stem}.py").is_file() for stem in stems)
 

@@ -46,7 +46,9 @@ def watch_saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
 def saves_by_polling(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
     """Yield the files that were saved, found by their times and sizes.
 
-    It is for machines without `watchfiles`, and otherwise like `watch_saves`.
+    It is for machines without `watchfiles`. The first are all files of the folder; files that were
+    removed are yielded, too. It ends when `stop` is set. Raises FileNotFoundError if the folder is
+    removed.
     """
     stamps = _stamps_of_files(folder)
     yield {*stamps}

@@ -1,8 +1,9 @@
-"""A process that has torch, the device and the exercise loaded, and grades one request.
+"""A process that has torch, the device and the exercise loaded, and grades at once.
 
 `Standby` starts it and talks to it; `python -m gpudojo.watch.standby STEM PATH DEVICE SEED` is the
-process itself. Each grades once: what student code leaves behind in a process cannot change the
-next verdict. It works alike on every system, as nothing is forked.
+process itself. It answers one job after the other. Which process gets a job is for the session to
+decide: what student code leaves behind in a process may change later verdicts there. It works
+alike on every system, as nothing is forked.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import contextlib
 import importlib
 import io
 import os
+import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,13 +47,14 @@ class StandbyJob(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Everything is loaded. A request would be graded at once."""
+    """Everything is loaded. A job would be graded at once."""
 
 
 class StandbyResult(msgspec.Struct, frozen=True, tag=True):
     """The verdict on one function.
 
-    `stopped` is the error that ended its file after the function was defined.
+    `stopped` is the error that ended its file after the function was defined, or of a file in which
+    it is still a stub; `breakpoint` the line of the first breakpoint that was skipped.
     """
 
     stem: str
@@ -58,6 +62,7 @@ class StandbyResult(msgspec.Struct, frozen=True, tag=True):
     results: list[CheckResult]
     printed: str = ""
     stopped: Raised | None = None
+    breakpoint: int | None = None
 
 
 class DrawnTimelines(msgspec.Struct, frozen=True, tag=True):
@@ -69,17 +74,18 @@ class DrawnTimelines(msgspec.Struct, frozen=True, tag=True):
     theirs: Timeline | None
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The process has ended: with exit code 0 after a whole request.
+class JobDone(msgspec.Struct, frozen=True, tag=True):
+    """All functions of a job are graded. Another job would be graded at once."""
 
-    `said` is the end of what it wrote to stderr.
-    """
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """The process has ended. `said` is the end of what it wrote to stderr."""
 
     code: int
     said: str = ""
 
 
-Frame = Ready | StandbyResult | DrawnTimelines | Ended
+Frame = Ready | StandbyResult | DrawnTimelines | JobDone | Ended
 
 
 def _send_frame(stream: IO[bytes], content: object) -> None:
@@ -94,7 +100,10 @@ def _send_frame(stream: IO[bytes], content: object) -> None:
 
 
 def _receive_frame(stream: IO[bytes]) -> bytes | None:
-    """Read the content of the next frame. Returns None if there is no whole one any more."""
+    """Read the content of the next frame. Returns None if there is no whole one any more.
+
+    Raises OSError where the stream cannot be read.
+    """
     head = stream.read(4)
     size = int.from_bytes(head, "big")
     if len(head) < 4 or size > FRAME_BYTES:
@@ -106,7 +115,7 @@ def _receive_frame(stream: IO[bytes]) -> bytes | None:
 
 
 class Standby:
-    """A process that waits for one request, with everything loaded, to grade at once.
+    """A process that waits for jobs, with everything loaded, to grade them at once.
 
     `tell` is called with this object and each frame, in another thread; the last one is `Ended`.
     """
@@ -114,8 +123,14 @@ class Standby:
     def __init__(
         self, stem: str, path: Path, kind: str, seed: int, tell: Callable[[Standby, Frame], None]
     ) -> None:
-        """Start the process, which gets ready for the exercise of this stem at once."""
+        """Start the process, which gets ready for the exercise of this stem at once.
+
+        `path` is that of the student's file; `kind` of device and `seed` go to the process. Two
+        threads read what it writes: `tell` is called with this object and each frame. Raises
+        OSError where it cannot be started.
+        """
         self.ready = False
+        self.graded: set[str] = set()  # the stems of the files that it was given
         self._tell = tell
         # -P: no module of the student's folder.
         command = [sys.executable, "-P", "-m", __spec__.name]
@@ -135,11 +150,12 @@ class Standby:
         self._stderr_reader.start()
         self._frame_reader.start()
 
-    def send_request(self, jobs: Sequence[StandbyJob]) -> None:
-        """Send the one request. It may be sent before the process is ready."""
+    def send_job(self, job: StandbyJob) -> None:
+        """Send a job, and note its file in `graded`. Raises nothing."""
         assert self.process.stdin is not None
+        self.graded.add(job.stem)
         with contextlib.suppress(OSError, ValueError):  # it has died, and `Ended` says so
-            _send_frame(self.process.stdin, jobs)
+            _send_frame(self.process.stdin, job)
 
     def kill(self) -> None:
         """End the process, without waiting for its end."""
@@ -161,7 +177,10 @@ class Standby:
                 self._stderr = (self._stderr + data)[-STDERR_BYTES:]
 
     def _read_frames(self) -> None:
-        """Pass on all frames. The last one says that the process has ended."""
+        """Pass on all frames to `tell`, until the process has ended: the last one says that.
+
+        Sets `ready` when the process is.
+        """
         assert self.process.stdout is not None
         assert self.process.stdin is not None
         decoder = msgspec.msgpack.Decoder(Frame)
@@ -201,7 +220,10 @@ class PreparedReference:
     """A reference whose evidence and timelines of one exercise were made beforehand."""
 
     def __init__(self, reference: Reference, exercise: Exercise, kind: str, seed: int) -> None:
-        """Run the reference on a device of this kind. Raises DojoError where that fails."""
+        """Run the reference on a device of this kind, and keep its evidence and timelines.
+
+        Raises DojoError where that fails, and OSError if the solution's file cannot be read.
+        """
         from gpudojo.grading.watching import EveryCall
 
         self.reference = reference
@@ -216,7 +238,7 @@ class PreparedReference:
             self._timelines[function.name] = timelines or calls.timelines
 
     def evidence_of(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
-        """The evidence that was made for the function."""
+        """The evidence that was made for the function. Raises KeyError for another exercise's."""
         return self._evidence[function.name]
 
     def signature_of(self, exercise: Exercise, function: Function) -> str:
@@ -229,10 +251,12 @@ class PreparedReference:
 
 
 def main() -> None:
-    """Be the process: get ready, read one request, answer it, and end.
+    """Be the process: get ready, and answer jobs until the one that asks is gone.
 
     Its arguments are a stem, a path, a kind of device and a seed. Standard input and output are
-    taken away from student code: requests come by one, answers go by the other.
+    taken away from student code: jobs come by one, answers go by the other. Does not return. An
+    error before the first job, such as BadDay or one of the device, ends the process with its
+    traceback.
     """
     stem = sys.argv[1]
     path = Path(sys.argv[2])
@@ -240,7 +264,7 @@ def main() -> None:
     seed = int(sys.argv[4])
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
-    # `input()` must not read requests, and `print` must not write answers.
+    # `input()` must not read jobs, and `print` must not write answers.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
@@ -248,25 +272,29 @@ def main() -> None:
     exercises = {exercise.stem: exercise for _, exercise in every_exercise()}
     _exercise_device(kind)
     references = _prepare_reference(exercises[stem], path, kind, seed)
+    jobs: queue.SimpleQueue[StandbyJob] = queue.SimpleQueue()
+    threading.Thread(target=_receive_jobs, args=(requests, jobs), daemon=True).start()
     _send_frame(answers, Ready())
-    request = _receive_frame(requests)
-    if request is None:
-        os._exit(0)
-    threading.Thread(target=_end_with_asker, args=(requests,), daemon=True).start()
-    jobs = msgspec.msgpack.decode(request, type=list[StandbyJob])
-    for job in jobs:
+    while True:
+        job = jobs.get()
         _grade_job(job, exercises[job.stem], kind, seed, references, answers)
-    os._exit(0)  # whatever student code has left behind to be done at the end
+        _send_frame(answers, JobDone())
 
 
-def _end_with_asker(requests: IO[bytes]) -> None:
-    """End this process when the one that asks is gone."""
-    requests.read()
-    os._exit(1)
+def _receive_jobs(requests: IO[bytes], jobs: queue.SimpleQueue[StandbyJob]) -> None:
+    """Put jobs into the queue as they come, and end this process when nobody asks any more."""
+    while True:
+        data = _receive_frame(requests)
+        if data is None:
+            os._exit(0)  # whatever student code has left behind to be done at the end
+        jobs.put(msgspec.msgpack.decode(data, type=StandbyJob))
 
 
 def _exercise_device(kind: str) -> None:
-    """Train a little on the device: what is done for the first time takes long."""
+    """Train a little on a device of this kind: what is done for the first time takes long.
+
+    Raises a DojoError where the device cannot be opened.
+    """
     import torch
     import virtual_cuda
     from torch import nn
@@ -299,7 +327,8 @@ def _prepare_reference(
 ) -> dict[str, Reference]:
     """The prepared reference of an exercise, by its stem. Empty if it cannot be run.
 
-    `path` is that of the student's file, by which the reference is found.
+    `path` is that of the student's file, by which the reference is found. It is run here, on a
+    device of this kind. Raises OSError if the solution's file cannot be read.
     """
     from gpudojo.grading.references import reference_for
     from gpudojo.model.errors import DojoError
@@ -319,10 +348,11 @@ def _grade_job(
     references: dict[str, Reference],
     answers: IO[bytes],
 ) -> None:
-    """Grade the functions of a job. Sends each verdict, and then its timelines.
+    """Grade the functions of a job. Sends each verdict to `answers`, and then its timelines.
 
     `references` are those that were prepared, by the stem of their exercise; another one is run
-    when it is needed.
+    when it is needed. Raises KeyError for an unknown function, and OSError where nobody reads
+    answers.
     """
     from gpudojo.grading.engine import FileGrader
 
@@ -332,13 +362,14 @@ def _grade_job(
     )
     for name in job.functions:
         function = exercise.function_named(name)
-        with _catch_output() as printed:
+        with _catch_output() as printed, _skip_breakpoints(Path(job.path)) as skipped:
             results = grader.results_of(exercise, function, limits)
         file = grader.submission
         stopped = None
-        if file is not None and name in file.names:
+        if file is not None and (name in file.names or name in file.todo):
             stopped = file.broken
-        verdict = StandbyResult(job.stem, name, results, printed.getvalue(), stopped)
+        first_skipped = next(iter(skipped), None)
+        verdict = StandbyResult(job.stem, name, results, printed.getvalue(), stopped, first_skipped)
         _send_frame(answers, verdict)
         if name not in grader.pairs:
             continue
@@ -350,22 +381,39 @@ def _grade_job(
 
 @contextlib.contextmanager
 def _catch_output() -> Iterator[io.StringIO]:
-    """Catch what is printed meanwhile.
-
-    A debugger has no terminal here, so `breakpoint()` only says where it works.
-    """
-
-    def skip_breakpoint(*args: Any, **kwargs: Any) -> None:
-        print("breakpoint() was skipped: it works in `pytest`")
-
+    """Catch what is printed in the block, to stdout and stderr, in the text that this gives."""
     text = io.StringIO()
-    before = sys.breakpointhook
-    sys.breakpointhook = skip_breakpoint
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        yield text
+
+
+@contextlib.contextmanager
+def _skip_breakpoints(path: Path) -> Iterator[list[int]]:
+    """Skip `breakpoint()` and `pdb.set_trace()` in the block: a debugger has no terminal here.
+
+    Gives the lines of the student's file at which one was skipped, in the order of time. Both
+    functions are put back at the end.
+    """
+    import pdb
+
+    lines: list[int] = []
+
+    def note_line(*args: Any, **kwargs: Any) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != str(path):
+            frame = frame.f_back
+        if frame is not None:
+            lines.append(frame.f_lineno)
+
+    hook_before = sys.breakpointhook
+    set_trace_before = pdb.set_trace
+    sys.breakpointhook = note_line
+    pdb.set_trace = note_line
     try:
-        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-            yield text
+        yield lines
     finally:
-        sys.breakpointhook = before
+        sys.breakpointhook = hook_before
+        pdb.set_trace = set_trace_before
 
 
 if __name__ == "__main__":

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 from rich.align import Align
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import CodeBlock, Markdown
 from rich.padding import Padding
+from rich.style import Style
 from rich.syntax import Syntax
 from rich.table import Column, Table
 from rich.text import Text
@@ -19,24 +22,29 @@ from virtual_cuda.ledger import draw_timeline, timeline_legend
 
 from gpudojo.grading.colours import style_of_label, style_of_timeline
 from gpudojo.grading.feedback import (
+    CONTINUATION,
     ExercisePoints,
     Part,
     headline_and_parts,
     hint_parts,
     hints_about,
+    pages_about,
     progress_bar,
 )
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.evidence import Raised
 from gpudojo.model.lessons import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.watch.course import BusiestCalls, Course, ExerciseWork
+from gpudojo.model.results_file import count_and_noun, format_points
+from gpudojo.watch.course import BusiestCalls, Course, ExerciseWork, SkippedBreakpoint
 
 LINES_AROUND: Final = 2  # lines of code above and below the one that is shown
 PRINTED_LINES: Final = 40
 NEWER_IS_GRADED: Final = (
     "What you saved is being graded. This is about the file as it was before:\n"
 )
+SHORTEST_ENTRY: Final = 16  # characters, below which an exercise is named by its number alone
+KEY_OF_HINTS: Final = "the key h"
 WORDS_WITHOUT_COLOUR: Final = ("bold", "dim", "not")  # of a style
 
 
@@ -79,11 +87,6 @@ def _code_theme(dark: bool) -> str:
     return "ansi_light"
 
 
-def format_points(points: float) -> str:
-    """A number of points, with two decimals at most."""
-    return f"{round(points, 2):g}"
-
-
 def _points_of_most(row: ExercisePoints, between: str) -> str:
     """Points, and how many there are: with "/" between them, "2/5"."""
     points = format_points(row.points)
@@ -114,11 +117,95 @@ def list_entry(work: ExerciseWork, width: int, selected: bool = False) -> Text:
     )
 
 
+def folded_list(course: Course, width: int) -> Text:
+    """The list of exercises in one line: a sign for each, and the current one by its name."""
+    signs = Text()
+    for work in course.works:
+        mark = MARKS[work.state]
+        style = mark.style
+        if work is course.current:
+            style = f"{style} reverse".strip()
+        signs.append(mark.sign, wanted_style(style))
+    signs.append("  ")
+    room = width - len(signs)
+    if room < SHORTEST_ENTRY:
+        return signs.append(course.current.exercise.number)
+    entry = list_entry(course.current, room)
+    return signs.append_text(entry[2:])
+
+
+class Key(NamedTuple):
+    """A key, as the last line of the screen has it."""
+
+    key: str
+    meaning: str
+    action: str  # that a click on it takes
+    importance: int  # the least important ones are left out where there is no room
+
+
+LESSON: Final = "lesson"
+SHOWN_KEYS: Final = (
+    Key("h", "hint", "hint", 5),
+    Key("t", "timeline", "page('timeline')", 2),
+    Key("l", LESSON, "page('lesson')", 3),
+    Key("n", "next", "next", 4),
+    Key("r", "again", "again", 1),
+    Key("?", "help", "page('help')", 6),
+    Key("q", "quit", "quit", 7),
+)
+
+
+def key_line(width: int, has_lesson: bool) -> Text:
+    """The keys in one line of at most so many characters; each can be clicked.
+
+    That of the lesson is left out where the exercise has none.
+    """
+    by_importance = sorted(SHOWN_KEYS, key=lambda key: key.importance)
+    left_out: list[Key] = []
+    if not has_lesson:
+        left_out = [key for key in by_importance if key.meaning == LESSON]
+        by_importance = [*left_out, *(key for key in by_importance if key not in left_out)]
+    line = _line_of_keys(left_out)
+    while len(line) > width and len(left_out) < len(by_importance):
+        left_out.append(by_importance[len(left_out)])
+        line = _line_of_keys(left_out)
+    return line
+
+
+def _line_of_keys(left_out: list[Key]) -> Text:
+    """The keys in one line, without those that are left out."""
+    line = Text()
+    for key in SHOWN_KEYS:
+        if key in left_out:
+            continue
+        if line:
+            line.append("  ")
+        entry = Text.assemble((key.key, "bold"), f" {key.meaning}")
+        entry.stylize(Style.from_meta({"@click": f"app.{key.action}"}))
+        line.append_text(entry)
+    return line
+
+
+def last_line(course: Course) -> str:
+    """What stays on the terminal after quitting: the points, and what comes next."""
+    text = _score_of_course(course)
+    if course.done:
+        return f"{text}. Everything passes."
+    work: ExerciseWork | None = course.current
+    if course.current.state == "done":
+        work = course.work_after(course.current)
+    if work is None:
+        return f"{text}."
+    return f"{text}. Next: {work.exercise.title} ({_shortest_path(work.path)})"
+
+
 def score_line(course: Course, width: int = 20) -> Text:
-    """The points of the day, after a bar of so many characters."""
+    """The points of the day, after a bar of so many characters; without one for 0."""
     points, most = course.score
-    bar = progress_bar(points, most, width)
-    return Text(f"{bar} {_score_of_course(course)}")
+    score = _score_of_course(course)
+    if not width:
+        return Text(score)
+    return Text(f"{progress_bar(points, most, width)} {score}")
 
 
 def _score_of_course(course: Course) -> str:
@@ -129,11 +216,12 @@ def _score_of_course(course: Course) -> str:
 
 
 def fix_panel(
-    course: Course, hints: int = 0, more: str = "the key h", dark: bool = True
+    course: Course, hints: int = 0, more: str = KEY_OF_HINTS, dark: bool = True
 ) -> RenderableType:
     """The first thing to fix in the current exercise, or a celebration if all are done.
 
-    `hints` is how many are shown, `more` says how to see one more.
+    `hints` is how many are shown, `more` says how to see one more, `dark` is the background. Raises
+    BadDay or OSError where hints or mistakes of the day cannot be read.
     """
     if course.done:
         return celebration_page(course)
@@ -141,9 +229,10 @@ def fix_panel(
 
 
 def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
-    """What was finished just now, the title of the current exercise, and what is to fix in it.
+    """Yield what was finished just now, the current exercise's title, and what is to fix in it.
 
-    `hints` is how many are shown, `more` says how to see one more, `dark` is the background.
+    `hints` is how many are shown, `more` says how to see one more, `dark` is the background. Raises
+    BadDay or OSError where hints or mistakes of the day cannot be read.
     """
     work = course.current
     finished = course.finished
@@ -152,13 +241,15 @@ def _panel_parts(course: Course, hints: int, more: str, dark: bool) -> Iterator[
     exercise = work.exercise
     yield Text(f"{exercise.number} {exercise.title}", "bold")
     yield Text(f"{work.path.name}{_points_by_function(work)}\n", "dim")
+    if work.breakpoint is not None and work.broken is None:
+        yield _breakpoint_line(work.breakpoint)
     # One of these: the file is missing, is no Python, is done or not graded yet, or has a mistake.
     if work.state == "missing":
         yield from _missing_parts(course, work)
     elif work.broken is not None:
         yield from _broken_parts(work, work.broken, dark)
     elif work.first is None:
-        yield _line_without_mistakes(course, work)
+        yield _line_without_mistakes(course, work, more)
     else:
         pending_functions = course.pending.get(work.stem, ())
         if work.first.function in pending_functions:
@@ -173,8 +264,21 @@ def _finished_line(work: ExerciseWork) -> Text:
     return _styled_text(text, "bold green")
 
 
+def _breakpoint_line(skipped: SkippedBreakpoint) -> Text:
+    """A line that says that a breakpoint was skipped, and where it stops."""
+    text = f"breakpoint() at line {skipped.line} stops only under pytest.\n"
+    return _styled_text(text, "yellow")
+
+
+def _shortest_path(path: Path) -> str:
+    """The path from the current folder, where that is shorter."""
+    with contextlib.suppress(ValueError):  # another drive
+        return min(str(path), os.path.relpath(path), key=len)
+    return str(path)
+
+
 def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableType]:
-    """Sentences that say that a file is missing, and which other file may be it."""
+    """Yield sentences that say that a file is missing, and which other file may be it."""
     folder = work.path.parent
     name = work.path.name
     text = f"{name} is not in {folder}. Its points count as not reached."
@@ -187,24 +291,33 @@ def _missing_parts(course: Course, work: ExerciseWork) -> Iterator[RenderableTyp
 
 
 def _broken_parts(work: ExerciseWork, error: Raised, dark: bool) -> Iterator[RenderableType]:
-    """Why Python cannot read the file, and the line at which it stopped."""
+    """Yield why Python cannot read the file, and the line at which it stopped.
+
+    `dark` is whether the terminal is dark.
+    """
     yield _styled_text(f"{error.type}: {error.message}", "bold red")
     if error.line is not None:
         yield code_excerpt(work.text or "", error.line, dark)
     yield Text("Nothing is graded until Python can read the file.")
 
 
-def _line_without_mistakes(course: Course, work: ExerciseWork) -> Text:
+def _line_without_mistakes(course: Course, work: ExerciseWork, more: str) -> Text:
     """A line that says that an exercise passes, or is not graded yet.
 
-    It says whether there is another exercise to do.
+    It names the next exercise to do, with its key where `more` says that there are keys.
     """
     if work.stem in course.pending:
         return Text("not graded yet")
-    following = ""
-    if course.work_after(work):
-        following = "Press n for the next exercise."
-    return _styled_text(f"All checks pass. {following}", "green")
+    text = "All checks pass."
+    if work.has_model_solution:
+        text += f" To compare: dojo solution {work.exercise.number}"
+    following = course.work_after(work)
+    if following is not None:
+        text += f"\nNext: {following.exercise.number} {following.exercise.title}"
+        text += f" ({following.path.name})"
+        if more == KEY_OF_HINTS:
+            text += ": the key n"
+    return _styled_text(text, "green")
 
 
 def _points_by_function(work: ExerciseWork) -> str:
@@ -221,9 +334,10 @@ def _points_by_function(work: ExerciseWork) -> str:
 def _feedback_parts(
     work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool
 ) -> Iterator[RenderableType]:
-    """Everything about one check that did not pass.
+    """Yield everything about one check that did not pass.
 
-    `hints` is how many are shown, `more` says how to see one more.
+    `hints` is how many are shown, `more` says how to see one more, `dark` is the background. Raises
+    BadDay or OSError where hints or mistakes of the day cannot be read.
     """
     # The headline, and what is below it.
     place = ""
@@ -243,9 +357,9 @@ def _feedback_parts(
     table = _two_columns()
     for label, text in parts:
         style = wanted_style(f"bold {style_of_label(label)}")
-        if label == "line" and result.line is not None:  # code needs all columns
+        if label == result.line_role and result.line is not None:  # code needs all columns
             yield table
-            yield Text(f"line {result.line}", style)
+            yield Text(f"{result.line_role.before}line {result.line}", style)
             graded_text = work.about[result.function]
             yield code_excerpt(graded_text, result.line, dark)
             table = _two_columns()
@@ -262,12 +376,16 @@ def _marked_headline(mark: StateMark, headline: str) -> Text:
 
 
 def _parts_of_hints(work: ExerciseWork, result: CheckResult, hints: int, more: str) -> list[Part]:
-    """The first hints about a check that failed, or how many there are if none is to be shown."""
+    """The first hints about a check that failed, or how many there are if none is to be shown.
+
+    `hints` is how many are shown, `more` says how to see one more. Raises BadDay or OSError where
+    hints or mistakes of the day cannot be read.
+    """
     function = work.exercise.function_named(result.function)
     every_hint = hints_about(result, function)
-    parts = hint_parts(every_hint, work.exercise, hints, more)
+    parts = hint_parts(every_hint, pages_about(result, work.exercise), hints, more)
     if every_hint and not hints:
-        text = f"({len(every_hint)} hints; the first with {more})"
+        text = f"({count_and_noun(len(every_hint), 'hint')}; the first with {more})"
         parts.append(Part("", text))
     return parts
 
@@ -280,23 +398,55 @@ def _two_columns() -> Table:
     return table
 
 
+class _CodeLine:
+    """A line of code; where it is too long it goes on in the next line, further to the right."""
+
+    def __init__(self, code: Text) -> None:
+        self.code = code
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the line in as many lines as it needs."""
+        plain = self.code.plain
+        indent = len(plain) - len(plain.lstrip()) + CONTINUATION
+        room = options.max_width
+        if indent > room // 2:  # so narrow that indentation would take it all
+            indent = 0
+        rest = self.code
+        margin = ""
+        while len(margin) + len(rest) > room:
+            end = _end_of_first_line(rest.plain, room - len(margin))
+            yield Text.assemble(margin, rest[:end].copy())
+            rest = rest[end:]
+            rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+            margin = " " * indent
+        yield Text.assemble(margin, rest)
+
+
+def _end_of_first_line(code: str, room: int) -> int:
+    """How many characters of code to put into a line: to the last space that leaves half of it."""
+    room = max(room, 1)
+    space = code.rfind(" ", room // 2, room + 1)
+    if space > len(code) - len(code.lstrip()):
+        return space
+    return room
+
+
 def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
-    """A line of the student's file, marked, with some around it.
+    """A line of the student's file, marked, with some lines of code around it.
 
     `text` is the whole file. A line after its end is not marked.
     """
     text = text.replace("\0", "\N{SYMBOL FOR NULL}")
     lines = text.split("\n")
-    last_marked = min(line, len(lines))
-    first = max(last_marked - LINES_AROUND, 1)
-    shown = slice(first - 1, line + LINES_AROUND)
-    indent = _common_indent(lines[shown])
+    numbers = _lines_to_show(text, lines, line)
+    indent = _common_indent([lines[number - 1] for number in numbers])
     # The whole file is coloured, as an excerpt may begin inside a string.
     code = _coloured_code(text, dark)
     coloured_lines = code.split("\n", allow_blank=True)[: len(lines)]
     # A row for each line: a sign beside the marked one, the number, the code.
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for number, code_of_line in enumerate(coloured_lines[shown], first):
+    for number in numbers:
+        code_of_line = coloured_lines[number - 1]
         marker = Text(" ")
         style_of_number = "dim"
         if number == line:
@@ -305,12 +455,65 @@ def code_excerpt(text: str, line: int, dark: bool) -> RenderableType:
         dedented = Text()
         if len(code_of_line) > indent:
             dedented = code_of_line[indent:]
-        table.add_row(marker, Text(f"{number:>3}", style_of_number), dedented)
+        table.add_row(marker, Text(f"{number:>3}", style_of_number), _CodeLine(dedented))
     return table
 
 
+def _lines_to_show(text: str, lines: list[str], marked: int) -> list[int]:
+    """The numbers of a marked line and of the lines around it that help to read it.
+
+    Blank lines and docstrings are passed over, and what is left out shows by the numbers. A text
+    that is no Python may have ended inside a string: there, the nearest lines are shown.
+    """
+    last = len(lines)
+    nearest = range(max(min(marked, last) - LINES_AROUND, 1), min(marked + LINES_AROUND, last) + 1)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return list(nearest)
+    passed_over = _lines_of_docstrings(tree)
+    if marked in passed_over or marked > last:
+        return list(nearest)
+    before: list[int] = []
+    after: list[int] = []
+    for number in _lines_of_statement(tree, marked):
+        code = lines[number - 1]
+        if number == marked or not code.strip() or number in passed_over:
+            continue
+        if number < marked:
+            before.append(number)
+        else:
+            after.append(number)
+    return [*before[-LINES_AROUND:], marked, *after[:LINES_AROUND]]
+
+
+def _lines_of_statement(tree: ast.Module, line: int) -> range:
+    """The numbers of the lines of the function, or of another statement of a file, at a line."""
+    for statement in tree.body:
+        end = statement.end_lineno or statement.lineno
+        if statement.lineno <= line <= end:
+            return range(statement.lineno, end + 1)
+    return range(line, line + 1)
+
+
+def _lines_of_docstrings(tree: ast.Module) -> set[int]:
+    """The numbers of all lines that docstrings take."""
+    numbers: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        if ast.get_docstring(node, clean=False) is None:
+            continue
+        docstring = node.body[0]
+        numbers.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return numbers
+
+
 def _coloured_code(text: str, dark: bool) -> Text:
-    """Python code in rich's colours; without any, if the user wants none."""
+    """Python code in rich's colours; without any, if the user wants none.
+
+    `dark` is whether the terminal is dark.
+    """
     if os.environ.get("NO_COLOR"):
         return Text(text)
     syntax = Syntax("", "python", theme=_code_theme(dark))
@@ -330,7 +533,7 @@ def _common_indent(lines: list[str]) -> int:
 def _task_of(work: ExerciseWork, name: str) -> str:
     """The docstring of a function that is to do, or else the file's first paragraph.
 
-    Its paragraphs are without line breaks.
+    Its paragraphs are without line breaks. Raises SyntaxError if the graded text is no Python.
     """
     tree = ast.parse(work.graded or "")
     text_of_file = ast.get_docstring(tree) or ""
@@ -347,7 +550,10 @@ def _task_of(work: ExerciseWork, name: str) -> str:
 
 
 def aside_panel(course: Course) -> RenderableType:
-    """Below the thing to fix: what waits for it, where the file stopped, and what was printed."""
+    """Below the thing to fix: what waits for it, where the file stopped, and what was printed.
+
+    Raises BadDay or OSError where mistakes of the day cannot be read.
+    """
     work = course.current
     finished = course.finished
     parts: list[RenderableType] = []
@@ -361,7 +567,10 @@ def aside_panel(course: Course) -> RenderableType:
 
 
 def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
-    """Of one exercise: what waits, where the file stopped, and what was printed."""
+    """Yield of one exercise: what waits, where the file stopped, and what was printed.
+
+    Raises BadDay or OSError where mistakes of the day cannot be read.
+    """
     first = work.first
     printing_function = work.last
     if first is not None:
@@ -373,13 +582,18 @@ def _aside_parts(work: ExerciseWork) -> Iterator[RenderableType]:
         if work.stopped.line:
             place = f" at line {work.stopped.line}"
         text = f"\nThe file stopped{place}: {work.stopped.short}."
-        text += " What it defines before was graded."
+        if first is None or first.outcome is not Outcome.TODO:
+            text += " What it defines before was graded."
         yield _styled_text(text, "yellow")
     yield from _printed_parts(work, printing_function)
 
 
 def _failures_elsewhere(work: ExerciseWork, function: str) -> Iterator[Text]:
-    """For each other function with a check that failed, a line about the first of them."""
+    """Yield for each other function with a check that failed a line about the first of them.
+
+    `function` is the one that is left out. Raises BadDay or OSError where mistakes of the day
+    cannot be read.
+    """
     for name in work.names:
         failed = _first_failure(work.results.get(name, []))
         if failed is not None and name != function:
@@ -396,7 +610,7 @@ def _first_failure(results: list[CheckResult]) -> CheckResult | None:
 
 
 def _blocked_by(work: ExerciseWork, first: CheckResult) -> Text:
-    """The checks that wait for the one to fix first."""
+    """The checks that wait for the one to fix first, in a line; empty where none does."""
     blocked = []
     for result in work.results[first.function]:
         if result.blocked_by == first.check:
@@ -408,7 +622,7 @@ def _blocked_by(work: ExerciseWork, first: CheckResult) -> Text:
 
 
 def _printed_parts(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
-    """What a function printed, or the last lines of it."""
+    """Yield what a function printed, or the last PRINTED_LINES of it."""
     printed = work.printed.get(name, "").rstrip("\n")
     if not printed:
         return
@@ -422,7 +636,10 @@ def _printed_parts(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
 
 
 def timeline_page(course: Course, width: int) -> RenderableType:
-    """What the busiest call did: of the function to fix, or of the last that was graded."""
+    """What the busiest call did: of the function to fix, or of the last that was graded.
+
+    `width` is in characters. Without a timeline, a line says so.
+    """
     work = course.current
     if not work.timelines and course.finished is not None:
         work = course.finished  # the exercise before is done, and this one has not begun
@@ -443,7 +660,7 @@ def timeline_page(course: Course, width: int) -> RenderableType:
 
 
 def _timelines_to_show(work: ExerciseWork) -> BusiestCalls | None:
-    """Those of the function to fix, or of the last that was graded, or of any other."""
+    """Those of the function to fix, of the last that was graded, or of any other; else None."""
     names = [work.last, *work.names]
     if work.first is not None:
         names.insert(0, work.first.function)
@@ -486,7 +703,10 @@ class LessonPage:
 
 
 def lesson_page(work: ExerciseWork, dark: bool) -> RenderableType:
-    """The lesson of an exercise, or a line that says that there is none."""
+    """The lesson of an exercise, or a line that says that there is none.
+
+    Raises OSError where the lesson cannot be read.
+    """
     text = lesson_of(work.exercise)
     if text is None:
         return Text(f"There is no lesson for {work.exercise.number}.")
@@ -507,11 +727,16 @@ KEYS: Final = (
 )
 
 
-def help_page() -> RenderableType:
-    """What can be typed, and what the signs in the list mean."""
+def help_page(has_lesson: bool) -> RenderableType:
+    """What can be typed, and what the signs in the list mean.
+
+    The key of the lesson is left out where the exercise has none.
+    """
     headline = Text("Save a file of the day to have it graded.\n", "bold")
     table = _two_columns()
     for key, meaning in KEYS:
+        if key == "l" and not has_lesson:
+            continue
         table.add_row(Text(key, "bold"), Text(meaning))
     signs = []
     for state, mark in MARKS.items():
@@ -523,7 +748,7 @@ def help_page() -> RenderableType:
 def celebration_page(course: Course, step: int = 0) -> RenderableType:
     """The end of the day: a heart of the sprites that the exercises draw.
 
-    Its colours move with `step`.
+    Its colours move with `step`. Raises BadDay where the day's title cannot be read.
     """
     heart = Text()
     for number, row in enumerate(HEART):

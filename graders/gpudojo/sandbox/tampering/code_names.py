@@ -25,7 +25,7 @@ class NameInCode(NamedTuple):
 
 
 def find_names(code: CodeType) -> Iterator[NameInCode]:
-    """All names and texts in code, and in code inside of it."""
+    """Yield all names and texts in code, and in code inside of it, each with its line."""
     codes = list(_codes_in(code))
     imported = {name for each in codes for name in _imported_names(each)}
     for each in codes:
@@ -84,6 +84,7 @@ def names_stored_by(code: CodeType) -> set[str]:
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and all those inside of it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -32,9 +32,10 @@ RUNNING: Final = (
 
 
 def show_students_code_alone(own_folders: tuple[str, ...]) -> None:
-    """Replace functions of `sys` and `gc`, for as long as this process and its forks live.
+    """Replace functions of `sys` and `gc` by such that show nothing of the grader.
 
-    `own_folders` are those of the grader, each with a separator at its end.
+    That is for as long as this process and its forks live. `own_folders` are those of the grader,
+    each with a separator at its end.
     """
     for name in SETTING:
         if hasattr(sys, name):  # those for all threads are new in Python 3.12
@@ -57,9 +58,10 @@ class StudentsTracer:
         self.own_folders = own_folders
 
     def __call__(self, frame: types.FrameType, event: str, value: Any) -> Any:
-        """Call it, unless the grader's code is running or has called what runs.
+        """Call the tracer, unless the grader's code is running or has called what runs.
 
-        Returns the tracer for the rest of the frame.
+        Returns the tracer for the rest of the frame, or None for no tracing in it. Raises what the
+        student's tracer raises.
         """
         if has_graders_frame(frame, self.own_folders):
             return None
@@ -86,21 +88,30 @@ def has_graders_frame(
 def _setter_that_hides(
     set_tracer: Callable[[Any], None], own_folders: tuple[str, ...]
 ) -> Callable[[Any], None]:
-    """Make a function that sets a student's tracer or profiler; one of the grader's as it is."""
+    """Make a function that sets a student's tracer or profiler; one of the grader's as it is.
+
+    `set_tracer` sets it in the end; `own_folders` are those of the grader.
+    """
 
     def set_students_tracer(function: Any, /) -> None:
+        """Set a tracer; a student's is not called for frames of the grader."""
         method = getattr(function, "__func__", function)
         code = getattr(method, "__code__", None)
         is_students = code is None or not code.co_filename.startswith(own_folders)
         if function is not None and is_students:
             function = StudentsTracer(function, own_folders)
+            # Lines that it executes itself are not traced, a profiler's neither.
+            thread_tracing.note_tracer()
         set_tracer(function)
 
     return set_students_tracer
 
 
 def _getter_that_hides(get_tracer: Callable[[], Any]) -> Callable[[], Any]:
-    """Make a function that returns the tracer or profiler that somebody has set."""
+    """Make a function that returns the tracer or profiler that somebody has set.
+
+    Of a student's it returns the student's own function, not what is wrapped around it.
+    """
 
     def get_students_tracer() -> Any:
         tracer = get_tracer()
@@ -115,7 +126,8 @@ def _getter_that_hides(get_tracer: Callable[[], Any]) -> Callable[[], Any]:
 def objects_of_student_code(generation: int | None = None) -> list[Any]:
     """The objects that the variables of student code lead to, of every generation.
 
-    Left out are the insides of tensors, objects of ours, what runs, and the code of libraries.
+    It takes the place of `gc.get_objects`; the generation that is asked for is ignored. Left out
+    are the insides of tensors, objects of ours, what runs, and the code of libraries.
     """
     waiting: list[Any] = []
     frame: types.FrameType | None = sys._getframe(1)

@@ -32,13 +32,18 @@ class Leftovers:
         self._tables = _tables_of_hooks()
 
     def remember(self) -> Callable[[], None]:
-        """Return a function that puts everything back as it is now."""
+        """Return a function that puts everything back as it is now.
+
+        That is tracers, handlers of signals, callbacks of the collector, and torch's tables of
+        hooks.
+        """
         tracers = (sys.gettrace(), sys.getprofile())
         handlers = [_handler_of(each) for each in _SIGNALS]
         lists = [list(each) for each in self._lists]
         tables = [dict(each) for each in self._tables]
 
         def put_back() -> None:
+            """Remove what was added since `remember`, and put back what was replaced."""
             _remove_tracers(*tracers)
             _put_back_handlers(handlers)
             for held, before in zip(self._lists, lists, strict=True):

@@ -13,8 +13,7 @@ import importlib
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, compress
-from operator import is_, is_not
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 from virtual_cuda.errors import TorchUnsupported
@@ -49,7 +48,7 @@ FREE: Final = frozenset(
     __annotations__ __slotnames__ __abstractmethods__ _abc_impl Storage
     """.split()
 )
-_MISSING: Final = object()
+MISSING: Final = object()
 MOST_TOLD: Final = 4  # replaced names, of a call
 
 
@@ -61,11 +60,8 @@ class Owner(NamedTuple):
     names: Mapping[str, Any]  # as they are now, whenever somebody looks
 
 
-class Snapshot(NamedTuple):
-    """All names of some modules and classes with their values, as they once were."""
-
-    names: list[dict[str, Any]]  # of each owner
-    values: list[Any]  # of all owners, one after another
+Snapshot = list[dict[str, Any]]
+"""All names of each module or class with their values, as they once were."""
 
 
 class ReplacedName(NamedTuple):
@@ -73,20 +69,29 @@ class ReplacedName(NamedTuple):
 
     owner: Owner
     name: str
-    before: Any  # `_MISSING` for a name that is new
-    now: Any  # `_MISSING` for a name that was deleted
+    before: Any  # `MISSING` for a name that is new
+    now: Any  # `MISSING` for a name that was deleted
 
     def make_finding(self, kind: FindingKind) -> WatchFinding:
         """What is told of it. The place is that of the function which took the name."""
         file, line = _place_of(self.now)
-        return make_finding(kind, f"replaced {self.owner.label}.{self.name}", file, line)
+        what = f"replaced {self.owner.label}.{self.name}"
+        return make_finding(kind, what, file, line)
 
     def put_back(self) -> None:
-        """Give the name the value that it had, or remove it."""
-        if self.before is not _MISSING:
-            setattr(self.owner.owner, self.name, self.before)
-        elif self.name in vars(self.owner.owner):
-            delattr(self.owner.owner, self.name)
+        """Give the name the value that it had in its module or class, or remove it if it is new."""
+        self._set(self.before)
+
+    def replace_again(self) -> None:
+        """Give the name the value again that student code gave it, or delete it again."""
+        self._set(self.now)
+
+    def _set(self, value: Any) -> None:
+        owner = self.owner.owner
+        if value is not MISSING:
+            setattr(owner, self.name, value)
+        elif self.name in vars(owner):
+            delattr(owner, self.name)
 
 
 class GuardedName(NamedTuple):
@@ -94,14 +99,35 @@ class GuardedName(NamedTuple):
 
     owner: Owner
     name: str
-    values: list[Any]  # `_MISSING` where the name need not be there
+    values: list[Any]  # in each snapshot; `MISSING` where the name was not there
 
-    def find_replaced(self) -> Iterator[ReplacedName]:
+    def find_replacements(self) -> Iterator[ReplacedName]:
         """Yield the name if it has another value now. The value before is the first one."""
-        now = self.owner.names.get(self.name, _MISSING)
-        is_known = any(now is value for value in self.values)
-        if not is_known and not _is_torchs_own(now, self.name):
-            yield ReplacedName(self.owner, self.name, self.values[0], now)
+        now = self.owner.names.get(self.name, MISSING)
+        if any(now is value for value in self.values):
+            return
+        if _is_torchs_own(now, self.name):
+            return
+        yield ReplacedName(self.owner, self.name, self.values[0], now)
+
+
+class FewNames:
+    """A few names of some modules and classes, which are compared after every call."""
+
+    def __init__(self, names: list[GuardedName]) -> None:
+        self._names = names
+        self._lookups = [(each.owner.names.get, each.name) for each in names]
+        # Of all names, one list for each snapshot.
+        values_of_names = [each.values for each in names]
+        self._values = list(zip(*values_of_names, strict=True))
+
+    def find_replacements(self) -> list[ReplacedName]:
+        """Those names that have a value which they had in none of the snapshots."""
+        now = [look_up(name, MISSING) for look_up, name in self._lookups]
+        # All at once: hardly ever has one of them changed.
+        if any(all(map(is_, now, values)) for values in self._values):
+            return []
+        return [found for each in self._names for found in each.find_replacements()]
 
 
 class GuardedNames:
@@ -109,53 +135,38 @@ class GuardedNames:
 
     def __init__(self, owners: Iterable[Owner]) -> None:
         self._owners = list(owners)
-        self._values = [each.names.values() for each in self._owners]  # always the latest
         self._reachable = [_reachable_names(each) - FREE for each in self._owners]
 
     def take_snapshot(self) -> Snapshot:
         """All names with their values, as they are now."""
-        names = [dict(each.names) for each in self._owners]
-        return Snapshot(names, list(chain.from_iterable(self._values)))
+        return [dict(each.names) for each in self._owners]
 
-    def guarded_among(self, names: set[str], *snapshots: Snapshot) -> list[GuardedName]:
+    def choose(self, names: set[str], *snapshots: Snapshot) -> FewNames:
         """Those of these names that nobody may replace, in each module or class that has them.
 
         Each comes with its values in the snapshots. Data may be replaced. A name that a class only
         inherits has no value there: if it gets one, that hides the inherited one.
         """
         found = []
-        of_snapshots = [each.names for each in snapshots]
-        each_owner = zip(self._owners, self._reachable, *of_snapshots, strict=True)
+        each_owner = zip(self._owners, self._reachable, *snapshots, strict=True)
         for owner, reachable, *names_before in each_owner:
             for name in reachable & names:
-                values = [before.get(name, _MISSING) for before in names_before]
-                if any(value is _MISSING or _is_code(value) for value in values):
+                values = [before.get(name, MISSING) for before in names_before]
+                if any(value is MISSING or _is_code(value) for value in values):
                     found.append(GuardedName(owner, name, values))
-        return found
+        return FewNames(found)
 
-    def find_replaced(self, *snapshots: Snapshot) -> list[ReplacedName]:
+    def find_replacements(self, *snapshots: Snapshot) -> list[ReplacedName]:
         """Names with a value which they had in none of the snapshots.
 
         The value before is that of the first snapshot.
         """
         found: list[ReplacedName] = []
-        if any(self._differs_only_in_data(each) for each in snapshots):
-            return found
-        for owner, *before in zip(self._owners, *(each.names for each in snapshots), strict=True):
-            found += _replaced_names(owner, before)
+        for owner, *before in zip(self._owners, *snapshots, strict=True):
+            is_known = any(_is_unchanged(owner.names, names) for names in before)
+            if not is_known:
+                found += _replaced_names(owner, before)
         return found
-
-    def _differs_only_in_data(self, snapshot: Snapshot) -> bool:
-        """True if nothing but data has changed since the snapshot: then no name was replaced.
-
-        All values are compared one by one, in the order of their owners and names.
-        """
-        if sum(map(len, self._values)) != len(snapshot.values):
-            return False  # names were added or deleted
-        values_now = chain.from_iterable(self._values)
-        has_changed = map(is_not, values_now, snapshot.values)
-        changed_values = compress(snapshot.values, has_changed)
-        return not any(map(_is_code, changed_values))
 
 
 def _reachable_names(owner: Owner) -> frozenset[str]:
@@ -166,7 +177,10 @@ def _reachable_names(owner: Owner) -> frozenset[str]:
 
 
 def owners_in_torch_and_python() -> Iterator[Owner]:
-    """The modules and classes of the lists above, those that this release of torch has."""
+    """Yield the modules and classes of the lists above, those that this release of torch has.
+
+    Modules are imported. Raises ImportError for a module that is not there.
+    """
     for name in PYTHON_MODULES:
         yield from _module_with_classes(name)
     for name in TORCH_MODULES:
@@ -187,7 +201,7 @@ def owners_in_packages(packages: tuple[str, ...]) -> Iterator[Owner]:
 
 
 def _module_with_classes(name: str) -> Iterator[Owner]:
-    """A module, and the classes that it defines."""
+    """Yield a module, and the classes that it defines. Imports it, and its lazy public names."""
     module = importlib.import_module(name)
     for public_name in getattr(module, "__all__", ()):
         # Some are loaded when they are first used; what this torch lacks cannot be.
@@ -196,22 +210,46 @@ def _module_with_classes(name: str) -> Iterator[Owner]:
     yield Owner(name, module, vars(module))
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == name:
-            yield Owner(f"{name}.{kind.__name__}", kind, vars(kind))
+            label = f"{name}.{kind.__name__}"
+            yield Owner(label, kind, vars(kind))
 
 
 def _replaced_names(owner: Owner, snapshots: list[dict[str, Any]]) -> Iterator[ReplacedName]:
-    """The names of one module or class with a value that they had in none of the snapshots."""
-    for each in snapshots:
-        # All names at once: hardly ever has one of them changed.
-        if len(owner.names) == len(each) and all(map(is_, owner.names.values(), each.values())):
+    """Yield the names of one module or class with a value that they had in none of the snapshots.
+
+    Each snapshot is a dict of its names. New names count if they hide something.
+    """
+    suspects = _changed_names(owner.names, snapshots[0])
+    for before in snapshots[1:]:
+        if not suspects:
             return
-    known = {name for snapshot in snapshots for name in snapshot} - FREE
-    for name in known:
-        values = [snapshot.get(name, _MISSING) for snapshot in snapshots]
-        if any(map(_is_code, values)):
-            yield from GuardedName(owner, name, values).find_replaced()
-    for name in _names_that_hide(owner, known):
-        yield ReplacedName(owner, name, _MISSING, owner.names[name])
+        suspects &= _changed_names(owner.names, before)
+    new_names = set()
+    for name in suspects - FREE:
+        values = [before.get(name, MISSING) for before in snapshots]
+        if all(value is MISSING for value in values):
+            new_names.add(name)
+        elif any(map(_is_code, values)):
+            yield from GuardedName(owner, name, values).find_replacements()
+    for name in _names_that_hide(owner, new_names):
+        yield ReplacedName(owner, name, MISSING, owner.names[name])
+
+
+def _is_unchanged(now: Mapping[str, Any], before: dict[str, Any]) -> bool:
+    """True if these are the same names in the same order, with the same values.
+
+    Thousands are compared after each function, so this is done by iterators of C.
+    """
+    return list(now) == list(before) and all(map(is_, now.values(), before.values()))
+
+
+def _changed_names(now: Mapping[str, Any], before: dict[str, Any]) -> set[str]:
+    """The names that have another value now than before, were deleted, or are new."""
+    changed = now.keys() ^ before.keys()
+    for name in now.keys() & before.keys():
+        if now[name] is not before[name]:
+            changed.add(name)
+    return changed
 
 
 def _is_code(value: Any) -> bool:
@@ -219,18 +257,22 @@ def _is_code(value: Any) -> bool:
     return callable(value) or hasattr(type(value), "__get__")
 
 
-def _names_that_hide(owner: Owner, known: Iterable[str]) -> set[str]:
-    """New names that hide what a class inherits, or what a module finds among the builtins."""
+def _names_that_hide(owner: Owner, new_names: set[str]) -> set[str]:
+    """Those new names that hide what a class inherits, or what a module finds among builtins."""
     added = set()
-    for name in set(owner.names) - set(known) - FREE:
+    for name in new_names:
         if not _is_torchs_own(owner.names[name], name):
             added.add(name)
     if isinstance(owner.owner, type):
-        bases = owner.owner.__mro__[1:]
-        return {name for name in added if any(name in vars(base) for base in bases)}
+        return {name for name in added if _is_inherited(owner.owner, name)}
     if owner.owner is builtins:
         return set()
     return added & vars(builtins).keys()
+
+
+def _is_inherited(kind: type, name: str) -> bool:
+    """True if a base of a class has a name."""
+    return any(name in vars(base) for base in kind.__mro__[1:])
 
 
 def _is_torchs_own(value: Any, name: str) -> bool:

@@ -39,7 +39,10 @@ class LibraryWatch:
         torch._C._dispatch_library = make_and_note  # type: ignore[assignment]
 
     def _note_caller(self, frame: FrameType | None) -> None:
-        """Note who makes a library, unless that is a library itself."""
+        """Note the line that makes a library of kernels, unless that is a library's own.
+
+        `frame` is that of the call; frames of `torch.library` above it are passed over.
+        """
         while frame is not None and frame.f_code.co_filename == torch.library.__file__:
             frame = frame.f_back
         if frame is not None and not from_library(frame.f_code.co_filename):
@@ -48,5 +51,5 @@ class LibraryWatch:
             self._findings.append(make_finding(FindingKind.UNMEASURED, what, file, frame.f_lineno))
 
     def findings(self) -> list[WatchFinding]:
-        """What was noticed so far."""
+        """What was noticed so far: the first finding, or nothing."""
         return self._findings[:1]

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from virtual_cuda.hooks import HIDDEN_IN_TENSORS, from_library
 
-from gpudojo.grading import thread_tracing, watching
+from gpudojo.grading import student_code, thread_tracing, watching
 from gpudojo.sandbox.tampering import debugging
 from gpudojo.sandbox.tampering.code_names import find_names, names_mentioned_in
 from gpudojo.sandbox.tampering.findings import (
@@ -68,7 +68,15 @@ PUBLIC_MODULES: Final = frozenset(
 )
 # Attributes that lead from a function to the variables of its module.
 TO_VARIABLES: Final = frozenset({"__globals__", "__closure__"})
+# Attributes of a frame that lead to what counts its lines, or stop it.
+OF_LINE_COUNTS: Final = frozenset({"f_trace", "f_trace_lines", "f_trace_opcodes"})
 BY_PROBES: Final = frozenset({watching.KEPT, watching.HOOK})  # events that our own code raises
+# Files whose code stands between an object that student code holds and its state.
+BESIDE_RECORDERS: Final = (
+    watching.__file__,
+    student_code.__file__,
+    os.path.join(os.path.dirname(__file__), "watch.py"),
+)
 PARTS_OF_FUNCTIONS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 
 
@@ -105,8 +113,11 @@ class Reports:
         self._tell = tell
         self._process = getpid()
 
-    def put_back_functions(self) -> None:
-        """Give functions of libraries and of ours the parts back that student code replaced."""
+    def put_back_code_of_functions(self) -> None:
+        """Give functions of libraries and of ours the parts back that student code replaced.
+
+        Nothing is reported meanwhile. Empties `changed_functions`.
+        """
         tell = self._tell
         self._tell = None
         while self.changed_functions:
@@ -115,12 +126,13 @@ class Reports:
         self._tell = tell
 
     def _make_hook(self) -> Callable[[str, tuple[Any, ...]], None]:
-        """The function that Python calls for every audit event: hardly any is judged."""
+        """Make the function that Python calls for every audit event; it judges few of them."""
         judge_event = self._judge_event
 
         # No method: Python asks a hook for an attribute before each call, and a method takes long
         # to answer.
         def hear(name: str, args: tuple[Any, ...]) -> None:
+            """Note that a tracer is set, and judge an event of a kind that may be reported."""
             if name == "sys.settrace":
                 thread_tracing.note_tracer()
             if name not in _JUDGES:
@@ -132,7 +144,10 @@ class Reports:
         return hear
 
     def _judge_event(self, name: str, args: tuple[Any, ...]) -> None:
-        """Report an event where student code is what raised it."""
+        """Report an event where student code is what raised it.
+
+        Events that the hook itself raises meanwhile are not judged.
+        """
         thread = get_ident()
         if self._tell is None or thread in self._busy:
             return
@@ -157,7 +172,11 @@ class Reports:
             self.report(finding)
 
     def report(self, finding: WatchFinding) -> None:
-        """Tell a finding, unless the same was told before, or too many that cost nothing."""
+        """Tell a finding, unless the same was told before, or too many that cost nothing.
+
+        What was told is remembered. Only the process that called `tell_to` tells. Raises what
+        telling raises.
+        """
         if self._tell is None or finding.what in self._told or getpid() != self._process:
             return
         told_of_kind = [kind for kind in self._told.values() if kind is finding.kind]
@@ -173,13 +192,16 @@ class Reports:
         yield _at(event.caller, EVENTS[event.name])
 
     def _judge_frame(self, event: AuditEvent) -> Iterator[WatchFinding]:
-        """A frame, or an attribute that leads to one, where a frame of the grader is above."""
+        """Yield a finding for a frame, or a way to one, if the grader's code is above it."""
         # A student's tracer is called from the module `debugging`.
         if debugging.has_graders_frame(event.caller, self._own_folders, debugging.__file__):
             yield _at(event.caller, "asked for a frame of the grader's call stack")
 
     def _judge_change(self, event: AuditEvent) -> Iterator[WatchFinding]:
-        """Other code for a function, or other bases for a class, that is not the student's."""
+        """Yield a finding for other code of a library's function, or other bases of its class.
+
+        What a function had before is noted in `changed_functions`.
+        """
         changed, part = event.args[0], event.args[1]
         if part not in PARTS_OF_FUNCTIONS and part != "__bases__":
             return
@@ -202,9 +224,9 @@ class Reports:
             yield _at(event.caller, f"imported {name}")
 
     def _judge_code(self, event: AuditEvent) -> Iterator[WatchFinding]:
-        """Code with the name of a library's file: what it does would not be reported.
+        """Yield a finding for code with the name of a library's file: what it does is not reported.
 
-        Python itself compiles parts of such a file where it prints a traceback.
+        Python itself compiles parts of such a file where it prints a traceback: these do not count.
         """
         source, name = event.args[0], event.args[1]
         # A name of a class of the student's own says what it likes when it is asked.
@@ -219,13 +241,22 @@ class Reports:
             yield from _findings_in(event.args[0])
 
     def _judge_state(self, event: AuditEvent) -> Iterator[WatchFinding]:
-        """The state of a probe's object: only our own code asks for it."""
-        asking = _first_frame_outside(event.caller, watching.__file__.__eq__)
-        if asking is not None and not from_library(asking.f_code.co_filename):
-            yield _at(asking, "asked for what a probe has recorded")
+        """Yield a finding where other code than ours asks for the state of a probe's object.
+
+        A library may ask for somebody, as a pool of threads does.
+        """
+        asking = _first_frame_outside(event.caller, BESIDE_RECORDERS.__contains__)
+        if asking is None or self._is_graders(asking.f_code.co_filename):
+            return
+        what = "asked for what a probe has recorded"
+        if from_library(asking.f_code.co_filename):
+            library = asking.f_globals.get("__name__")
+            yield make_finding(FindingKind.REPORTED, f"{what}, by `{library}`", "", None)
+        else:
+            yield _at(asking, what)
 
     def _judge_hook(self, event: AuditEvent) -> Iterator[WatchFinding]:
-        """A probe's hook: only torch calls it."""
+        """Yield a finding where other code than torch's calls a probe's hook."""
         calling = _first_frame_outside(event.caller, self._is_graders)
         if calling is not None and not from_library(calling.f_code.co_filename):
             what = "called a hook by which a probe records, which only torch should call"
@@ -253,7 +284,7 @@ def _frame_that_wants(wanted: str, frame: FrameType | None) -> FrameType | None:
     """This frame, or the first above it that wants a module or a function of ctypes for itself.
 
     Passed over are frames that import for somebody, and those of the package that is wanted, unless
-    that is ours.
+    that is ours. Returns None if all are passed over. `wanted` is the name of the module or event.
     """
     package = wanted.partition(".")[0]
     while frame is not None:
@@ -291,7 +322,7 @@ def _at(frame: FrameType, what: str, kind: FindingKind = FindingKind.REPORTED) -
 
 
 def _findings_in(code: CodeType) -> Iterator[WatchFinding]:
-    """What a code object, and those inside of it, name that leads to the grader.
+    """Yield what a code object, and those inside of it, name that leads to the grader.
 
     A name that leads to the variables of a function counts after something imported, as in
     `torch.manual_seed.__globals__`: those of a student's own functions are the student's.
@@ -309,6 +340,8 @@ def _where_leads(name: str) -> str:
     """What a name leads to. Empty for an ordinary one."""
     if name in TO_VARIABLES:
         return "the variables of a function"
+    if name in OF_LINE_COUNTS:
+        return "the count of executed lines"
     if name in HIDDEN_IN_TENSORS:
         return "the inside of a tensor on the virtual device"
     if _is_private(name) and name in sys.modules:
@@ -322,7 +355,10 @@ def _is_private(module: str) -> bool:
 
 
 def folders_of(packages: tuple[str, ...]) -> tuple[str, ...]:
-    """The folders of some loaded packages, each with a separator at its end."""
+    """The folders of some loaded packages, each with a separator at its end, and as real paths.
+
+    Raises KeyError for a package that is not loaded.
+    """
     folders = []
     for name in packages:
         for folder in sys.modules[name].__path__:

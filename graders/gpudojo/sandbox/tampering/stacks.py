@@ -43,7 +43,7 @@ def _take_over_variables(context: Context) -> None:
 
 
 def forget_greenlets() -> None:
-    """Take the module `greenlet` out of those that code finds by name.
+    """Take the module `greenlet` out of `sys.modules`, where code finds modules by name.
 
     A greenlet knows the one that has started it, and so the frame of our caller. Who imports the
     module again raises an audit event.
