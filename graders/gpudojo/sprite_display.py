@@ -59,7 +59,8 @@ def show(sprites: Any, titles: Sequence[object] | None = None, file: IO[str] | N
 def pictures_of(sprites: Any) -> list[Picture]:
     """Rows of pixels, three numbers from 0 to 255 each, for every sprite.
 
-    Raises NotSprites for another shape than those of `show`.
+    Raises NotSprites for another shape than those of `show`, ValueError for lists of different
+    lengths, and TypeError for what is no number.
     """
     if hasattr(sprites, "detach"):
         sprites = sprites.detach().float().cpu()
@@ -95,7 +96,10 @@ def _shape_of_lists(nested: Any) -> tuple[int, ...]:
 
 
 def _picture_of(channels: Any) -> Picture:
-    """The pixels of a sprite with three channels, or with one for grey."""
+    """The pixels of a sprite with three channels, or with one for grey, row by row.
+
+    Raises ValueError for channels of different sizes, and TypeError for what is no number.
+    """
     if len(channels) == 1:
         channels = channels * 3
     red, green, blue = channels
@@ -118,7 +122,7 @@ def _byte_of(value: float) -> int:
 
 
 def _enlarge_small(picture: Picture) -> Picture:
-    """A small picture at twice its size; others as they are."""
+    """A small picture at twice its size; a wider one itself."""
     if len(picture[0]) > SMALL:
         return picture
     enlarged = []
@@ -134,7 +138,7 @@ def _enlarge_small(picture: Picture) -> Picture:
 
 
 def _draw_in_blocks(picture: Picture) -> list[Text]:
-    """Two rows of pixels in each line of text."""
+    """A picture in lines of text: two rows of pixels in each, in colours."""
     from rich.color import Color
     from rich.style import Style
     from rich.text import Text
@@ -155,7 +159,10 @@ def _draw_in_blocks(picture: Picture) -> list[Text]:
 
 
 def _draw_in_pairs(picture: Picture, coloured: bool) -> list[Text]:
-    """Two characters per pixel: coloured blanks, or a shade where there are no colours."""
+    """A picture in lines of text with two characters per pixel.
+
+    They are coloured blanks, or a shade where there are no colours.
+    """
     from rich.color import Color
     from rich.style import Style
     from rich.text import Text
@@ -183,7 +190,10 @@ def _shade_of(pixel: Pixel) -> str:
 
 
 def _lay_side_by_side(drawings: list[list[Text]], names: list[str], width: int) -> list[Text]:
-    """Lines with as many drawings side by side as fit the width, each under its name."""
+    """Lines with as many drawings side by side as fit the width, each under its name.
+
+    There is a name for each drawing, which may be empty.
+    """
     from rich.cells import cell_len
     from rich.text import Text
 

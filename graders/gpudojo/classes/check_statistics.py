@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import (
+    CheckRow,
+    ExerciseRow,
+    GroupFilter,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+)
 
 
 @dataclass
@@ -28,7 +35,10 @@ class CheckStatistics:
     _sum_of_passed: float = 0.0
 
     def count_attempt(self, outcome: Outcome, rest: float) -> None:
-        """Count one who attempted it. `rest` is the score without this check."""
+        """Count one who attempted it. `rest` is that student's score without this check.
+
+        An ERROR counts among the outcomes alone: it says nothing about scores.
+        """
         self.outcomes[outcome] += 1
         if outcome is Outcome.ERROR:
             return
@@ -46,11 +56,6 @@ class CheckStatistics:
     def failed(self) -> int:
         """How many failed it."""
         return self.outcomes[Outcome.FAILED]
-
-    @property
-    def missed(self) -> int:
-        """How many do not have its points, for whatever reason."""
-        return self.absent + self.failed + self.outcomes[Outcome.BLOCKED]
 
     @property
     def _count_of_judged(self) -> int:
@@ -99,24 +104,48 @@ def _shows_absence(check: CheckRow) -> bool:
     return check.outcome is Outcome.FAILED and bool(check.absent)
 
 
+def misconceptions_of(row: SubmissionRow) -> dict[str, CheckRow]:
+    """The misconceptions behind the checks that failed: for each the first check, or, of those, the
+    first with a line to show.
+    """
+    found: dict[str, CheckRow] = {}
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            name = check.misconception
+            if check.outcome is not Outcome.FAILED or not name:
+                continue
+            if name not in found or (found[name].line is None and check.line is not None):
+                found[name] = check
+    return found
+
+
 class ClassStatistics:
-    """The statistics of every check. `count_row` counts one submission."""
+    """The statistics of every check, and of misconceptions. `count_row` counts one submission."""
 
     def __init__(self, rows: Iterable[SubmissionRow] = ()) -> None:
+        """Count these rows; more can be counted later."""
         self.checks: dict[str, CheckStatistics] = {}
         # On the roster, but handed in nothing: absent in every check.
         self.nobody = 0
         # Could not be read, or was not graded: all checks failed, but not for the code.
         self.unread = 0
         self.not_graded = 0
+        self.handed_in = 0  # with those that could not be read, or were not graded
+        self.misconceptions: Counter[str] = Counter()  # in how many each is
+        self._groups = GroupFilter()
         for row in rows:
             self.count_row(row)
 
     def count_row(self, row: SubmissionRow) -> None:
-        """Count a row: an outcome in each check, or an absence.
+        """Count a row: an outcome in each check, or an absence; and its misconceptions.
 
-        What could not be read, or was not graded, is counted apart: its checks say nothing.
+        What could not be read, or was not graded, is counted apart: its checks say nothing. The
+        work of a group is counted once.
         """
+        if not self._groups.is_new_work(row):
+            return
+        if row.status is not SubmissionStatus.ABSENT:
+            self.handed_in += 1
         if row.status is SubmissionStatus.UNREADABLE:
             self.unread += 1
             return
@@ -128,17 +157,18 @@ class ClassStatistics:
             for statistics in self.checks.values():
                 statistics.absent += 1
             return
+        self.misconceptions.update(list(misconceptions_of(row)))
         for exercise in row.exercises:
             absent = absent_functions(exercise)
             for check in exercise.checks:
-                statistics = self._statistics_of(check)
+                statistics = self._find_or_add_statistics(check)
                 if check.function in absent:
                     statistics.absent += 1
                 else:
                     statistics.count_attempt(check.outcome, row.score - check.points)
 
-    def _statistics_of(self, check: CheckRow) -> CheckStatistics:
-        """The statistics of a check; new ones where it is met for the first time."""
+    def _find_or_add_statistics(self, check: CheckRow) -> CheckStatistics:
+        """The statistics of a check; new ones are added where it is met for the first time."""
         statistics = self.checks.get(check.id)
         if statistics is None:
             statistics = CheckStatistics(
@@ -149,17 +179,10 @@ class ClassStatistics:
 
     @property
     def hardest(self) -> list[CheckStatistics]:
-        """Checks whose points somebody does not have, most missed first.
+        """Checks that somebody failed, the most-failed first, and then the most-blocked.
 
-        Of the checks of a function that are missed for nothing but its absence, one stands for all.
+        What nobody handed in, or could not be judged because another check failed, is no failure.
         """
-        missed = [check for check in self.checks.values() if check.missed]
-        missed.sort(key=lambda check: (-check.missed, -check.failed, check.id))
-        hardest = []
-        functions: set[str] = set()
-        for check in missed:
-            function = check.id.rpartition("::")[0]
-            if check.missed > check.absent or function not in functions:
-                hardest.append(check)
-            functions.add(function)
-        return hardest
+        failed = [check for check in self.checks.values() if check.failed]
+        failed.sort(key=lambda check: (-check.failed, -check.outcomes[Outcome.BLOCKED], check.id))
+        return failed

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpudojo.classes.gradebook import Gradebook
-from gpudojo.classes.names import name_key
-from gpudojo.classes.overrides import EVERYONE, LogEntry
-from gpudojo.classes.participants import Participant, describe_namesakes
+from gpudojo.classes.gradebook import ClassList, Gradebook
+from gpudojo.classes.names import MOST_NAMES, name_key, suggest_people
+from gpudojo.classes.overrides import EVERYONE, LATE, REMOVED, REVIEW, LogEntry
+from gpudojo.classes.participants import Participant, describe_namesakes, find_participants
 from gpudojo.model.catalogue import exercises_of
-from gpudojo.model.errors import suggest_name
+from gpudojo.model.results_file import first_names
 
 
-def notices_about_class(book: Gradebook, participants: Sequence[Participant]) -> list[str]:
-    """Sentences about extensions and overrides, each with its file.
+def notices_about_class(book: Gradebook, class_list: ClassList) -> list[str]:
+    """Sentences about extensions and overrides that are not used as written, each with its file.
 
-    None for an extension that somebody has, or an override that is used.
+    One is about those who were removed by hand. Raises BadDay where the exercises of the day
+    cannot be imported, and BadFile where the course names one that is not there.
     """
-    extensions = _ExtensionNotices(book, participants)
+    everybody = [*class_list.participants, *class_list.removed]
+    extensions = _ExtensionNotices(book, everybody)
     extensions.note_all()
-    overrides = _notices_about_overrides(book, participants)
-    return extensions.notices + overrides
+    notices = extensions.notices + _notices_about_overrides(book, class_list)
+    notices += _notices_about_dates(book, class_list.participants)
+    if class_list.removed:
+        names = ", ".join(each.full_name for each in class_list.removed)
+        notices.append(f"removed by hand: {names}; to take one back: dojo remove --undo STUDENT")
+    return notices
 
 
 # Extensions
@@ -37,15 +43,11 @@ class _ExtensionNotices:
     def note_all(self) -> None:
         """Note extensions of nobody, of several, of one by two names, and useless ones.
 
-        Each is a sentence in `notices`.
+        Each is a sentence that is added to `notices`.
         """
         extension_of: dict[Participant, str] = {}
         for name in self.course.extensions:
-            key = name_key(name)
-            matching = []
-            for participant in self.participants:
-                if key in participant.all_names:
-                    matching.append(participant)
+            matching = find_participants(name, self.participants)
             if not matching:
                 self._note_unknown(name)
             if len(matching) > 1:
@@ -60,42 +62,114 @@ class _ExtensionNotices:
 
     def _note_unknown(self, name: str) -> None:
         """Note that nobody has a name, and which one may be meant."""
-        names = []
-        for each in self.participants:
-            names.append(each.name)
-            names.append(each.display_name)
-        hint = suggest_name(name, names, "")
+        hint = suggest_people(name, [each.names for each in self.participants], "")
         self._add_notice(name, f"nobody is called {name!r}{hint}")
 
     def _add_notice(self, name: str, reason: str) -> None:
-        """Add a sentence about the extension of somebody."""
+        """Add a sentence about the extension of somebody to `notices`, with its line."""
         error = self.course.bad_setting(reason, "extensions", name)
         self.notices.append(str(error))
+
+
+# Dates
+
+
+def _notices_about_dates(book: Gradebook, participants: Sequence[Participant]) -> list[str]:
+    """Sentences about dates of the roster that are not those of the files that were graded.
+
+    There are three: the roster may be older than the files, or newer, or two tables of it may
+    differ.
+    """
+    with_later_date = []
+    without_date = []
+    with_another_date = []
+    for participant in participants:
+        date = participant.roster_date
+        if date is None or not participant.submissions:
+            continue
+        times = [each.time for each in participant.dates.values()]
+        earlier = [each for each in participant.earlier_roster_dates if each.time not in times]
+        if earlier and date.time in times:
+            others = " or ".join(dict.fromkeys(each.text for each in earlier))
+            with_later_date.append(f"{participant.full_name} ({date.text}, and not {others})")
+        if not participant.time_of(participant.submissions[-1]):
+            without_date.append(participant.full_name)
+        elif times and date.time not in times:
+            with_another_date.append(participant.full_name)
+    again = f"dojo grade --out {book.out}"
+    sentences = []
+    if with_later_date:
+        names = first_names(with_later_date, MOST_NAMES)
+        sentences.append(
+            "tables of the roster have several dates, and the files that were graded were given "
+            f"the latest: {names}; files of an earlier date: leave the later table out of the "
+            f"roster, give these files again: dojo grade SUBMISSIONS --out {book.out}, and put the "
+            "table back; or: dojo override STUDENT --late TIME"
+        )
+    if without_date:
+        names = first_names(without_date, MOST_NAMES)
+        sentences.append(
+            f"the roster has the date of an earlier attempt of {names}: when the latest one was "
+            "handed in is not known, and it does not count as late; download the table again, "
+            f"and: {again}"
+        )
+    if with_another_date:
+        names = first_names(with_another_date, MOST_NAMES)
+        sentences.append(
+            f"the roster has another date than when the files were graded, of {names}: that of "
+            "the files is kept; if they handed in again, grade the new download, else the same "
+            f"files with this roster: dojo grade SUBMISSIONS --out {book.out}"
+        )
+    if book.course.rosters:
+        return [str(book.course.bad_setting(each, "roster")) for each in sentences]
+    return sentences
 
 
 # Overrides
 
 
-def _notices_about_overrides(book: Gradebook, participants: Sequence[Participant]) -> list[str]:
+class UnusedOverrides:
+    """Finds overrides that change nothing: of items that are not graded, and of nobody."""
+
+    def __init__(self, book: Gradebook, class_list: ClassList) -> None:
+        """Find the items, and who has which key, also of those who were removed.
+
+        Raises BadDay where the exercises of the day cannot be imported, and BadFile where the
+        course names one that is not there.
+        """
+        self.items = _names_of_items(book)
+        self.owners: dict[str, Participant] = {}
+        for participant in (*class_list.participants, *class_list.removed):
+            for key in participant.keys:
+                self.owners[key] = participant
+
+    def reason_unused(self, entry: LogEntry) -> str:
+        """Why an entry that is in force is not used; empty where it is."""
+        if entry.item not in self.items:
+            return f"{entry.item} is not graded any more"
+        if entry.key != EVERYONE and entry.key not in self.owners:
+            return f"nobody is {entry.student!r} any more"
+        return ""
+
+
+def _notices_about_overrides(book: Gradebook, class_list: ClassList) -> list[str]:
     """Sentences about overrides that are unused, or belong to a student by name alone.
 
-    Each is there once, though it may hold for several entries.
+    Each is there once, though it may hold for several entries. Raises BadDay where the exercises of
+    the day cannot be imported, and BadFile where the course names one that is not there.
     """
     if not book.overrides.log:
         return []
-    items = _names_of_items(book)
-    owners = {}
-    for participant in participants:
-        for key in participant.keys:
-            owners[key] = participant
+    unused = UnusedOverrides(book, class_list)
     notices: list[str] = []
     for entry in book.overrides.entries_in_force().values():
-        if entry.item in items:
-            owner = owners.get(entry.key)
-            doubt = _doubt_about_owner(book, entry, owner)
+        reason = unused.reason_unused(entry)
+        if entry.item not in unused.items:
+            doubt = f"{reason}; points of {entry.student} for it are unused"
+        elif reason:
+            doubt = f"{reason}; an override is unused"
         else:
-            unused = f"points of {entry.student} for it are unused"
-            doubt = f"{entry.item} is not graded any more; {unused}"
+            doubt = _doubt_about_owner(book, entry, unused.owners.get(entry.key))
         notice = f"{book.overrides.path}: {doubt}"
         if doubt and notice not in notices:
             notices.append(notice)
@@ -103,11 +177,16 @@ def _notices_about_overrides(book: Gradebook, participants: Sequence[Participant
 
 
 def _names_of_items(book: Gradebook) -> set[str]:
-    """The names of all that can be overridden: exercises, checks and items by hand.
+    """The names of all that a person can decide: exercises, checks, items by hand, lateness.
 
-    Exercises that the course leaves out are not among them, nor are their checks.
+    Exercises that the course leaves out are not among them, nor are their checks. Raises BadDay
+    where the exercises of the day cannot be imported, and BadFile where the course names one that
+    is not there.
     """
-    items = {item.name for item in book.course.by_hand}
+    items = {LATE, REVIEW, REMOVED}
+    for item in book.course.by_hand:
+        items.add(item.name)
+        items.update(f"{item.name}::{number + 1}" for number in range(len(item.rubric_rows)))
     for exercise in exercises_of(book.state.day):
         if exercise.stem not in book.row_maker.graded_exercises:
             continue
@@ -121,12 +200,10 @@ def _names_of_items(book: Gradebook) -> set[str]:
 def _doubt_about_owner(book: Gradebook, entry: LogEntry, owner: Participant | None) -> str:
     """A sentence about whose an override is; `owner` has its key. Empty where that is clear.
 
-    There is a doubt where nobody has the key any more, or somebody has it by the name alone.
+    There is a doubt where somebody has the key by the name alone.
     """
-    if entry.key == EVERYONE:
-        return ""
     if owner is None:
-        return f"nobody is {entry.student!r} any more; an override is unused"
+        return ""
     former_keys = book.former_keys.get(name_key(entry.student), ())
     if entry.key not in former_keys:
         return ""

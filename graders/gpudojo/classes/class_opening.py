@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.roster_file import read_roster
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass
+from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import AttemptRule
 
 
 def find_course(options: GradingOptions, state: ClassState) -> CourseRules:
-    """The rules of the course for a run. Raises BadFile, and BadClass if the last file is gone.
+    """The rules of the course for a run: those that change nothing, if there is no course file.
 
     They are in the file that is given, else in that of the last run, else in one beside the
-    submissions.
+    submissions. Raises BadFile for a file that cannot be used, and BadClass if the last file is
+    gone.
     """
     if options.alone:
         return CourseRules()
@@ -37,7 +40,10 @@ def find_course(options: GradingOptions, state: ClassState) -> CourseRules:
 
 
 def path_of_last_course(out: Path, state: ClassState) -> Path | None:
-    """The course file of the last run, if there was one and it is still there."""
+    """The course file of the last run, if there was one and it is still there.
+
+    Else None. `out` is the folder of the class.
+    """
     path = Path(os.path.normpath(out / state.course))
     if state.course and path.is_file():
         return path
@@ -45,7 +51,10 @@ def path_of_last_course(out: Path, state: ClassState) -> Path | None:
 
 
 def load_last_course(out: Path, state: ClassState) -> CourseRules:
-    """The rules in the file of the last run. Raises BadFile, and BadClass where it is gone."""
+    """The rules in the file of the last run, or rules that change nothing if it had none.
+
+    Raises BadFile for a file that cannot be used, and BadClass where it is gone.
+    """
     if not state.course:
         return CourseRules()
     path = path_of_last_course(out, state)
@@ -64,16 +73,19 @@ def open_gradebook(
     roster: Path | None = None,
     attempt: AttemptRule | None = None,
 ) -> Gradebook:
-    """The class in a folder, with its course, roster and overrides. Raises BadFile.
+    """The class in a folder, with its course, roster and overrides.
 
-    `roster` and `attempt` are used instead of those of the course or of the last run.
+    `roster` and `attempt` are used instead of those of the course or of the last run. Raises
+    BadFile for a roster or overrides that cannot be used.
     """
-    path = roster or rules.roster
-    if path is None and state.roster:
-        path = out / state.roster
+    paths = rules.rosters
+    if roster is not None:
+        paths = (roster,)
+    elif not paths and state.roster:
+        paths = (out / state.roster,)
     people = None
-    if path is not None:
-        people = read_roster(path, rules.zone)
+    if paths:
+        people = read_roster(paths, rules.zone)
     attempt = attempt or rules.attempt or state.attempt or "latest"
     return Gradebook(out, state, rules, people, attempt)
 
@@ -83,7 +95,10 @@ def complete_options(
 ) -> GradingOptions:
     """The options, with those of the course or the last run where the user asked for nothing.
 
-    Raises BadFile where the course names an exercise that the day does not have.
+    The folder of solutions is looked for by `find_reference`, if it is not given. An unknown name
+    stays among the functions. Raises BadFile where the course names an exercise that the day does
+    not have, BadClass where --only names one that the course does not count, BadDay where the day
+    cannot be imported, and what `find_reference` raises.
     """
     # Options that the user did not give: those of the course, else of the last run.
     changed: dict[str, Any] = {}
@@ -98,20 +113,60 @@ def complete_options(
                 if name not in asked:
                     changed[name] = getattr(state.limits, name)
     options = dataclasses.replace(options, **changed)
-    if options.reference is None and options.references is not None:
-        options = dataclasses.replace(options, reference=options.references / options.day)
-    # The functions to grade: those that were asked for, else those that count in the course.
+    if options.reference is None and options.find_reference is not None:
+        reference = options.find_reference(options.day)
+        options = dataclasses.replace(options, reference=reference)
+    # The functions to grade: those that --only chose, else those that count in the course.
     exercises = exercises_of(options.day)
-    only = options.functions_meant_by(options.only, exercises)
-    if rules.worths and not only:
-        only = _functions_that_count(options.day, rules)
-    return dataclasses.replace(options, only=only)
+    named = options.functions_meant_by(options.only, exercises)
+    counting: frozenset[str] = frozenset()
+    if rules.worths:
+        counting = _functions_that_count(options.day, rules)
+        _refuse_uncounted(named, counting, exercises, rules)
+    chosen = _functions_chosen(named, options.day, state)
+    every = counting or options.functions_meant_by([each.stem for each in exercises], exercises)
+    if chosen.issuperset(every):
+        chosen = frozenset()
+    only = chosen or counting
+    return dataclasses.replace(options, only=only, named=named, chosen=chosen)
+
+
+def _functions_chosen(named: frozenset[str], day: str, state: ClassState) -> frozenset[str]:
+    """The functions that count because --only named them; empty where the course says which count.
+
+    In a class that was graded, --only adds what it names, and takes nothing away.
+    """
+    if not named or not state.students or state.day != day:
+        return named
+    if not state.chosen:
+        return frozenset()
+    return named.union(state.chosen)
+
+
+def _refuse_uncounted(
+    named: frozenset[str],
+    counting: frozenset[str],
+    exercises: Sequence[Exercise],
+    rules: CourseRules,
+) -> None:
+    """Raises BadClass if --only names functions of an exercise that does not count.
+
+    `counting` are the functions that do; empty for all.
+    """
+    for exercise in exercises:
+        functions = {function.name for function in exercise.functions}
+        if counting and not functions.isdisjoint(named) and functions.isdisjoint(counting):
+            raise BadClass(
+                f"--only: {exercise.stem} does not count in {rules.path}; "
+                "write it under [exercises] there, or leave it out"
+            )
 
 
 def _functions_that_count(day: str, rules: CourseRules) -> frozenset[str]:
     """The functions of the exercises that the course counts. Empty if these are all.
 
-    Raises BadFile where the course names an exercise that the day does not have.
+    Raises BadFile where the course names an exercise that the day does not have. Raises BadDay
+    where the day cannot be imported.
     """
     exercises = exercises_of(day)
     worths = rules.worth_by_exercise(exercises)

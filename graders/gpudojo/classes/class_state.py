@@ -33,19 +33,26 @@ class StoredSubmission(msgspec.Struct, omit_defaults=True):
     origin: str
     digest: str
     content: str  # equal if two are the same work, whatever their files are called
-    at: str  # when it ran
+    at: str  # when it ran; the same work of somebody else may have run before
     record: str = ""  # its key; empty where it could not be read: then there is a problem
     reference: str = ""
     judging_key: str = msgspec.field(default="", name="measure")  # see `VerdictStore`
     only: list[str] = []
     problem: str = ""
     notes: list[str] = []
-    submitted: str = ""
+    submitted: str = ""  # says the platform, or a commit
+    dated: str = ""  # the date in the roster when its files were given, as written there
     late: bool = False  # says the platform
     public_scenarios: bool = False  # students have them, too
     score: float = 0.0
     max_score: float = 0.0
     changes: list[str] = []  # against the submission before
+    arrived: str = ""  # when it was first graded for this student
+
+    @property
+    def order(self) -> str:
+        """A time to sort by, where nobody knows when submissions were handed in."""
+        return self.arrived or self.at
 
 
 class Student(msgspec.Struct, omit_defaults=True):
@@ -92,13 +99,17 @@ class ClassState(msgspec.Struct, omit_defaults=True):
     torch: str = ""
     gpudojo: str = ""
     python: str = ""
-    only: list[str] = []
+    only: list[str] = []  # the functions that count; empty: all
+    chosen: list[str] = []  # of these, what --only named; empty: the course says which count
     students: dict[str, Student] = {}
     version: int = 1
 
 
 def load_state(out: Path) -> ClassState:
-    """What is known of a class: nothing in a new folder. Raises BadClass if it cannot be read."""
+    """What is known of a class: nothing in a new folder. Raises BadClass if it cannot be read.
+
+    `out` is the folder of its results.
+    """
     path = out / STATE
     try:
         return decode_untrusted_bytes(msgspec.json.Decoder(ClassState).decode, path.read_bytes())
@@ -114,9 +125,10 @@ def load_state(out: Path) -> ClassState:
 
 
 def save_state(out: Path, state: ClassState) -> None:
-    """Write what is known of a class. The file is replaced as a whole.
+    """Write what is known of a class to its file, which is replaced as a whole.
 
-    Students are encoded one after another: together they may take megabytes.
+    Students are encoded one after another: together they may take megabytes. Raises OSError if it
+    cannot be written.
     """
     settings = encode_json(replace(state, students={})).removesuffix(b"}")
     if settings != b"{":
@@ -132,7 +144,7 @@ def save_state(out: Path, state: ClassState) -> None:
 
 
 def version_on_disk(out: Path) -> tuple[int, ...]:
-    """A text that changes whenever `save_state` has written.
+    """Numbers that change whenever `save_state` has written.
 
     Empty where nothing is known of the class.
     """
@@ -144,7 +156,7 @@ def version_on_disk(out: Path) -> tuple[int, ...]:
 
 
 def key_of_student(entry: SubmissionEntry) -> str:
-    """By what a student is known from one run to the next."""
+    """A text by which a student is known from one run to the next, such as `plain:ada`."""
     if entry.naming is Naming.GRADESCOPE and entry.people:
         # Gradescope's number is that of the submission, and not of the student.
         people = [name_key(person.sid or person.email or person.name) for person in entry.people]
@@ -155,5 +167,5 @@ def key_of_student(entry: SubmissionEntry) -> str:
 
 
 def utc_now(timespec: str = "seconds") -> str:
-    """The time, in ISO 8601."""
+    """The time now, in UTC, as ISO 8601. `timespec` is how exact, as in `datetime.isoformat`."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec=timespec)

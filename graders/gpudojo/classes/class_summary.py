@@ -32,7 +32,7 @@ def print_summary(console: Console | None, graded: GradedClass) -> None:
     """Print scores, the most-failed checks and misconceptions, what changed, what to review.
 
     All that is known of the class is counted, and not only what was graded now. Without a console
-    nothing is printed.
+    nothing is printed. Raises BadDay where the misconceptions of a day cannot be read.
     """
     if console is not None:
         _SummaryPrinter(console, graded).print_all()
@@ -49,42 +49,45 @@ class _SummaryPrinter:
     def print_all(self) -> None:
         """Print the parts that have anything in them.
 
-        What to review comes last: there it is seen first.
+        What to review comes last: there it is seen first. Raises BadDay where the misconceptions of
+        a day cannot be read.
         """
         graded = self.graded
         tally = self.tally
         self._print_counts()
+        self._print_unusual_rules()
         self._print_distribution()
         self._print_hardest_checks()
         self._print_misconceptions()
         if graded.count < tally.statuses.total():
             self._print_list("Graded now", _indent_lines(tally.points_shown))
         changes = [str(change) for change in graded.changes]
-        self._print_list("Changed", _indent_lines(changes))
-        self._print_list(RULES_CHANGED, _indent_lines(tally.changed_by_rules))
+        self._print_list("Changed", _indent_lines(changes), see="history.csv")
+        by_rules = _indent_lines(tally.changed_by_rules)
+        self._print_list(RULES_CHANGED, by_rules, see="history.csv")
         self._print_list(GONE, _indent_lines(tally.gone))
         self._print_list("Not on the roster", _indent_lines(graded.unmatched))
         self._print_list("Settings and files to look at", _indent_lines(graded.notices))
+        self._print_list("Older than these results", _indent_lines(graded.stale))
         self._print_reviews()
 
     def _print_counts(self) -> None:
-        """Print how many there are of each status, how many ran, and what is special about some.
+        """Print how many students have each status, how many submissions ran, and what is special.
 
-        Where somebody is absent or in a group, they are students; else submissions.
+        A student may have several submissions, or none, or share one with a group.
         """
         tally = self.tally
-        what = "submission"
-        if tally.has_groups or "absent" in tally.statuses:
-            what = "student"
-        everybody = count_and_noun(tally.statuses.total(), what)
+        everybody = count_and_noun(tally.statuses.total(), "student")
         statuses = statuses_in_words(tally.statuses)
         ran = self._describe_runs()
         self._print_title(f"{everybody}: {statuses}. {ran}.")
         # What is special about some.
         counts = {
             "late": tally.late,
+            "handed in at an unknown time, and not counted as late": tally.undated,
             "with overrides": tally.overridden,
-            "still to grade by hand (0 points until then)": tally.to_grade,
+            "still to mark by hand (0 points until then)": tally.to_grade,
+            "reviewed": tally.reviewed,
         }
         texts = []
         for description, count in counts.items():
@@ -92,13 +95,22 @@ class _SummaryPrinter:
                 texts.append(f"{count} {description}")
         if texts:
             sentence = ", ".join(texts)
-            print_text(self.console, f"{sentence}.")
+            folder = self.graded.path.parent
+            print_text(self.console, f"{sentence}. Their names: dojo status {folder}")
+
+    def _print_unusual_rules(self) -> None:
+        """Print what counts, where that is not everything or not the latest attempt."""
+        for sentence in self.graded.unusual_rules:
+            print_text(self.console, sentence)
 
     def _describe_runs(self) -> str:
-        """How many submissions ran, in which time, and at which speed."""
+        """How many were handed in and how many ran now, in which time, and at which speed.
+
+        Each member of a group may have handed in, and earlier attempts are there, too.
+        """
         graded = self.graded
         time = seconds_in_words(graded.seconds)
-        text = f"{graded.ran} graded in {time}"
+        text = f"{graded.count} handed in, {graded.ran} run now in {time}"
         if graded.ran > 1 and graded.seconds > 0:
             speed = graded.ran / graded.seconds
             text += f" ({speed:.1f}/s)"
@@ -130,7 +142,7 @@ class _SummaryPrinter:
             print_text(self.console, line.rstrip())
 
     def _print_hardest_checks(self) -> None:
-        """Print the checks that most students missed."""
+        """Print the checks that most students failed."""
         hardest = self.tally.statistics.hardest[:CHECKS_SHOWN]
         if not hardest:
             return
@@ -138,13 +150,16 @@ class _SummaryPrinter:
         for check in hardest:
             counts = f"{check.failed:>8} {check.absent:>7} {check.attempted:>10}"
             lines.append(f"{counts}  {check.id}")
-        self._print_list("Most-missed checks", lines)
+        self._print_list("Most-failed checks", lines)
 
     def _print_misconceptions(self) -> None:
-        """Print the misconceptions that most submissions show."""
+        """Print the misconceptions that most submissions show, by name.
+
+        Raises BadDay where the misconceptions of a day cannot be read.
+        """
         known = known_misconceptions()
         lines = []
-        for id_, count in self.tally.misconceptions.most_common(MISCONCEPTIONS_SHOWN):
+        for id_, count in self.tally.statistics.misconceptions.most_common(MISCONCEPTIONS_SHOWN):
             name = id_
             if id_ in known:
                 name = known[id_].name
@@ -156,14 +171,20 @@ class _SummaryPrinter:
         tally = self.tally
         reviews = [f"{review.called}: {review.reason}" for review in tally.first_reviews]
         not_listed = tally.review_count - len(reviews)
-        self._print_list("Needs review", _indent_lines(reviews), not_listed)
+        command = f"dojo review --out {self.graded.path.parent}"
+        self._print_list("Needs review", _indent_lines(reviews), not_listed, see=command)
 
     def _print_title(self, title: str) -> None:
         """Print an empty line, and a title in bold."""
         print_text(self.console, f"\n{title}", style="bold")
 
-    def _print_list(self, title: str, lines: Sequence[str], not_listed: int = 0) -> None:
-        """Print a list, if there is anything in it, and how many more there are."""
+    def _print_list(
+        self, title: str, lines: Sequence[str], not_listed: int = 0, see: str = "results.csv"
+    ) -> None:
+        """Print a list, if there is anything in it, and how many more there are.
+
+        `not_listed` counts those that are not among the lines, and `see` has them all.
+        """
         if not lines:
             return
         self._print_title(title)
@@ -171,7 +192,7 @@ class _SummaryPrinter:
             print_text(self.console, line)
         more = not_listed + max(0, len(lines) - LINES_OF_LIST)
         if more:
-            print_text(self.console, f"{INDENT}… and {more} more: see results.csv")
+            print_text(self.console, f"{INDENT}… and {more} more: see {see}")
 
 
 def _name_of_tenth(tenth: int) -> str:

@@ -7,7 +7,9 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from gpudojo.classes.check_statistics import ClassStatistics
-from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.classes.lateness import is_undated
+from gpudojo.classes.reviews import ReviewFilter
+from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import format_points
 
 MOST_REVIEWS: Final = 20  # that are listed; the rest is counted
@@ -25,16 +27,18 @@ class ClassTally:
     """Counts of the rows of a class. `count_row` counts one."""
 
     def __init__(self) -> None:
+        """Count nothing yet."""
         self.statuses: Counter[str] = Counter()
         # Published points in percent. A list would take ten times the memory.
         self.percents = array.array("d")
         self.scaled = False  # if points to publish are others than those of the exercises
-        self.has_groups = False  # if several students have one submission
         self.statistics = ClassStatistics()
-        self.misconceptions: Counter[str] = Counter()  # how many submissions show each
+        self._reviews = ReviewFilter()
         self.first_reviews: list[Review] = []
         self.review_count = 0
+        self.reviewed = 0
         self.late = 0
+        self.undated = 0  # of whom nobody knows whether they were late
         self.overridden = 0
         self.to_grade = 0
         self.gone: list[str] = []
@@ -43,9 +47,10 @@ class ClassTally:
         self.changed_by_rules: list[str] = []
 
     def count_row(self, row: SubmissionRow, show_points: bool = False) -> None:
-        """Count a row. `show_points`: it is one of a few that were asked for.
+        """Count a row in all that it concerns.
 
-        Those who handed in nothing count in statuses, checks and reviews only.
+        `show_points`: it is one of a few that were asked for. Those who handed in nothing count in
+        statuses, checks and reviews only.
         """
         if show_points:
             self.points_shown.append(_describe_points(row))
@@ -59,16 +64,17 @@ class ClassTally:
         # How well it went.
         if row.counts_in_means:
             self.percents.append(_percent_of(row))
-        if row.was_judged:
-            self.misconceptions.update(_misconceptions_of(row))
-        if row.review:
-            self._count_review(row)
+        if row.reasons_to_review and self._reviews.is_first(row):
+            if row.review:
+                self._count_review(row)
+            else:
+                self.reviewed += 1
         # What is special about it.
-        if row.group:
-            self.has_groups = True
         if row.late:
             self.late += 1
-        if row.overrides:
+        if is_undated(row):
+            self.undated += 1
+        if row.graded_otherwise:
             self.overridden += 1
         if row.gone:
             self.gone.append(row.called)
@@ -76,7 +82,7 @@ class ClassTally:
     def _count_review(self, row: SubmissionRow) -> None:
         """Count a row to review. Those with the most serious reasons are kept, these first."""
         self.review_count += 1
-        review = Review(row.review_rank, row.called, row.review[0])
+        review = Review(row.review_rank, row.called_with_group, row.review[0])
         self.first_reviews.append(review)
         self.first_reviews.sort(key=lambda review: review.rank)
         del self.first_reviews[MOST_REVIEWS:]
@@ -101,13 +107,3 @@ def _percent_of(row: SubmissionRow) -> float:
     if not grade.max_points:
         return 0.0
     return 100 * grade.points / grade.max_points
-
-
-def _misconceptions_of(row: SubmissionRow) -> set[str]:
-    """The misconceptions behind the checks that failed, each once."""
-    names = set()
-    for exercise in row.exercises:
-        for check in exercise.checks:
-            if check.outcome is Outcome.FAILED and check.misconception:
-                names.add(check.misconception)
-    return names

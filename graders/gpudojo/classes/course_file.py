@@ -14,13 +14,13 @@ import msgspec
 from gpudojo.classes.course_rules import CourseRules, SeedRule, Worth
 from gpudojo.classes.lateness import LateRule
 from gpudojo.classes.names import name_key
-from gpudojo.classes.toml_mistakes import convert_setting, parse_toml
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.results import AttemptRule, HandItem, Visibility, sum_points
+from gpudojo.model.results import AttemptRule, HandItem, RubricLine, Visibility, sum_points
 from gpudojo.model.results_csv import HEADINGS
-from gpudojo.model.results_file import replacing_file
+from gpudojo.model.results_file import format_points, replacing_file
+from gpudojo.model.toml_mistakes import convert_setting, parse_toml
 from gpudojo.submissions.listing import is_submission
 
 FILE_NAME: Final = "course.toml"
@@ -50,13 +50,14 @@ class _CourseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_zone: str = ""
     attempt: AttemptRule | None = None
     seed: SeedRule = "per-submission"
-    roster: str = ""
+    roster: str | list[str] = ""  # or several, which complete each other
     exercises: dict[str, Any] = {}
     late: LateRule = LateRule()
     extensions: dict[str, Any] = {}
     groups: dict[str, Any] = {}
     visibility: _VisibilityInFile = _VisibilityInFile()
     by_hand: list[_HandItemInFile] = []
+    hand_in: str = ""
 
 
 def find_course_file(submissions: Sequence[Path]) -> Path | None:
@@ -129,13 +130,14 @@ class _CourseReader:
             zone=self.zone,
             attempt=settings.attempt,
             seed=settings.seed,
-            roster=self._read_roster_path(),
+            rosters=self._read_roster_paths(),
             worths=worths,
             late=settings.late,
             extensions=extensions,
             groups=groups,
             visibility=Visibility(visibility.results, visibility.hints),
             by_hand=by_hand,
+            hand_in=settings.hand_in.strip(),
             text=self.text,
         )
 
@@ -224,16 +226,20 @@ class _CourseReader:
         return worths
 
     def _something_counts(self, worths: Mapping[str, Worth]) -> bool:
-        """True if an exercise, or an item with points that people grade, is no extra credit."""
+        """True if an exercise, or an item with points that people grade, is no extra credit.
+
+        `worths` are those of the exercises, by name.
+        """
         for worth in worths.values():
             if not worth.extra:
                 return True
         return any(item.points and not item.extra for item in self.settings.by_hand)
 
     def _read_worth(self, name: str, value: Any) -> Worth:
-        """What one exercise counts. Raises BadFile for points that are out of range.
+        """What one exercise counts.
 
-        `true` stands for the points of the exercise itself, a number for other points.
+        `true` stands for the points of the exercise itself, a number for other points. Raises
+        BadFile for another value, and for points that are out of range.
         """
         setting = ("exercises", name)
         if value is True:
@@ -247,7 +253,7 @@ class _CourseReader:
         return worth
 
     def _check_points(self, points: float, hint: str, *setting: str) -> None:
-        """Raises BadFile for points that are out of range. `hint` is for 0 and less."""
+        """Raise BadFile for points that are out of range. `hint` is for 0 and less."""
         if not points > 0:
             raise self.bad_setting(f"points must be more than 0{hint}", *setting)
         if not LEAST_POINTS <= points <= MOST_POINTS:
@@ -255,9 +261,10 @@ class _CourseReader:
             raise self.bad_setting(reason, *setting)
 
     def _read_extensions(self) -> dict[str, datetime.datetime]:
-        """When extensions end, by student. Raises BadFile for a name that is used twice.
+        """When extensions end, by student, as the file writes the name.
 
-        Two spellings of one name are the same name.
+        Two spellings of one name are the same name. Raises BadFile for a name that is missing or
+        used twice, and for a bad value.
         """
         ends: dict[str, datetime.datetime] = {}
         listed = set()
@@ -289,9 +296,9 @@ class _CourseReader:
         return self.deadline + datetime.timedelta(days=value)
 
     def _read_groups(self) -> dict[str, tuple[str, ...]]:
-        """The members of groups. Raises BadFile where somebody is in two, or twice in one.
+        """The members of groups, by the name of the group.
 
-        Returns them by the name of the group.
+        Raises BadFile where somebody is in two, or twice in one, or a name is missing.
         """
         groups: dict[str, tuple[str, ...]] = {}
         group_of: dict[str, str] = {}
@@ -318,21 +325,24 @@ class _CourseReader:
     def _check_late_rule(self) -> None:
         """Raises BadFile for percents and minutes that are out of range.
 
-        A cap is a percent of the points; the other values may be as large as one likes.
+        Penalty and cap are percents of the points; grace may be as long as one likes.
         """
         late = self.settings.late
         for name, value in msgspec.structs.asdict(late).items():
             if isinstance(value, float) and not 0 <= value < math.inf:
                 reason = f"{name} must be 0 or more, not {value:g}"
                 raise self.bad_setting(reason, "late", name)
-        if late.cap > 100:
-            reason = f"cap is in percent, at most 100, not {late.cap:g}"
-            raise self.bad_setting(reason, "late", "cap")
+        for name in ("penalty", "cap"):
+            percent = getattr(late, name)
+            if percent > 100:
+                reason = f"{name} is in percent, at most 100, not {percent:g}"
+                raise self.bad_setting(reason, "late", name)
 
     def _read_items_by_hand(self) -> tuple[HandItem, ...]:
-        """What people grade; without a title, by its name. Raises BadFile for a bad name.
+        """What people grade; without a title, by its name.
 
-        A name must be there, be new, and be no column of results.csv.
+        A name must be there, be new, and be no column of results.csv. Raises BadFile for another
+        name, for points that are out of range, and for a rubric whose points do not add up.
         """
         items = []
         names: set[str] = set()
@@ -344,6 +354,8 @@ class _CourseReader:
             names.add(name_key(item.name))
             if item.points:
                 self._check_points(item.points, "", *setting, "points")
+            if isinstance(item.rubric, list):
+                self._check_rubric(item, setting)
             item_with_title = HandItem(
                 name=item.name,
                 points=item.points,
@@ -354,20 +366,37 @@ class _CourseReader:
             items.append(item_with_title)
         return tuple(items)
 
-    def _read_roster_path(self) -> Path | None:
-        """The path of the roster, which is relative to the course file, or None.
+    def _check_rubric(self, item: HandItem, setting: tuple[str, str]) -> None:
+        """Raises BadFile unless the lines of a rubric have texts, and points that add up."""
+        points = [line.points for line in item.rubric if isinstance(line, RubricLine)]
+        together = sum_points(points)
+        if not all(points) or together != item.points:
+            reason = (
+                f"the lines of the rubric are worth {format_points(together)} points together, and "
+                f"the item {format_points(item.points)}; each line needs points, and together they "
+                "must be those of the item"
+            )
+            raise self.bad_setting(reason, *setting, "rubric")
+
+    def _read_roster_paths(self) -> tuple[Path, ...]:
+        """The paths of the roster's files, which are relative to the course file; none without one.
 
         Raises BadFile where there is no such file.
         """
-        name = self.settings.roster
-        if not name:
-            return None
-        roster = self.path.parent / name
-        if not roster.is_file():
-            near = [table.name for table in self.path.parent.glob("*.csv")]
-            hint = suggest_name(name, near)
-            raise self.bad_setting(f"there is no file {roster}{hint}", "roster")
-        return roster
+        names = self.settings.roster
+        if isinstance(names, str):
+            names = [names]
+        paths = []
+        for name in names:
+            if not name:
+                continue
+            path = self.path.parent / name
+            if not path.is_file():
+                near = [table.name for table in self.path.parent.glob("*.csv")]
+                hint = suggest_name(name, near)
+                raise self.bad_setting(f"there is no file {path}{hint}", "roster")
+            paths.append(path)
+        return tuple(paths)
 
 
 def _doubt_about_member(member: str, group: str, other: str | None) -> str:
@@ -385,7 +414,10 @@ def _doubt_about_member(member: str, group: str, other: str | None) -> str:
 
 
 def _doubt_about_name(name: str, used: Collection[str]) -> str:
-    """Why an item that people grade cannot have a name. Empty where it can."""
+    """Why an item that people grade cannot have a name. Empty where it can.
+
+    `used` are the keys of names that others have.
+    """
     key = name_key(name)
     if not key or "::" in name:
         return "an item needs a name without ::, such as report"
@@ -405,7 +437,8 @@ def write_template(path: Path, day: str, exercises: Sequence[Exercise]) -> None:
 def template_text(day: str, exercises: Sequence[Exercise]) -> str:
     """A course file in which nothing is set yet, and every setting is shown.
 
-    Each exercise is listed with its points, as a comment.
+    Each exercise is listed with its points, as a comment. Raises OSError if the template of this
+    package cannot be read.
     """
     points_by_stem = {}
     for exercise in exercises:

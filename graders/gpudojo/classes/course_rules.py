@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from gpudojo.classes import lateness
 from gpudojo.classes.lateness import NO_PENALTY, LateRule
 from gpudojo.classes.names import name_key
-from gpudojo.classes.toml_mistakes import line_of_setting
 from gpudojo.model.errors import BadFile, suggest_name
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import (
@@ -27,6 +26,7 @@ from gpudojo.model.results import (
     round_points,
     sum_points,
 )
+from gpudojo.model.toml_mistakes import line_of_setting
 
 SeedRule = Literal["per-submission", "per-class", "per-student"]
 ALL_VISIBLE: Final = Visibility()
@@ -58,7 +58,7 @@ class CourseRules:
     zone: datetime.tzinfo = datetime.UTC
     attempt: AttemptRule | None = None
     seed: SeedRule = "per-submission"
-    roster: Path | None = None
+    rosters: tuple[Path, ...] = ()  # files that complete each other
     # By what the file calls the exercise; empty if all exercises count.
     worths: Mapping[str, Worth] = field(default_factory=dict)
     late: LateRule = NO_PENALTY
@@ -66,10 +66,14 @@ class CourseRules:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     visibility: Visibility = ALL_VISIBLE
     by_hand: tuple[HandItem, ...] = ()
+    hand_in: str = ""  # how, for students
     text: str = ""
 
     def bad_setting(self, reason: str, *setting: str) -> BadFile:
-        """The error to raise for a setting, such as `"late", "cap"`, with its line."""
+        """The error to raise for a setting, such as `"late", "cap"`, with its line.
+
+        Raises nothing.
+        """
         return BadFile(str(self.path), line_of_setting(self.text, setting), reason)
 
     def worth_by_exercise(self, exercises: Sequence[Exercise]) -> dict[str, Worth]:
@@ -112,9 +116,11 @@ class CourseRules:
     def timing_of(
         self, submitted: str, told_by: str, marked_late: bool, names: Collection[str]
     ) -> Timing | None:
-        """When a student with these names handed in, and whether that was late.
+        """When a student with these names handed in, and whether that was late; None if unknown.
 
-        See `lateness.timing_of`. The first extension for one of the names is used.
+        `submitted` is the time in ISO 8601, or empty; `told_by` is who says so. Where time or
+        deadline is not known, `marked_late`, what the platform says, decides, unless there is an
+        extension. The first one for one of the names is used, which are as `name_key` makes them.
         """
         extension = None
         for who, end in self.extensions.items():
@@ -144,9 +150,10 @@ def find_exercise(name: str, stems: Iterable[str]) -> str | None:
 
 
 def weigh_exercise(exercise: ExerciseRow, worth: Worth, points_of_checks: float) -> ExerciseRow:
-    """The exercise with its points as they count in the course.
+    """A new row of the exercise, with its points as they count in the course.
 
-    `points_of_checks` is what all checks of the exercise are worth, graded or not.
+    `points_of_checks` is what all checks of the exercise are worth, graded or not. The points of
+    checks are rounded together. Extra credit is marked.
     """
     if worth.points is None or not points_of_checks:
         if worth.extra:

@@ -28,8 +28,8 @@ class TableLine(NamedTuple):
 def read_table(path: Path) -> list[TableLine]:
     """The lines of a CSV file that are not empty.
 
-    Cells are separated by commas, semicolons or tabs. Raises BadFile for a file that cannot be
-    read, is no CSV or has no such line.
+    Cells are separated by commas, semicolons or tabs, or by what a first line `sep=;` names. Raises
+    BadFile for a file that cannot be read, is no CSV or has no such line.
     """
     # A first line such as `sep=;` names the separator.
     text = _read_text(path)
@@ -58,7 +58,10 @@ def read_table(path: Path) -> list[TableLine]:
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file in UTF-8 or UTF-16. Raises BadFile where it is neither."""
+    """The text of a file in UTF-8 or UTF-16.
+
+    Raises BadFile where it cannot be read, is a workbook or is in another encoding.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -73,7 +73,10 @@ class Disconnected(Exception):
 
 
 def objection_to(answer: Introduction | str, ours: Versions, require_isolation: bool) -> str | None:
-    """Why a worker may not grade, or None; an answer that is a text is such a reason."""
+    """Why a worker may not grade, or None; an answer that is a text is such a reason.
+
+    `ours` are the versions of the grader, which the worker's must be equal to.
+    """
     if isinstance(answer, str):
         return answer
     difference = ours.describe_difference(answer.versions)
@@ -110,6 +113,7 @@ def _function_to_introduce() -> Callable[..., Awaitable[Any]]:
     """
 
     async def introduce_yourself(day: str, dask_worker: Any) -> Any:
+        """The packed Introduction of this worker, or the reason why there is none."""
         try:
             from gpudojo.classes import dask_worker as module
 
@@ -132,7 +136,10 @@ def _function_to_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
     """
 
     def grade_order(message: bytes) -> tuple[str, bytes | str]:
-        """Run one submission on this worker."""
+        """Run one submission on this worker.
+
+        Returns the worker's address, and the packed reply or, after an error, a text that says why.
+        """
         from distributed import get_worker
 
         worker = get_worker()
@@ -151,9 +158,9 @@ def _function_to_grade() -> Callable[[bytes], tuple[str, bytes | str]]:
 async def ask_for_introductions(
     client: Client, workers: list[str], options: RunOptions
 ) -> dict[str, Introduction | str]:
-    """What each worker is, or why that is unknown; raises one of LOST.
+    """What each worker is, by its address, or why that is unknown.
 
-    Workers that are gone before they answer are left out.
+    Workers that are gone before they answer are left out. Raises one of ERRORS_OF_LOST_SCHEDULER.
     """
     try:
         asking = client.run(
@@ -209,7 +216,10 @@ class WorkerAnswer(NamedTuple):
 
 
 async def _reply_or_error(future: Future[Any]) -> Any:
-    """The reply of a worker, or the error in its place."""
+    """The reply of a worker; an error is returned in its place, not raised.
+
+    It is Disconnected where the scheduler has forgotten the task.
+    """
     try:
         return await future.result()
     except (FutureCancelledError, FuturesCancelledError) as error:
@@ -249,10 +259,10 @@ class DaskSession:
         self._strikes: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Have all tasks done.
+        """Have all tasks of the queue done.
 
-        Raises Disconnected, and NoCluster if workers are missing for too long; what was not done
-        has been put back into the queue then.
+        Raises Disconnected, NoCluster if workers are missing for too long, and what making a task
+        or its end raises; what was not done has been put back into the queue then.
         """
         following = asyncio.create_task(self._follow_workers())
         try:
@@ -291,7 +301,8 @@ class DaskSession:
     async def _follow_workers(self) -> None:
         """Follow which workers there are, and examine new ones, for ever.
 
-        Raises Disconnected, and NoCluster if there is none to use for too long.
+        Raises Disconnected, NoCluster if there is none to use for too long, and what the end of a
+        task raises that was lost too often.
         """
         last_usable = time.monotonic()
         while True:
@@ -325,7 +336,10 @@ class DaskSession:
                 self.threads[address] = count
 
     def _take_back_lost(self) -> None:
-        """Send again what was sent to workers of which none is there any more."""
+        """Put what was sent to workers that are all gone back into the queue, as lost.
+
+        A task that was lost too often is given up; raises what its end raises.
+        """
         for waiting, sent in list(self.sent.items()):
             if sent.workers.isdisjoint(self.threads):
                 self._release_task(waiting)
@@ -334,7 +348,7 @@ class DaskSession:
     async def _examine_worker(self, address: str) -> None:
         """Examine a worker, and admit or refuse it.
 
-        A worker that is gone meanwhile is neither.
+        A worker that is gone meanwhile is neither. It is no longer among `_examinations` then.
         """
         cluster = self.cluster
         try:
@@ -357,7 +371,11 @@ class DaskSession:
             )
 
     def _send_what_fits(self) -> None:
-        """Send tasks as long as there is room. Raises Disconnected."""
+        """Send tasks of the queue as long as there is room.
+
+        One that is to run alone is sent only when nothing else is there. Raises Disconnected, and
+        what making a task raises.
+        """
         room = TASKS_PER_THREAD * sum(self.threads.values())
         while len(self.sent) < room:
             if any(sent.alone for sent in self.sent.values()):
@@ -368,9 +386,10 @@ class DaskSession:
             self._send_task(following.task, following.alone)
 
     def _send_task(self, task: GradingTask, alone: bool) -> None:
-        """Send a task. Raises Disconnected, after putting the task back.
+        """Send a task, and wait for its reply in `sent`.
 
-        Any of the workers that may grade now can run it.
+        Any of the workers that may grade now can run it. `alone` tells that nothing else is sent
+        meanwhile. Raises Disconnected, after putting the task back.
         """
         run = task.run
         order = Order(self.cluster.versions, run.record.digest, run.files, run.options)
@@ -395,16 +414,17 @@ class DaskSession:
         )
 
     def _release_task(self, waiting: asyncio.Task[Any]) -> SentTask:
-        """Take a task out of `sent`, and let Dask forget it."""
+        """Take a task out of `sent`, let Dask forget it, and return it."""
         sent = self.sent.pop(waiting)
         # It also ends the waiting; to cancel that would cancel what Dask fetches together with it.
         sent.future.release()  # type: ignore[no-untyped-call]
         return sent
 
     def _handle_reply(self, waiting: asyncio.Task[Any]) -> None:
-        """Finish a task, or put it back into the queue. Raises Disconnected.
+        """Finish a task whose reply has come, or put it back into the queue.
 
-        A worker that died with the task counts as a loss of it; any other error as a refusal.
+        A worker that died with the task counts as a loss of it; any other error as a refusal. After
+        too many of these it is given up. Raises Disconnected, and what the end of a task raises.
         """
         if waiting.cancelled():
             raise Disconnected("it was closed")
@@ -425,7 +445,9 @@ class DaskSession:
     def _handle_answer(self, sent: SentTask, address: str, answer: bytes | str) -> None:
         """Finish a task with the record in an answer, or count a strike against the worker.
 
-        After too many strikes the worker is not used any more. The task goes back into the queue.
+        An answer that is a text says why there is no record. After too many strikes the worker is
+        not used any more. The task goes back into the queue, or is given up after too many
+        refusals. Raises what the end of a task raises.
         """
         result: Record | str
         if isinstance(answer, str):
@@ -449,9 +471,10 @@ class Cluster:
     """A runner of tasks: the workers of a Dask scheduler, whoever has started them."""
 
     def __init__(self, address: str, wait: float = 60.0, require_isolation: bool = False) -> None:
-        """Note the address of the cluster, which may be in a scheduler file.
+        """Note the address of the cluster, which may be in a scheduler file. Connects to nothing.
 
-        Raises NoCluster where that file has none.
+        `wait` is for how many seconds workers are waited for; with `require_isolation`, those that
+        cannot isolate student code are refused. Raises NoCluster where that file has none.
         """
         self.address = address_of(address)
         self.wait = wait
@@ -460,7 +483,9 @@ class Cluster:
     def start(self, options: RunOptions, progress: Progress) -> Layers:
         """Examine all workers. Returns the layers of isolation that hold on each of them.
 
-        Raises NoCluster, and BadWorker where one cannot be used, before anything is sent.
+        Raises NoCluster, and BadWorker where one cannot be used, before anything is sent. Raises
+        OSError if sources of ours cannot be read. Turns off Dask's loggers and warnings in this
+        process.
         """
         self.progress = progress
         self.options = options
@@ -475,8 +500,9 @@ class Cluster:
     def run(self, tasks: Iterator[GradingTask]) -> None:
         """Run all tasks; `start` was called before.
 
-        Raises NoCluster where the cluster is lost for too long, or again and again with nothing
-        done. Turns off Dask's loggers and warnings in this process.
+        Turns off Dask's loggers and warnings in this process. Raises NoCluster where the cluster is
+        lost for too long, or again and again with nothing done, and what making a task or its end
+        raises.
         """
         queue = TaskQueue(tasks)
 
@@ -549,8 +575,9 @@ class Cluster:
         """What an action returns; it is repeated over another connection where one is lost.
 
         The scheduler is looked for so many seconds; once it has been there, for `wait` seconds.
-        `kept`: the message of NoCluster says that what has run is kept. Raises NoCluster after too
-        many losses without anything done in between, and what the action raises.
+        `count_done` tells how many tasks are done so far. `kept`: the message of NoCluster says
+        that what has run is kept. Changes the filters of warnings. Raises NoCluster after too many
+        losses without anything done in between, and what the action raises.
         """
         asyncio.get_running_loop().set_exception_handler(_ignore_errors_of_dask)
         warnings.simplefilter("ignore", VersionMismatchWarning)  # workers are examined by us
@@ -580,9 +607,10 @@ class Cluster:
             await asyncio.sleep(BETWEEN_TRIES)
 
     async def _connect_client(self, seconds: float, kept: bool) -> Client:
-        """A client that is connected; raises NoCluster after so many seconds without.
+        """A client that is connected to the scheduler.
 
-        It tries again until then. Raises NoCluster at once for an address that cannot be one.
+        It tries again until so many seconds are over, then raises NoCluster. Raises NoCluster at
+        once for an address that cannot be one. Turns off Dask's loggers. `kept` is for the message.
         """
         until = time.monotonic() + seconds
         while True:
@@ -642,7 +670,10 @@ def address_of(address: str) -> str:
 
 
 def _ignore_errors_of_dask(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore Dask's own errors: it leaves tasks that nobody awaits when data is lost."""
+    """Ignore Dask's own errors: it leaves tasks that nobody awaits when data is lost.
+
+    Other errors go to the loop's usual handler, which logs them.
+    """
     module = type(context.get("exception")).__module__
     if not module.startswith("distributed"):
         loop.default_exception_handler(context)

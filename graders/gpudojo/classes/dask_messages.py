@@ -79,7 +79,10 @@ class Introduction(msgspec.Struct, frozen=True):
 
 @functools.cache
 def versions_here(day: str) -> Versions:
-    """The versions of this process."""
+    """The versions of this process, and a fingerprint of what observes on this day; found once.
+
+    Raises OSError if sources cannot be read.
+    """
     # A build for another processor or GPU is the same release: 2.13.0+cpu, 2.13.0+cu130.
     torch = importlib.metadata.version("torch").partition("+")[0]
     return Versions(
@@ -112,9 +115,10 @@ def unpack_message(message: object, kind: type[T]) -> T:
 
 
 def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:
-    """The record for the order with that hash, or the reason why there is none.
+    """The record for the order with that hash, or the reason in words why there is none.
 
-    Raises BadMessage for a damaged reply, and for one about another order or submission.
+    `digest` is that of the submission. Raises BadMessage for a damaged reply, and for one about
+    another order or submission.
     """
     reply = unpack_message(message, Reply)
     if reply.refused:

@@ -30,6 +30,7 @@ class TaskQueue:
     """
 
     def __init__(self, tasks: Iterator[GradingTask]) -> None:
+        """Take no task from the iterator `tasks` yet, which gives new ones."""
         self._tasks = tasks
         self._ready: deque[GradingTask] = deque()
         self._suspects: deque[GradingTask] = deque()
@@ -38,7 +39,10 @@ class TaskQueue:
         self.count_done = 0
 
     def next_task(self, idle: bool) -> NextTask | None:
-        """The next task, or None if there is none now. `idle` means that nothing is under way."""
+        """Take the next task out of the queue, or return None if there is none now.
+
+        `idle` means that nothing is under way: only then a task that is to run alone is taken.
+        """
         if not self.has_more():
             return None
         if self._ready:
@@ -56,14 +60,17 @@ class TaskQueue:
         return bool(self._ready or self._suspects)
 
     def put_back(self, task: GradingTask, alone: bool = False) -> None:
-        """Send a task again."""
+        """Put a task back into the queue; `alone`: among those that are sent one at a time."""
         if alone:
             self._suspects.append(task)
         else:
             self._ready.append(task)
 
     def note_refusal(self, task: GradingTask, why: str) -> None:
-        """Send a task again that a worker could not run, or give it up after too many."""
+        """Put a task back that a worker could not run, or give it up after MOST_REFUSALS.
+
+        Raises what the end of a task raises that is given up.
+        """
         self._refusals[task] += 1
         if self._refusals[task] >= MOST_REFUSALS:
             self.give_up(task, f"no worker could run it: {why}")
@@ -71,9 +78,10 @@ class TaskQueue:
             self.put_back(task)
 
     def note_loss(self, task: GradingTask, alone: bool, times: int = 1) -> None:
-        """Send a task again that was lost with its worker, or give it up after too many.
+        """Put a task back that was lost with its worker, or give it up after too many losses.
 
-        It may be why the worker was lost, and runs alone where that happened before.
+        It was lost `times` times. It may be why the worker was lost, and runs alone where that
+        happened before. Raises what the end of a task raises that is given up.
         """
         self._losses[task] += times
         losses = self._losses[task]
@@ -83,12 +91,15 @@ class TaskQueue:
             self.put_back(task, alone or losses >= LOSSES_BEFORE_ALONE)
 
     def finish_task(self, task: GradingTask, record: Record) -> None:
-        """Hand over the record of a task, and count it as done."""
+        """Hand over the record of a task, and count it as done. Raises what its `done` raises."""
         self.count_done += 1
         task.done(record)
 
     def give_up(self, task: GradingTask, why: str) -> None:
-        """Finish a task with a record that says why it could not be run. It needs review."""
+        """Finish a task with a record that says why it could not be run. It needs review.
+
+        The reason is added to the incidents of its record. Raises what its `done` raises.
+        """
         incident = Incident(IncidentKind.CRASHED, BEFORE_FIRST_STEP, why)
         task.run.record.incidents.append(incident)
         self.finish_task(task, task.run.finish_record(0, 0.0))

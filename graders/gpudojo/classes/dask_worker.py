@@ -51,6 +51,7 @@ class ForkServerThread:
     """A thread with a fork server that runs submissions for any other thread."""
 
     def __init__(self, options: RunOptions) -> None:
+        """Start nothing yet."""
         self.options = options  # of the first order
         self._queue: queue.SimpleQueue[_QueuedRun | None] = queue.SimpleQueue()
         self._awaited: set[Future[Record]] = set()
@@ -61,9 +62,10 @@ class ForkServerThread:
         self._rope.setblocking(False)
 
     def run_and_wait(self, begin: Callable[[], SubmissionRun]) -> Record:
-        """Wait for the record of a run, which begins when there is a fork server.
+        """Have a submission run by the fork server, and wait for its record.
 
-        Raises what ended the fork server, and TimeoutError where nothing came of it.
+        `begin` makes the run when there is a fork server. Starts the thread if none runs. Raises
+        what ended the fork server, and TimeoutError where nothing came of it.
         """
         record: Future[Record] = Future()
         with self._lock:
@@ -96,9 +98,10 @@ class ForkServerThread:
             self._rope.send(b"!")
 
     def _run_queue(self) -> None:
-        """Run what is queued until the end.
+        """Run what is queued until the end: the body of the thread.
 
-        After any error, whoever waits gets it, and the next run a new thread and fork server.
+        After any error, whoever waits gets it, and the next run a new thread and fork server. No
+        error comes out of here.
         """
         error: BaseException = RuntimeError("the worker is closing")
         try:
@@ -117,7 +120,10 @@ class ForkServerThread:
             record.set_exception(error)
 
     def _queued_tasks(self) -> Iterator[GradingTask | None]:
-        """What is queued, as tasks. Returns None where there is nothing at the moment."""
+        """Yield what is queued, as tasks, and None where there is nothing at the moment.
+
+        Ends at the None that `close` has queued.
+        """
         while True:
             try:
                 queued = self._queue.get_nowait()
@@ -153,7 +159,10 @@ class ForkServers(WorkerPlugin):
         self._lock = threading.Lock()
 
     def thread_for(self, options: RunOptions) -> ForkServerThread:
-        """The thread with the fork server for a device; made when it is first asked for."""
+        """The object that owns thread and fork server for a device; made when first asked for.
+
+        Both start with its first run. Of `options` only the device counts.
+        """
         with self._lock:
             if options.bench not in self.threads:
                 self.threads[options.bench] = ForkServerThread(options)
@@ -176,7 +185,8 @@ _examine_once = functools.cache(examine_layers)
 async def introduce_worker(worker: Any, day: str) -> bytes:
     """The introduction of this worker, packed; adds our plugin to the worker.
 
-    It is called in the loop that keeps the worker alive, where nothing may block.
+    It is called in the loop that keeps the worker alive, where nothing may block. Raises OSError if
+    sources of ours cannot be read.
     """
     if PLUGIN not in worker.plugins:
         await worker.plugin_add(plugin=fork_servers, name=PLUGIN)
@@ -198,7 +208,11 @@ class StoppableRun(SubmissionRun):
     def note_child_exit(
         self, code: int | None, over_memory: bool = False, on_gpu: bool = False
     ) -> bool:
-        """Note how a child ended. Returns True if another one is to continue, and is wanted."""
+        """Note how a child ended. Returns True if another one is to continue, and is wanted.
+
+        `code` is None where it could not be forked; `over_memory` and `on_gpu` tell which memory it
+        exceeded.
+        """
         return super().note_child_exit(code, over_memory, on_gpu) and self.is_wanted()
 
 
@@ -211,7 +225,7 @@ class DaskTask:
         self._wanted = True
 
     def is_wanted(self) -> bool:
-        """True until the grader has stopped; once it is not wanted, it never is again."""
+        """True until the grader has stopped; the first False is remembered, and stays."""
         task = self._queued_tasks.get(self._key)
         if task is None or task.state != "executing":
             self._wanted = False
@@ -219,7 +233,11 @@ class DaskTask:
 
 
 def run_order(message: bytes, is_wanted: Callable[[], bool]) -> bytes:
-    """Run an order, and return the packed reply. It raises nothing: Dask would pickle the error."""
+    """Run an order, and return the packed reply.
+
+    Errors are told in the reply, as Dask would pickle them; only an OSError for sources of ours
+    that cannot be read comes out. `is_wanted` tells whether the grader still waits for it.
+    """
     order_hash = message[:HASH]
     try:
         order = unpack_message(message, Order)

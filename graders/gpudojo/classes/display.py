@@ -15,7 +15,6 @@ from gpudojo.classes.console_texts import (
 from gpudojo.classes.runners import GradingTask
 from gpudojo.model.errors import printable_text
 from gpudojo.model.results import SubmissionStatus
-from gpudojo.model.results_file import count_and_noun
 from gpudojo.sandbox.layers import describe_layers, missing_layers
 from gpudojo.submissions.entries import IgnoredPath
 
@@ -38,6 +37,7 @@ class Display:
     """
 
     def __init__(self, console: Console | None) -> None:
+        """Show nothing yet, and without a console nothing at all; the time counts from now on."""
         self.console = console
         self.count = 0  # of submissions
         self.done = 0
@@ -54,13 +54,14 @@ class Display:
     # Progress
 
     def report_submissions(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
-        """Print how many submissions there are, and the first paths that are ignored.
+        """Print how many were handed in, and the first paths that are ignored.
 
-        How many are ignored beyond those is printed, too.
+        Earlier attempts that are graded again are among them. How many are ignored beyond those is
+        printed, too. `known` counts those that need not run. Both counts are remembered.
         """
         self.count = count
         self.known = known
-        text = count_and_noun(count, "submission")
+        text = f"{count} handed in"
         if known:
             text += f", {known} already run"
         print_text(self.console, text)
@@ -71,7 +72,7 @@ class Display:
             print_text(self.console, f"ignored: {not_shown} more")
 
     def report_preparation(self, what: str) -> None:
-        """Print what takes a while."""
+        """Print what takes a while, and show it until grading begins."""
         self.doing = what
         print_text(self.console, what)
 
@@ -90,7 +91,7 @@ class Display:
         self._print_line_if_due()
 
     def report_verdict(self, submission: str, status: SubmissionStatus, ran: bool) -> None:
-        """Count a verdict, and print a line if one is due."""
+        """Count a verdict, and print a line if one is due. `ran` tells whether it was run now."""
         self.done += 1
         self._ran += ran
         self.statuses[str(status)] += 1
@@ -147,7 +148,10 @@ class Display:
         return f", {rate:.1f}/s, {seconds_in_words(seconds_left)} left"
 
     def _slowest_tasks(self) -> list[str]:
-        """Names and seconds of those that have run longest, of more than a second."""
+        """Names and seconds of those that have run longest, if it is a second or more.
+
+        At most SLOWEST_SHOWN, the longest first.
+        """
         now = time.monotonic()
         by_age = sorted(self.tasks, key=lambda task: task.began)
         slowest = []

@@ -34,8 +34,9 @@ TEXTS: Final = ".toml"  # in a day: what students read of misconceptions and hin
 def fingerprint_of_observing(day: str, torch: str = "") -> str:
     """The fingerprint of everything that evidence depends on: our code, probes, a version of torch.
 
-    The checks, hints and texts of the day are left out: an author may change them, and need not
-    run what students handed in again.
+    The checks, hints and texts of the day are left out: an author may change them, and need not run
+    what students handed in again. Found once. Raises OSError if a file cannot be read, KeyError for
+    an unknown day, and SyntaxError for a file that is no Python.
     """
     files = _files_of_packages()
     for name, data in _files_below(_folder_of(day)).items():
@@ -48,7 +49,10 @@ def fingerprint_of_observing(day: str, torch: str = "") -> str:
 
 @functools.cache
 def fingerprint_of_judging(day: str) -> str:
-    """The fingerprint of everything that verdicts on given evidence depend on."""
+    """The fingerprint of everything that verdicts on given evidence depend on; found once.
+
+    Raises OSError if a file cannot be read, and KeyError for an unknown day.
+    """
     files = _files_of_packages()
     for name, data in _files_below(Path(__file__).parent).items():
         files[f"{__package__}/{name}"] = data
@@ -61,7 +65,8 @@ def source_without_checks(source: bytes) -> bytes:
     """The source of an exercise without its checks, hints and docstring: they make no evidence.
 
     Checks are functions that are decorated by `….check(…)`, and calls at the top level, such as
-    `….when(…)` and those that add ready-made checks; calls of `….probe(…)` stay.
+    `….when(…)` and those that add ready-made checks; calls of `….probe(…)` stay. Their lines are
+    left out. Raises SyntaxError for a source that is no Python.
     """
     lines = source.splitlines(keepends=True)
     for node in ast.parse(source).body:
@@ -97,12 +102,15 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _folder_of(day: str) -> Path:
-    """The folder with the files of a day."""
+    """The folder with the files of a day. Raises KeyError for an unknown day."""
     return registered_days()[day].folder
 
 
 def _files_of_packages() -> dict[str, bytes]:
-    """The files of our packages that observe, and help to judge."""
+    """The files of our packages that observe and help to judge, by package and path.
+
+    Raises OSError if one cannot be read.
+    """
     files = {}
     for package in OBSERVING:
         assert package.__file__ is not None
@@ -112,7 +120,10 @@ def _files_of_packages() -> dict[str, bytes]:
 
 
 def _files_below(folder: Path) -> dict[str, bytes]:
-    """The files in a folder that code is made of or reads, by their paths in it."""
+    """The files in a folder that code is made of or reads, by their paths in it.
+
+    Raises OSError if one cannot be read.
+    """
     files = {}
     for path in folder.rglob("*"):
         if path.suffix in READ_BY_CODE:

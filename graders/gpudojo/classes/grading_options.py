@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ BITS_OF_SEED: Final = 31  # accepted by every generator
 
 
 def seeds_of_probes(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
-    """A seed for each "exercise::function::probe"."""
+    """A seed for each "exercise::function::probe", drawn from the secret."""
     return {key: derive_number(secret, key) for key in _probe_keys(exercises)}
 
 
@@ -70,8 +70,8 @@ class ChosenRecording:
     def seed_for(self, digest: str) -> int:
         """The seed of a submission with that digest.
 
-        Of secret ones, the one that follows from the digest and from all of them. Public ones are
-        no secret: then it is the one that was chosen for everybody.
+        Where the seed that was chosen is secret, it is the secret one that follows from the digest.
+        Public ones are no secret: then it is the one that was chosen for everybody.
         """
         if self.is_public:
             return self.seed
@@ -84,9 +84,17 @@ class ChosenRecording:
         digest = hashlib.sha256(encode_shipped_evidence(self.shipped)).hexdigest()
         return f"evidence {self.seed} {digest[:16]}"
 
-    def make_record(self, exercises: Iterable[Exercise], bench: str) -> Record:
-        """The record that the references would have if they had been run here."""
-        record = Record("reference", layers=examine_layers())
+    def make_record(self, exercises: Sequence[Exercise], bench: str) -> Record:
+        """The record that the references would have if they had been run here.
+
+        Functions without evidence are left out. The layers of isolation are found out by trying
+        them in another process. Raises NoSuchSeed, NotRecorded for a device, BadEvidence for
+        evidence that cannot be read, and OSError where that process cannot be started.
+        """
+        asked = [
+            f"{each.stem}::{function.name}" for each in exercises for function in each.functions
+        ]
+        record = Record("reference", layers=examine_layers(), asked=sorted(asked))
         for exercise in exercises:
             for function in exercise.functions:
                 name = (exercise.stem, function.name)
@@ -103,9 +111,10 @@ class ChosenRecording:
 
 
 def read_recorded_reference(day: str, bench: str, folder: Path | None = None) -> ChosenRecording:
-    """Read the evidence in a folder, or in this installation.
+    """Read the evidence in a folder, or in this installation, and choose its last seed.
 
-    Raises BadClass where there is none, and where it is not of this device.
+    Raises BadClass where there is none, NotRecorded where it is not of this device, and BadEvidence
+    where it cannot be read.
     """
     shipped = read_shipped_evidence(day, folder or SHIPPED)
     if shipped is None:
@@ -137,16 +146,20 @@ class GradingOptions:
     seconds: float = 10.0  # for each function
     memory: int = 2 << 30  # bytes
     gpu_memory: int = 2 << 30  # bytes of a real GPU
-    # Functions, or exercises before a class is graded; empty: all.
+    # What --only names. In a run these are the functions that are graded and count; empty: all.
     only: frozenset[str] = frozenset()
+    # Known in a run: the functions that --only names now, and those that count because it named
+    # them in this run or an earlier one. Without the latter, the course says which count.
+    named: frozenset[str] = frozenset()
+    chosen: frozenset[str] = frozenset()
     rejudge: bool = False
     fresh: bool = False
     require_isolation: bool = False
     evidence: Path | None = None  # the folder of recorded evidence; None: this installation's
     # The one folder given is one submission, whatever is in it, and the grader keeps nothing.
     alone: bool = False
-    # A folder with one of solutions for each day, where `reference` is None.
-    references: Path | None = None
+    # Finds the folder of a day's solutions, where `reference` is None.
+    find_reference: Callable[[str], Path] | None = None
     course: Path | None = None  # None: the course file beside the submissions, if there is one
     roster: Path | None = None
     attempt: AttemptRule | None = None
@@ -172,7 +185,10 @@ class GradingOptions:
         return frozenset(functions)
 
     def graded_functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
-        """The functions that are graded. Raises BadClass for an unknown name."""
+        """The functions that are graded, each with its exercise.
+
+        Raises BadClass for an unknown name.
+        """
         graded = []
         names = set()
         for exercise in exercises:
@@ -180,7 +196,7 @@ class GradingOptions:
                 names.add(function.name)
                 if not self.only or function.name in self.only:
                     graded.append((exercise, function))
-        unknown = sorted(self.only - names)
+        unknown = sorted((self.only | self.named) - names)
         if unknown:
             stems = [each.stem for each in exercises]
             hint = suggest_name(unknown[0], [*names, *stems], "")
@@ -217,7 +233,11 @@ class GradingOptions:
     def conditions_of_record(
         self, secret: str, recorded: ChosenRecording | None
     ) -> tuple[str, ...]:
-        """What a record depends on beside the submission itself; part of its key."""
+        """What a record depends on beside the submission itself; part of its key.
+
+        A record says itself which functions it was run for, and may grow by others.
+        Raises OSError if sources of ours or of the day cannot be read.
+        """
         limits = f"{self.seconds:g} {self.memory}"
         if self.bench == "cuda":
             limits += f" {self.gpu_memory}"
@@ -226,5 +246,4 @@ class GradingOptions:
         else:
             seeds = name_of_secret(secret)
         code = fingerprint_of_observing(self.day, torch_version())
-        functions = " ".join(sorted(self.only))
-        return (self.day, self.bench, seeds, code, limits, functions)
+        return (self.day, self.bench, seeds, code, limits)

@@ -35,9 +35,10 @@ class JudgePool:
     """Processes that judge records; none where there are few records."""
 
     def __init__(self, verdicts: VerdictStore, records: int, most: int) -> None:
-        """Start up to `most` processes for so many records.
+        """Start up to `most` processes for so many records; none for a few.
 
-        They begin by judging the reference of `verdicts`.
+        They begin by judging the reference of `verdicts`. Raises OSError where processes cannot be
+        started.
         """
         self._children_before = {process.pid for process in multiprocessing.active_children()}
         self._pool: ProcessPoolExecutor | None = None
@@ -80,7 +81,10 @@ def _unopened_copy(verdicts: VerdictStore) -> VerdictStore:
 
 
 def _start_method() -> multiprocessing.context.BaseContext:
-    """How processes start: by a fork, which has imported everything, if this one has no threads."""
+    """How processes start: by a fork, which has imported everything, if this one has no threads.
+
+    Otherwise each starts anew.
+    """
     method = "spawn"
     if sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1:
         method = "fork"
@@ -88,7 +92,7 @@ def _start_method() -> multiprocessing.context.BaseContext:
 
 
 def _is_broken(pool: ProcessPoolExecutor) -> bool:
-    """True if a process of the pool was killed."""
+    """True if a process of the pool was killed. Finds out by giving the pool a little work."""
     try:
         pool.submit(int)
     except POOL_ERRORS:
@@ -106,7 +110,7 @@ def _store_of_this_process(verdicts: VerdictStore) -> VerdictStore:
 
 
 def _begin_judging() -> None:
-    """Prepare a new process of the pool."""
+    """Prepare a new process of the pool: it ignores Ctrl-C, and ends with the grader."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool
     threading.Thread(target=_end_with_grader, daemon=True).start()
 
@@ -126,7 +130,8 @@ def _judge_reference(verdicts: VerdictStore) -> None:
     """Judge the reference itself, which imports what is needed before there is work.
 
     The verdict is dropped. What this process has read of the reference is kept for its work.
-    Nothing happens where the reference cannot be read.
+    Nothing happens where the reference cannot be read. Raises BadDay or BadEvidence, which only the
+    future tells.
     """
     verdicts = _store_of_this_process(verdicts)
     if verdicts.has_reference:
@@ -136,5 +141,11 @@ def _judge_reference(verdicts: VerdictStore) -> None:
 
 
 def _judge_record(verdicts: VerdictStore, key: str) -> VerdictSummary:
-    """Judge a record, keep the verdict, and return its summary. Raises BadClass: see `submit`."""
+    """Judge a record, keep the verdict, and return its summary.
+
+    A record that is damaged, or that our own code cannot judge, gets the verdict "unreadable",
+    which is not kept; in the latter case an older verdict is deleted.
+    Raises BadClass where the record of the reference cannot be read, and OSError where the verdict
+    cannot be written. Raises BadDay where the day cannot be imported.
+    """
     return VerdictSummary.of_row(_store_of_this_process(verdicts).judge_and_keep(key))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gpudojo.classes.records import FunctionRecord, Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE_FIRST_STEP
 from gpudojo.grading.engine import UNJUDGED, judge_function
+from gpudojo.grading.explain import blame_helpers
 from gpudojo.grading.reference_solutions import refuse_failing
 from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.errors import BadClass, ReferenceFails
@@ -36,7 +37,7 @@ from gpudojo.model.results import (
     sum_points,
 )
 
-STATUSES: Final = {
+STATUS_OF_INCIDENT: Final = {
     IncidentKind.TIMED_OUT: SubmissionStatus.TIMED_OUT,
     IncidentKind.CRASHED: SubmissionStatus.CRASHED,
     IncidentKind.OUT_OF_MEMORY: SubmissionStatus.OUT_OF_MEMORY,
@@ -86,29 +87,44 @@ def judge_record(
     reference: Mapping[str, FunctionRecord],
     exercises: Iterable[Exercise],
     only: frozenset[str] = frozenset(),
+    known: Iterable[ExerciseRow] = (),
 ) -> SubmissionRow:
     """Judge the record of a submission and return its row.
 
-    The row does not say yet whose it is. `reference` has the functions of the reference's record.
-    `only` names the functions that are graded; if it is empty, all are. Raises BadEvidence where
-    the record was damaged after it was kept.
+    The row does not say yet whose it is. `reference` has the functions of the reference's record,
+    by "exercise::function". `only` names the functions that are graded; if it is empty, all are.
+    `known` are exercises of an earlier verdict on this record, by the same code and reference: they
+    are taken as they are, where the same functions of them are graded. Raises BadEvidence where the
+    record was damaged after it was kept, BadDay where the day's mistakes cannot be read, and
+    KeyError if the reference lacks a function.
     """
+    exercises = tuple(exercises)
+    record = _record_of_graded(record, exercises, only)
     definitions = _definitions_in(record)
     places = {definition.function: definition for definition in definitions}
     layers = [name for name, why_missing in record.layers.items() if not why_missing]
     needs_human = _reviews_of_incidents(record) + _reviews_of_files(record)
     # The exercises: a row for each check of the functions that are graded.
     rows = []
+    known_rows = {row.exercise: row for row in known}
     for exercise in exercises:
         functions = [each for each in exercise.functions if not only or each.name in only]
+        known_row = known_rows.get(exercise.stem)
+        if known_row is not None and _is_about(known_row, functions):
+            rows.append(known_row)
+            needs_human += _reviews_of_checks(known_row.checks)
+            continue
         points = iter(_rounded_points(functions))
         checks = []
+        judged: list[CheckResult] = []
         for function in functions:
             untruth = _untruth_about(record, f"{exercise.stem}::{function.name}")
             if untruth is not None:
                 results = _fail_all_checks(exercise, function, untruth.happened, untruth.wanted)
             else:
                 results = _judge_function(exercise, function, record, reference)
+                results = blame_helpers(results, function, judged)
+            judged += results
             worth = list(itertools.islice(points, len(function.checks)))
             # Hints are about code that was judged.
             hints = 0
@@ -116,7 +132,7 @@ def judge_record(
                 hints = 1
             place = places.get(function.name)
             checks += _check_rows(results, function, worth, place, record, hints)
-            needs_human += _reviews_of_results(results)
+        needs_human += _reviews_of_checks(checks)
         if checks:
             rows.append(row_of_exercise(exercise, checks))
     return _submission_row(
@@ -134,6 +150,55 @@ def judge_record(
     )
 
 
+def _is_about(row: ExerciseRow, functions: Iterable[Function]) -> bool:
+    """True if the checks of a row are those of these functions."""
+    names = [
+        f"{function.name}::{check.name}" for function in functions for check in function.checks
+    ]
+    return names == [check.id.partition("::")[2] for check in row.checks]
+
+
+def _record_of_graded(
+    record: Record, exercises: Iterable[Exercise], only: frozenset[str]
+) -> Record:
+    """The record as if only the functions that are graded had been run.
+
+    It may hold others, which counted before. What looks like an attack stays.
+    """
+    if not only:
+        return record
+    graded = set()
+    for exercise, function in _graded_functions(exercises, only):
+        graded.add(f"{exercise.stem}::{function.name}")
+    places = []
+    other_files = set()
+    for place in record.places:
+        if f"{place.exercise}::{place.function}" in graded:
+            places.append(place)
+        else:
+            other_files.add(place.file)
+    other_files.difference_update(place.file for place in places)
+    incidents = []
+    for incident in record.incidents:
+        step = incident.step
+        if incident.what is IncidentKind.NOT_RUN:
+            is_of_others = graded.issubset(record.seen)
+        elif incident.what in STATUS_OF_INCIDENT:
+            is_of_others = "::" in step and step not in graded
+            is_of_others = is_of_others or step.removeprefix("file ") in other_files
+        else:
+            is_of_others = False
+        if not is_of_others:
+            incidents.append(incident)
+    return replace(
+        record,
+        places=places,
+        incidents=incidents,
+        files={name: file for name, file in record.files.items() if name not in other_files},
+        seen={key: function for key, function in record.seen.items() if key in graded},
+    )
+
+
 def _rounded_points(functions: Iterable[Function]) -> list[float]:
     """The points of all checks, rounded together, so that they add up to those of the exercise."""
     points = []
@@ -147,7 +212,8 @@ def judge_unreadable(
 ) -> SubmissionRow:
     """Make the row of a submission that could not be read: every check failed.
 
-    The problem is its reason, and the one thing to review.
+    The problem is its reason, and the one thing to review. `only` names the functions that are
+    graded; if it is empty, all are. Raises BadDay for a mistake in a file of hints.
     """
     exercises = tuple(exercises)
     happened = f"not graded: {problem}"
@@ -185,7 +251,8 @@ def prepare_judging(exercises: Iterable[Exercise], only: frozenset[str] = frozen
     """Import what judging needs, before there is work or a fork.
 
     NumPy is imported without threads of its own: a process with threads is not forked, and nothing
-    that is judged is large enough for them.
+    that is judged is large enough for them. The variable for that is put back. Raises BadDay or
+    OSError if the mistakes of a day cannot be read.
     """
     threads_before = os.environ.get(THREADS_VARIABLE)
     os.environ[THREADS_VARIABLE] = "1"
@@ -215,7 +282,7 @@ def _graded_functions(
 
 
 def _untruth_about(record: Record, key: str) -> UntrueText | None:
-    """What a student reads about a function whose evidence may be untrue; None where it is not.
+    """What a student reads about a function whose evidence may be untrue; None for good evidence.
 
     `key` is "exercise::function".
     """
@@ -242,9 +309,11 @@ def _judge_function(
     record: Record,
     reference: Mapping[str, FunctionRecord],
 ) -> list[CheckResult]:
-    """One result for each check of a function.
+    """One result for each check of a function, by its record and the reference's.
 
-    Raises BadEvidence where the record was damaged after it was kept.
+    Where its process ended early, evidence is made up that says so. Raises BadEvidence where the
+    record was damaged after it was kept, BadDay where the day's mistakes cannot be read, and
+    KeyError if the reference lacks the function.
     """
     key = f"{exercise.stem}::{function.name}"
     # What was seen, completed where its process ended early.
@@ -315,7 +384,10 @@ def _graded_file(record: Record, exercise: Exercise, function: Function) -> str:
 
 
 def _lines_of_source(record: Record, exercise: Exercise, function: Function) -> Mapping[str, int]:
-    """The lines of names and patterns in the file that was graded. Raises BadEvidence."""
+    """The lines of names and patterns in the file that was graded; empty for an unknown file.
+
+    Raises BadEvidence where the record was damaged after it was kept.
+    """
     file = _graded_file(record, exercise, function)
     if file in record.files:
         return record.files[file].lines
@@ -348,7 +420,10 @@ def _fail_all_checks(
 def _submission_row(
     status: SubmissionStatus, exercises: list[ExerciseRow], **more: Any
 ) -> SubmissionRow:
-    """The row with the points of its exercises; `more` are fields of it."""
+    """The row with the sums of points of its exercises; `more` are other fields of the row.
+
+    The name of the submission is empty.
+    """
     score = sum_points(row.score for row in exercises)
     max_score = sum_points(row.max_score for row in exercises)
     return SubmissionRow("", status, score, max_score, exercises, **more)
@@ -362,9 +437,11 @@ def _check_rows(
     record: Record,
     hints: int,
 ) -> list[CheckRow]:
-    """The rows of a function's checks, each with at most so many hints.
+    """The rows of a function's checks, in the order of `results`, each with at most so many hints.
 
-    In a notebook, lines are counted within their cell.
+    `points` are those of each check, `place` is where the function is defined. Long texts are cut
+    off. In a notebook, lines are counted within their cell. Raises ValueError if there are not as
+    many points as results, and BadDay or OSError if the day's mistakes cannot be read.
     """
     mistakes = known_misconceptions()
     rows = []
@@ -378,7 +455,10 @@ def _check_rows(
 
 
 def _with_line_in_cell(check: CheckRow, record: Record) -> CheckRow:
-    """Change a line of a whole notebook into a line of one cell."""
+    """The row with a line of one cell instead of a line of the whole notebook.
+
+    Rows without a line, of other files or before the first cell are returned as they are.
+    """
     loaded = record.files.get(check.file or "")
     if loaded is None or not loaded.cells or check.line is None:
         return check
@@ -390,7 +470,7 @@ def _with_line_in_cell(check: CheckRow, record: Record) -> CheckRow:
 
 
 def _definitions_in(record: Record) -> list[Definition]:
-    """Where the functions are defined that were graded."""
+    """Where the functions are defined that were graded; those without a file are left out."""
     definitions = []
     for place in record.places:
         if place.file is not None:
@@ -407,8 +487,8 @@ def _status_of(record: Record) -> SubmissionStatus:
     if _forged_message(record) is not None:
         return SubmissionStatus.NOT_GRADED
     for incident in record.incidents:
-        if incident.what in STATUSES:
-            return STATUSES[incident.what]
+        if incident.what in STATUS_OF_INCIDENT:
+            return STATUS_OF_INCIDENT[incident.what]
     return SubmissionStatus.GRADED
 
 
@@ -423,7 +503,7 @@ def _reason_of_status(record: Record) -> str:
         return f"{NOT_GRADED}: {forged.detail}; {STOP_WRITING}"
     reasons = []
     for incident in record.incidents:
-        if incident.what in STATUSES:
+        if incident.what in STATUS_OF_INCIDENT:
             reasons.append(_sentence_of(incident))
     for incident in record.incidents:
         if incident.what is IncidentKind.NOT_RUN:
@@ -432,7 +512,7 @@ def _reason_of_status(record: Record) -> str:
 
 
 def _sentence_of(incident: Incident) -> str:
-    """What happened, in which file or function, and how."""
+    """What happened, in which file or function, and how: "timed out in `train`: …"."""
     step = incident.step
     where = f"`{step.rpartition('::')[2]}`"
     if step.startswith("file "):
@@ -479,7 +559,8 @@ def _order_of_review(incident: Incident) -> int:
 def _reviews_of_files(record: Record) -> list[str]:
     """Files that are no Python, functions that are nowhere, and files that are there twice.
 
-    At most MOST_INVALID_FILES of the first are named.
+    At most MOST_INVALID_FILES of the first are named. Raises BadEvidence where the record is
+    damaged.
     """
     invalid = []
     for name, loaded in record.files.items():
@@ -519,19 +600,19 @@ def _has_no_functions(record: Record) -> bool:
     return True
 
 
-def _reviews_of_results(results: Iterable[CheckResult]) -> list[str]:
+def _reviews_of_checks(checks: Iterable[CheckRow]) -> list[str]:
     """Checks that could not judge, or are not sure of what they saw.
 
-    A result that is too good to be true is among them.
+    What is too good to be true is among them.
     """
     reviews = []
-    for result in results:
-        happened = result.happened
-        if result.outcome is Outcome.ERROR:
-            reviews.append(f"an error in the check {result.id}, not in the submission: {happened}")
+    for check in checks:
+        happened = check.happened
+        if check.outcome is Outcome.ERROR:
+            reviews.append(f"an error in the check {check.id}, not in the submission: {happened}")
         elif happened.startswith(UNJUDGED):
             why = happened.removeprefix(UNJUDGED).strip(" ()")
-            reviews.append(f"the check {result.id} could not judge it: {why}")
+            reviews.append(f"the check {check.id} could not judge it: {why}")
         elif "too good to be true" in happened:
-            reviews.append(f"{result.id}: {happened.splitlines()[0]}")
+            reviews.append(f"{check.id}: {happened.splitlines()[0]}")
     return reviews

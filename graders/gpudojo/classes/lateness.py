@@ -12,10 +12,18 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from gpudojo.model.results import Grade, SubmissionRow, Timing, sum_points
+from gpudojo.model.results import (
+    A_PERSON,
+    Grade,
+    SubmissionRow,
+    SubmissionStatus,
+    Timing,
+    round_half_up,
+    sum_points,
+)
+from gpudojo.submissions.entries import Naming
 
 SECONDS_OF_A_DAY: Final = 86_400
-PLACES: Final = 2  # of published points, as platforms show them
 PenaltyBase = Literal["maximum", "earned"]
 
 
@@ -47,9 +55,10 @@ class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return text
 
     def points_lost(self, points: float, max_points: float, late_seconds: int | None) -> float:
-        """The penalty for being late. `late_seconds` is None if nobody knows by how much.
+        """The points that are lost for being late.
 
-        One day is counted then. No more is lost than was earned.
+        `late_seconds` is None if nobody knows by how much: one day is counted then. No more is lost
+        than was earned.
         """
         days = math.ceil((late_seconds or 1) / SECONDS_OF_A_DAY)
         share = min(self.penalty * days, self.cap) / 100
@@ -73,9 +82,10 @@ def timing_of(
 ) -> Timing | None:
     """When a submission was handed in, and whether that was late.
 
-    `submitted` is empty where nobody knows when it was; then `marked_late`, a platform's own
-    word, counts, unless the student has an extension, of which the platform does not know.
-    Returns None where there is neither a date nor a deadline, and nobody says late.
+    `submitted` is in ISO 8601, or empty where nobody knows when it was; then `marked_late`, a
+    platform's own word, counts, unless the student has an extension, of which the platform does not
+    know. `told_by` is who told the time. Returns None where there is neither a date nor a deadline,
+    and nobody says late. Raises ValueError for a date that is none.
     """
     due = deadline
     # An extension that ends before the deadline changes nothing.
@@ -96,13 +106,42 @@ def timing_of(
     return timing
 
 
+def late_by(timing: Timing | None, rule: LateRule, seconds: int, comment: str) -> Timing:
+    """The timing of a submission of which a person says that it was so many seconds late.
+
+    `timing` is what is known otherwise. The grace of the rule holds, and 0 is in time.
+    """
+    known = timing or Timing()
+    is_late = seconds > rule.grace * 60
+    return replace(
+        known,
+        told_by=A_PERSON,
+        late=is_late,
+        late_seconds=seconds if is_late else None,
+        comment=comment,
+    )
+
+
+def is_undated(row: SubmissionRow) -> bool:
+    """True if there is a deadline, and nobody knows whether the submission was late.
+
+    Canvas says of every submission whether it was, though not when.
+    """
+    timing = row.timing
+    if row.status is SubmissionStatus.ABSENT or timing is None or not timing.deadline:
+        return False
+    if timing.late or timing.submitted or timing.decided_by_hand:
+        return False
+    return row.naming != Naming.CANVAS
+
+
 def with_published_points(
     row: SubmissionRow, timing: Timing | None, scale: float | None, rule: LateRule
 ) -> SubmissionRow:
-    """The row with its timing and grade: points on the scale of the course, less the penalty.
+    """A new row with its timing and grade: points on the scale of the course, less the penalty.
 
-    `scale` is what the assignment is worth on the platform, None for what its exercises are
-    worth. Where neither a scale nor a penalty changes the points, the row gets no grade.
+    `scale` is what the assignment is worth on the platform, None for what its exercises are worth.
+    Where neither a scale nor a penalty changes the points, the row gets no grade.
     """
     penalized = timing is not None and timing.late and rule.costs_points
     if scale is None and not penalized:
@@ -117,13 +156,6 @@ def with_published_points(
     if timing is not None and timing.late:
         lost = rule.points_lost(points, max_points, timing.late_seconds)
         points -= lost
-        timing = replace(timing, penalty=_round_half_up(lost))
-    grade = Grade(_round_half_up(points), sum_points([max_points]))
+        timing = replace(timing, penalty=round_half_up(lost))
+    grade = Grade(round_half_up(points), sum_points([max_points]))
     return replace(row, timing=timing, grade=grade)
-
-
-def _round_half_up(points: float) -> float:
-    """Points rounded as people round them: 4.825 is 4.83, also where it came from 7.125 - 2.3."""
-    factor = 10**PLACES
-    exact = sum_points([points * factor])
-    return math.floor(exact + 0.5) / factor

@@ -29,7 +29,7 @@ class LocalRunner:
     def start_early(self, bench: str) -> None:
         """Start the fork server and do not wait for it: to import torch takes seconds.
 
-        Raises BadClass where this machine lacks the device.
+        Raises BadClass where this machine lacks the device, and OSError where it cannot be started.
         """
         self._client = fork_client_for(bench)
         self._client.start()
@@ -37,7 +37,9 @@ class LocalRunner:
     def start(self, options: RunOptions, progress: Progress) -> Layers:
         """Start the fork server, if that is still to do, and wait until it is ready.
 
-        Raises BadClass where this machine lacks the device, and ForkServerFailed.
+        With a real GPU, fewer jobs may fit from now on. Returns no layers: the first child tells
+        them. Raises BadClass where this machine lacks the device, ForkServerFailed where it ends
+        or is not ready in time, and OSError where it cannot be started.
         """
         progress.report_preparation("starting the process that runs submissions")
         self._watch = progress.report_running
@@ -48,7 +50,10 @@ class LocalRunner:
         return {}
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
-        """Run all tasks. Raises ForkServerFailed where they cannot be run."""
+        """Run all tasks.
+
+        Raises ForkServerFailed where they cannot be run, and what their ends raise.
+        """
         assert self._client is not None
         ChildScheduler(self._client, self.jobs, self._watch).run(tasks)
 

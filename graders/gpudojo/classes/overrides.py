@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,15 +21,31 @@ from gpudojo.classes.course_rules import find_exercise
 from gpudojo.classes.csv_tables import read_table
 from gpudojo.classes.store import write_file
 from gpudojo.model.errors import BadClass, BadFile, suggest_name
-from gpudojo.model.results import CheckRow, ExerciseRow, Override, SubmissionRow, sum_points
-from gpudojo.model.results_csv import spreadsheet_safe
-from gpudojo.model.results_file import format_points
+from gpudojo.model.results import (
+    CheckRow,
+    ExerciseRow,
+    Override,
+    RubricRow,
+    SubmissionRow,
+    sum_points,
+)
+from gpudojo.model.results_csv import TABLE_ENCODING, spreadsheet_safe
+from gpudojo.model.results_file import exact_points, format_points
 
 NAME: Final = "overrides.csv"
-COLUMNS: Final = ("at", "by", "action", "student", "item", "points", "comment", "key")
+COLUMNS: Final = ("at", "by", "action", "student", "item", "points", "comment", "key", "about")
+FORMER_COLUMNS: Final = COLUMNS[:-1]  # of logs that an earlier version wrote
 EVERYONE: Final = "*"  # stands for the student
 SET: Final = "set"
 UNDO: Final = "undo"
+# Items that are no points: how late a submission was, in seconds, what was reviewed, and who was
+# taken out of the class.
+LATE: Final = "late"
+REVIEW: Final = "review"
+REMOVED: Final = "removed"  # the student is in no results
+FULL: Final = "full"  # may be written for all points of an item
+ALL_POINTS: Final = math.inf  # what FULL gives: all of an item, whatever it is worth
+COMMENT: Final = "comment"  # `about` of an entry that leaves the points as they are
 SUGGESTED_CHECKS: Final = 5  # of those that a name may mean
 
 
@@ -47,9 +64,28 @@ class LogEntry(NamedTuple):
     action: str  # SET or UNDO
     student: str
     item: str
-    points: float
+    points: float  # or ALL_POINTS
     comment: str
     key: str  # by which the student is known, whatever the submission is called; or EVERYONE
+    # Of LATE, the seconds; of REVIEW, the digest of what was reviewed; COMMENT for a comment alone;
+    # of points, what the item was worth, or empty where an earlier version wrote the line.
+    about: str = ""
+
+    @property
+    def gives_points(self) -> bool:
+        """False for what is no points, for a comment alone, and for what was undone."""
+        if self.action != SET or self.about == COMMENT:
+            return False
+        return self.item not in (LATE, REVIEW, REMOVED)
+
+    def was_given_of(self, max_points: float) -> bool:
+        """True unless the item was worth other points when these were given.
+
+        Of all points, and where nobody knows what it was worth, it is true.
+        """
+        if self.points == ALL_POINTS or not self.about:
+            return True
+        return self.about == exact_points(max_points)
 
     @property
     def key_and_item(self) -> KeyAndItem:
@@ -59,8 +95,10 @@ class LogEntry(NamedTuple):
     def as_cells(self) -> list[str]:
         """The line as texts that are safe in a spreadsheet, in the order of COLUMNS."""
         points = ""
-        if self.action == SET:
-            points = format_points(self.points)
+        if self.gives_points:
+            points = FULL
+            if self.points != ALL_POINTS:
+                points = exact_points(self.points)
         texts = (
             self.at,
             self.by,
@@ -70,6 +108,7 @@ class LogEntry(NamedTuple):
             points,
             self.comment,
             self.key,
+            self.about,
         )
         return [spreadsheet_safe(text) for text in texts]
 
@@ -86,11 +125,11 @@ class Overrides:
         self._by_key: dict[str, list[LogEntry]] | None = None
 
     def entries_in_force(self) -> dict[KeyAndItem, LogEntry]:
-        """The entries that hold now."""
+        """The entries that hold now, in the order in which they were set."""
         return _entries_in_force(self.log)
 
     def entries_before(self, at: str) -> dict[KeyAndItem, LogEntry]:
-        """The entries that held before the command of this time."""
+        """The entries that held before the command of this time, in the order they were set."""
         earlier = []
         for entry in self.log:
             if entry.at == at:
@@ -119,12 +158,27 @@ class Overrides:
         return by_item
 
     def _entries_by_key(self) -> dict[str, list[LogEntry]]:
-        """The entries that hold, by the student's key; found once for each state of the log."""
+        """The entries that hold, by the student's key; remembered until the log changes."""
         if self._by_key is None:
             self._by_key = {}
             for entry in self.entries_in_force().values():
                 self._by_key.setdefault(entry.key, []).append(entry)
         return self._by_key
+
+    def was_given_to_several(self, entry: LogEntry) -> bool:
+        """True if the command that set an entry gave the same item to others, too.
+
+        A command that took something back, and so gave again what held before, does not count.
+        """
+        keys = set()
+        for other in self.log:
+            if other.at != entry.at:
+                continue
+            if other.action == UNDO:
+                return False
+            if other.item == entry.item:
+                keys.add(other.key)
+        return len(keys) > 1
 
     def entries_of_last_command(self) -> list[LogEntry]:
         """What the last command set. Nothing where it took something back."""
@@ -137,58 +191,68 @@ class Overrides:
             last.append(entry)
         return last
 
-    def append_entries(self, entries: Sequence[LogEntry]) -> None:
-        """Append to the log. The file is replaced as a whole. Raises OSError.
+    def write_log(self, log: Sequence[LogEntry]) -> None:
+        """Make these entries the log, and replace its file as a whole.
 
-        Cells that a spreadsheet would run as formulas get an apostrophe.
+        Cells that a spreadsheet would run as formulas get an apostrophe. Raises OSError; the log is
+        as it was then.
         """
-        self.log += entries
-        self._by_key = None
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(COLUMNS)
-        for entry in self.log:
+        for entry in log:
             writer.writerow(entry.as_cells())
-        data = text.getvalue().encode("utf-8", "backslashreplace")
+        data = text.getvalue().encode(TABLE_ENCODING, "backslashreplace")
         write_file(self.path, data)
+        self.log = list(log)
+        self._by_key = None
 
 
 def _read_log(path: Path) -> list[LogEntry]:
-    """The entries of a log. Raises BadFile with the line that is not one.
+    """The entries of a log, in order.
 
-    Cells are without the apostrophes that protect them in a spreadsheet.
+    Cells are without the apostrophes that protect them in a spreadsheet. Raises BadFile for a file
+    that cannot be read, and with the line that is no entry.
     """
     first, *lines = read_table(path)
     file = str(path)
-    if tuple(first.cells) != COLUMNS:
+    if tuple(first.cells) not in (COLUMNS, FORMER_COLUMNS):
         columns = ", ".join(COLUMNS)
         raise BadFile(file, first.number, f"the columns must be {columns}")
     entries = []
     for line in lines:
-        if len(line.cells) != len(COLUMNS) or line.cells[2] not in (SET, UNDO):
-            needed = f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}"
+        if len(line.cells) != len(first.cells) or line.cells[2] not in (SET, UNDO):
+            needed = f"{len(first.cells)} cells are needed, the third {SET} or {UNDO}"
             raise BadFile(file, line.number, needed)
         # Its cells by column.
-        texts = [_without_quote(cell) for cell in line.cells]
-        cells = dict(zip(COLUMNS, texts, strict=True))
-        points = 0.0
-        if cells["action"] == SET:
-            points = parse_points(cells["points"], file, line.number)
+        texts = [without_quote(cell) for cell in line.cells]
+        cells = dict(zip(first.cells, texts, strict=True))
         entry = LogEntry(
             at=cells["at"],
             by=cells["by"],
             action=cells["action"],
             student=cells["student"],
             item=cells["item"],
-            points=points,
+            points=0.0,
             comment=cells["comment"],
             key=cells["key"],
+            about=cells.get("about", ""),
         )
+        if entry.gives_points:
+            points = parse_points_or_full(cells["points"], file, line.number)
+            entry = entry._replace(points=points)
+        elif entry.action == SET and entry.item == LATE and not _is_count(entry.about):
+            raise BadFile(file, line.number, f"{entry.about!r} is not a number of seconds")
         entries.append(entry)
     return entries
 
 
-def _without_quote(cell: str) -> str:
+def _is_count(text: str) -> bool:
+    """True for a whole number in ASCII digits."""
+    return text.isascii() and text.isdecimal()
+
+
+def without_quote(cell: str) -> str:
     """A cell without the quote that keeps a spreadsheet from taking it for a formula."""
     is_quoted = cell.startswith("'") and spreadsheet_safe(cell[1:]) == cell
     if is_quoted:
@@ -197,7 +261,10 @@ def _without_quote(cell: str) -> str:
 
 
 def _entries_in_force(log: Iterable[LogEntry]) -> dict[KeyAndItem, LogEntry]:
-    """The entries that hold after a log, in the order in which they were set."""
+    """The entries that hold after a log, in the order in which they were set.
+
+    By student and item, the latest of each.
+    """
     entries: dict[KeyAndItem, LogEntry] = {}
     for entry in log:
         entries.pop(entry.key_and_item, None)
@@ -207,7 +274,10 @@ def _entries_in_force(log: Iterable[LogEntry]) -> dict[KeyAndItem, LogEntry]:
 
 
 def parse_points(text: str, file: str, line: int | None = None) -> float:
-    """The points that somebody wrote, with a decimal point or comma. Raises BadFile."""
+    """The points that somebody wrote, with a decimal point or comma.
+
+    Raises BadFile, with `file` and `line`, for a text that is no number and for less than 0.
+    """
     number = text.replace(",", ".")
     try:
         points = round(float(number), 6)
@@ -218,6 +288,16 @@ def parse_points(text: str, file: str, line: int | None = None) -> float:
     return points
 
 
+def parse_points_or_full(text: str, file: str, line: int | None = None) -> float:
+    """The points that somebody wrote, or ALL_POINTS for FULL.
+
+    Raises BadFile, with `file` and `line`, for another text that is no number or less than 0.
+    """
+    if text.casefold() == FULL:
+        return ALL_POINTS
+    return parse_points(text, file, line)
+
+
 class NamedItem(NamedTuple):
     """A check, exercise or item by its full name, and what it is worth."""
 
@@ -225,12 +305,18 @@ class NamedItem(NamedTuple):
     max_points: float
 
 
-def find_item(name: str, row: SubmissionRow) -> NamedItem:
-    """Find a check, exercise or item of a row.
+def find_item(
+    name: str, row: SubmissionRow, checks_of_day: Mapping[str, Sequence[str]]
+) -> NamedItem:
+    """Find a check, exercise or item of a row; `late` is an item, too.
 
-    A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number. Raises
-    BadClass, with a suggestion, for a name that is unknown or means several checks.
+    A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number, and a
+    number is nothing else. `checks_of_day` has all exercises of the day with their checks, also
+    those that the row does not have. Raises BadClass, with a suggestion, for a name that is
+    unknown, means several checks, or is of an exercise that does not count.
     """
+    if name == LATE:
+        return NamedItem(LATE, 0.0)
     # What can be named, with what it is worth.
     exercises: dict[str, float] = {}
     checks: dict[str, float] = {}
@@ -238,14 +324,17 @@ def find_item(name: str, row: SubmissionRow) -> NamedItem:
         exercises[exercise.exercise] = exercise.max_score
         for check in exercise.checks:
             checks[check.id] = check.max_points
+        for line_name, line in exercise.rubric_lines.items():
+            checks[line_name] = line.max_points
 
     stem = find_exercise(name, exercises)
     if stem is not None:
         return NamedItem(stem, exercises[stem])
-    matching = []
-    for check_id in checks:
-        if check_id == name or check_id.endswith(f"::{name}"):
-            matching.append(check_id)
+    exercise_named = name.partition("::")[0]
+    left_out = find_exercise(exercise_named, checks_of_day)
+    if left_out is not None and left_out not in exercises:
+        raise BadClass(f"{left_out} does not count in this course")
+    matching = _checks_called(name, checks)
     if len(matching) == 1:
         return NamedItem(matching[0], checks[matching[0]])
     if matching:
@@ -254,17 +343,32 @@ def find_item(name: str, row: SubmissionRow) -> NamedItem:
         if len(names) > SUGGESTED_CHECKS:
             listed += ", …"
         raise BadClass(f"{len(names)} checks are called {name!r}; write more of it: {listed}")
+    for stem, checks_of_stem in checks_of_day.items():
+        if stem not in exercises and _checks_called(name, checks_of_stem):
+            raise BadClass(f"{name} is of {stem}, which does not count in this course")
     hint = _suggest_item(name, exercises, checks)
     raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
+
+
+def _checks_called(name: str, checks: Iterable[str]) -> list[str]:
+    """The checks with this id, or with this end of it."""
+    matching = []
+    for check_id in checks:
+        is_its_end = check_id.endswith(f"::{name}") and not name.isdecimal()
+        if check_id == name or is_its_end:
+            matching.append(check_id)
+    return matching
 
 
 def _suggest_item(name: str, exercises: Iterable[str], checks: Iterable[str]) -> str:
     """What may have been meant by a name that is unknown, or how to find out."""
     names = list(exercises)
     for check in checks:
+        names.append(check)
         names.append(_without_exercise(check))
         names.append(check.rpartition("::")[2])
-    return suggest_name(name, names, "") or "; see: dojo override --items"
+    names = [each for each in names if not each.isdecimal()]  # lines of a rubric
+    return suggest_name(name, names, "") or "; what this course has: dojo override --items"
 
 
 def _without_exercise(check: str) -> str:
@@ -277,43 +381,88 @@ class _OverrideApplier:
 
     def __init__(self, entries: dict[str, LogEntry]) -> None:
         self.entries = entries
-        self.problems: list[str] = []  # a sentence about each item that was given too much
+        # A sentence about each item that was given too much, or is worth other points since.
+        self.problems: list[str] = []
 
     def apply_to_exercise(self, exercise: ExerciseRow) -> ExerciseRow:
-        """The row with points given for its checks, or for the whole, instead of their sum.
+        """A new row with points given for its checks, or for the whole, instead of their sum.
 
-        Points of the whole come before those of its checks. The row itself is not changed.
+        Points of the whole come before those of its checks. Points that are cut are noted in
+        `problems`.
         """
         checks = [self._apply_to_check(check) for check in exercise.checks]
         score = exercise.score
         if checks:
             score = sum_points(check.points for check in checks)
+        rubric = exercise.rubric
+        if exercise.by_hand:
+            rubric = self._apply_to_rubric(exercise)
+            given = [line.override for line in rubric]
+            score = sum_points(override.points for override in given if override)
         graded = None
         if not exercise.by_hand:
             graded = score
         override = self._find_override(exercise.exercise, graded, exercise.max_score)
         if override is not None:
             score = override.points
-        return replace(exercise, checks=checks, score=score, override=override)
+        return replace(
+            exercise,
+            checks=checks,
+            score=score,
+            override=override,
+            rubric=rubric,
+            remark=self._find_remark(exercise.exercise),
+        )
+
+    def _apply_to_rubric(self, exercise: ExerciseRow) -> list[RubricRow]:
+        """The rubric of an item, with the points that people gave for its lines.
+
+        Points that are cut are noted in `problems`.
+        """
+        names = {id(line): name for name, line in exercise.rubric_lines.items()}
+        rubric = []
+        for line in exercise.rubric:
+            name = names.get(id(line), "")
+            override = self._find_override(name, None, line.max_points)
+            rubric.append(replace(line, override=override))
+        return rubric
 
     def _apply_to_check(self, check: CheckRow) -> CheckRow:
-        """The check with the points that people gave for it, if they did."""
+        """The check with the points that people gave for it, if they did.
+
+        Points that are cut are noted in `problems`.
+        """
         override = self._find_override(check.id, check.points, check.max_points)
         if override is None:
-            return check
+            return replace(check, remark=self._find_remark(check.id))
         return replace(check, override=override, points=override.points)
 
-    def _find_override(self, item: str, graded: float | None, most: float) -> Override | None:
-        """What people gave for an item, or None. `graded` are the points that the grader gave.
+    def _find_remark(self, item: str) -> str:
+        """What a person says about an item without giving points. Empty for nothing."""
+        entry = self.entries.get(item)
+        if entry is None or entry.about != COMMENT:
+            return ""
+        return entry.comment
 
-        What is more than the item is worth is cut, with a sentence in `problems`.
+    def _find_override(self, item: str, graded: float | None, most: float) -> Override | None:
+        """What people gave for an item, or None.
+
+        `graded` are the points that the grader gave, `most` what the item is worth. What is more
+        than that is cut. A sentence about that, and about an item that was worth other points when
+        they were given, is added to `problems`.
         """
         entry = self.entries.get(item)
-        if entry is None:
+        if entry is None or entry.about == COMMENT:
             return None
-        if entry.points > most:
+        if most < entry.points < ALL_POINTS:
             share = f"{format_points(entry.points)} of {format_points(most)} points"
             self.problems.append(f"an override gives {share} for {item}; it was cut")
+        elif not entry.was_given_of(most):
+            self.problems.append(
+                f"{format_points(entry.points)} of {entry.about} points were given by hand for "
+                f"{item}, which is worth {format_points(most)} now; to give others, or these "
+                f"again: dojo override {shlex.join((entry.student, item))} --points POINTS"
+            )
         return Override(
             points=min(entry.points, most),
             graded=graded,
@@ -333,7 +482,11 @@ class OverriddenExercises(NamedTuple):
 def apply_overrides(
     exercises: Sequence[ExerciseRow], entries: dict[str, LogEntry]
 ) -> OverriddenExercises:
-    """Put what people gave, by item, into new rows of exercises."""
+    """Put what people gave, by item, into new rows of exercises.
+
+    Returns these, and a sentence about each item that was given too much. The rows that are given
+    stay as they are.
+    """
     if not entries:
         return OverriddenExercises(list(exercises), [])
     applier = _OverrideApplier(entries)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpudojo.classes.class_state import StoredSubmission, Student
-from gpudojo.classes.names import name_key
-from gpudojo.model.results import RosterRow, both_names
+from gpudojo.classes.hand_in_dates import (
+    NO_DATES,
+    HandInDates,
+    RosterDate,
+    SentSubmission,
+    pair_with_date,
+)
+from gpudojo.classes.names import NamesOfPerson, find_people, name_key, suggest_people
+from gpudojo.model.results import RosterRow, name_in_lists
 from gpudojo.submissions.names import fold_case, natural_key
 
 
@@ -19,15 +26,26 @@ class Participant:
     name: str
     keys: list[str]  # by which overrides know the participant
     student: Student | None = None
+    # Who has the id of a platform, where `student`, the same person, has none.
+    identified: Student | None = None
     submissions: list[StoredSubmission] = field(default_factory=list)
     roster: RosterRow | None = None
-    submitted: str = ""  # says the roster
+    roster_date: RosterDate | None = None  # the last hand-in, says the roster
+    # Of earlier hand-ins, where the roster is several tables.
+    earlier_roster_dates: list[RosterDate] = field(default_factory=list)
     group: str = ""
-    # Of a group: by digest, what the roster says of the member who handed it in.
-    submitted_in_group: dict[str, str] | None = None
+    # By digest, when each of the submissions was handed in; of those that the roster tells.
+    dates: Mapping[str, RosterDate] = field(default_factory=lambda: NO_DATES)
     sender: Student | None = None  # the member of the group who handed in, or the group itself
     review: list[str] = field(default_factory=list)
-    _all_names: frozenset[str] | None = None
+    # How several submissions came together of which nobody knows which one is the latest; else
+    # empty.
+    unknown_order: str = ""
+    # Of those under which the same person handed in, too.
+    more_names: list[str] = field(default_factory=list)
+    # The names in the course file by which the person has an extension, as keys.
+    extended_as: set[str] = field(default_factory=set)
+    _names: NamesOfPerson | None = None
 
     @property
     def _name_on_roster(self) -> str:
@@ -51,29 +69,31 @@ class Participant:
     @property
     def full_name(self) -> str:
         """The name on the roster, with that of the submission."""
-        return both_names(self._name_on_roster, self.name)
+        return name_in_lists(self.roster, self.name)
 
     @property
     def id_or_name(self) -> str:
-        """What to write in a course file where several participants have one name."""
+        """What to write in a course file where several participants have one name, and who that is.
+
+        The section and the address of the roster stand behind it.
+        """
         if self.roster is None:
             return self.name
-        return self.roster.id or self.name
+        return self.roster.id_and_details or self.name
 
     @property
-    def all_names(self) -> frozenset[str]:
-        """Everything by which the participant may be called, as keys of names."""
-        if self._all_names is None:
-            keys = set()
-            for name in (*self._names_of_submission(), *self._names_on_roster()):
-                if name:
-                    keys.add(name_key(name))
-            self._all_names = frozenset(keys)
-        return self._all_names
+    def names(self) -> NamesOfPerson:
+        """Everything by which the participant may be called; found once."""
+        if self._names is None:
+            others = [*self._names_of_submission()]
+            if self.roster is not None:
+                others += self.roster.all_names
+            self._names = NamesOfPerson.from_names(self.name, others)
+        return self._names
 
     def _names_of_submission(self) -> list[str]:
         """The names that files, platforms and overrides have for the participant."""
-        names = [self.name, *self.keys]
+        names = [*self.keys, *self.more_names]
         student = self.student
         if student is not None:
             names += [student.name, student.student, student.identifier or ""]
@@ -81,22 +101,21 @@ class Participant:
                 names += student.people[0]
         return names
 
-    def _names_on_roster(self) -> list[str]:
-        """Ids and names on the roster; none where the participant is not on it."""
-        row = self.roster
-        if row is None:
-            return []
-        return [row.id, row.name, row.email, row.github, row.login]
-
     def time_of(self, submission: StoredSubmission) -> str:
         """When a submission was handed in, as the platform or the roster says; else empty."""
         if submission.submitted:
             return submission.submitted
-        if self.submitted_in_group is not None:
-            in_group = self.submitted_in_group.get(submission.digest)
-            if in_group:
-                return in_group
-        return self.submitted
+        date = self.dates.get(submission.digest)
+        if date is None:
+            return ""
+        return date.time
+
+    def sent_submissions(self, given: Collection[str]) -> list[SentSubmission]:
+        """The submissions, each with the date that the roster has for it now, if it has one.
+
+        `given` are the digests of those that were given in this run.
+        """
+        return pair_with_date(self.submissions, self.roster_date, given)
 
     def take_submissions_of(self, key: str, student: Student) -> None:
         """Become the participant for a student, who is known by that key.
@@ -111,7 +130,10 @@ class Participant:
 def sort_by_time(
     submissions: list[StoredSubmission], time_of: Callable[[StoredSubmission], str]
 ) -> None:
-    """Sort submissions by times in ISO 8601, which may be in several time zones."""
+    """Sort a list of submissions in place, by times in ISO 8601 of any time zones.
+
+    Raises ValueError for a time that is none.
+    """
     submissions.sort(key=lambda each: datetime.datetime.fromisoformat(time_of(each)))
 
 
@@ -139,11 +161,22 @@ def _unused_name(participant: Participant, used: set[str]) -> str:
     return name
 
 
+def find_participants(name: str, participants: Iterable[Participant]) -> list[Participant]:
+    """Those who are meant by a name that somebody typed; see `find_people`."""
+    return find_people(name, {each: each.names for each in participants})
+
+
 def describe_namesakes(name: str, participants: Sequence[Participant]) -> str:
     """The beginning of a sentence about several participants of one name."""
     ids = [each.id_or_name for each in participants]
-    listed = ", ".join(ids)
+    listed = " or ".join(ids)
     return f"{len(ids)} students are called {name!r}: write {listed}"
+
+
+def _latest_date(members: Iterable[Participant]) -> RosterDate | None:
+    """The latest date that the roster has of one of a group; None without any."""
+    dates = [each.roster_date for each in members if each.roster_date is not None]
+    return max(dates, key=lambda date: date.moment, default=None)
 
 
 Notice = Callable[..., None]
@@ -161,9 +194,15 @@ class GroupWork:
         participants: list[Participant],
         unmatched: list[str],
         has_roster: bool,
+        dates: HandInDates,
         notice: Notice,
     ) -> None:
-        """`notice` is called with a sentence and the setting that it is about."""
+        """Share nothing yet; `participants` will be changed.
+
+        `unmatched` has the names that are not on the roster. `notice` is called with a sentence and
+        the setting that it is about.
+        """
+        self.dates = dates
         self.participants = participants
         self.unmatched = unmatched  # names that are not on the roster: a group need not be
         self.has_roster = has_roster
@@ -173,7 +212,9 @@ class GroupWork:
     def share_submissions(self, groups: Mapping[str, Sequence[str]]) -> None:
         """Find the members of all groups, and give them what was handed in for the group.
 
-        A member who is not among the participants is added to them.
+        Without a roster, a member who is not among the participants is added to them. `notice` is
+        called about a name that is not on the roster, means several or is in two groups: it is left
+        out.
         """
         for group, names in groups.items():
             members = []
@@ -182,25 +223,28 @@ class GroupWork:
                 if member is not None:
                     members.append(member)
             self.participants += [each for each in members if each not in self.participants]
-            self._share_within(group, members)
+            self.share_within(group, members)
 
     def _find_member(self, group: str, name: str) -> Participant | None:
         """The member of that name; None, after a notice, where it is not clear who that is.
 
-        Somebody of whom nothing is known becomes a new participant, who has handed in nothing.
+        There is none either for somebody who is in another group already. Without a roster,
+        somebody of whom nothing is known becomes a new participant, who has handed in nothing. The
+        group of the member is remembered.
         """
-        key = name_key(name)
-        matching = [each for each in self.participants if key in each.all_names]
+        matching = find_participants(name, self.participants)
         if len(matching) > 1:
             namesakes = describe_namesakes(name, matching)
             self.notice(f"{namesakes}; nobody of them is in the group", "groups", group)
             return None
         if matching:
             member = matching[0]
+        elif self.has_roster:
+            hint = suggest_people(name, [each.names for each in self.participants], "")
+            self.notice(f"nobody is called {name!r}{hint}", "groups", group)
+            return None
         else:
             member = Participant(name, [f"plain:{fold_case(name)}"])
-            if self.has_roster:
-                self.notice(f"nobody is called {name!r}", "groups", group)
         other = self._group_of.get(member)
         if other is not None:
             reason = f"{name!r} is in the group {other} by another name, and stays there"
@@ -209,15 +253,17 @@ class GroupWork:
         self._group_of[member] = group
         return member
 
-    def _share_within(self, group: str, members: Sequence[Participant]) -> None:
+    def share_within(self, group: str, members: Sequence[Participant]) -> None:
         """Give all members what each of them, or the group by its own name, handed in.
 
-        They are sorted by time, so that the last one is the latest. Who has the name of the group,
-        and is no member, is taken out.
+        The members are changed. The submissions are sorted by time, so that the last one is the
+        latest; where not all times are known, by when they were graded, unreadable ones first. Who
+        has the name of the group, and is no member, is taken out of the participants and of the
+        unmatched names.
         """
         joint = []  # those who have the name of the group
         for each in self.participants:
-            if name_key(group) in each.all_names and each not in members:
+            if name_key(group) in each.names.keys and each not in members:
                 joint.append(each)
         # Of equal submissions, that of the last sender counts.
         senders = {}
@@ -229,29 +275,44 @@ class GroupWork:
             return
         for each in joint:
             self._take_out(each)
-        shared = []
+        sent = []
         for sender in everybody:
-            for submission in sender.submissions:
-                if senders[submission.digest] is sender:
-                    shared.append(submission)
+            date = sender.roster_date
+            if sender in joint and date is None:
+                date = _latest_date(members)
+            for pair in pair_with_date(sender.submissions, date, self.dates.given):
+                if senders[pair.submission.digest] is sender:
+                    sent.append(pair)
+        shared = [pair.submission for pair in sent]
         # When each was handed in, as the platform or the roster of its sender says.
+        dates = self.dates.find(sent)
         times = {}
         for submission in shared:
-            sender = senders[submission.digest]
-            times[submission.digest] = submission.submitted or sender.submitted
+            times[submission.digest] = submission.submitted
+            if submission.digest in dates:
+                times[submission.digest] = dates[submission.digest].time
+        unknown_order = ""
         if all(times.values()):
             sort_by_time(shared, lambda each: times[each.digest])
         else:
-            shared.sort(key=lambda each: each.at)
+            # What cannot be read is not taken for the latest.
+            shared.sort(key=lambda each: (not each.problem, each.order))
+            names = [each.full_name for each in dict.fromkeys(senders.values())]
+            if len(names) > 1:
+                unknown_order = f"handed in by several of the group: {', '.join(names)}"
         last_sender = senders[shared[-1].digest]
         for member in members:
             member.submissions = shared
             member.group = group
-            member.submitted_in_group = times
+            member.dates = dates
+            member.unknown_order = unknown_order
             member.sender = last_sender.student
 
     def _take_out(self, participant: Participant) -> None:
-        """Take out who is not a person, but the group itself."""
+        """Take out of the participants who is not a person, but the group itself.
+
+        It is no longer among the unmatched names either.
+        """
         self.participants.remove(participant)
         if participant.full_name in self.unmatched:
             self.unmatched.remove(participant.full_name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -55,7 +56,7 @@ class FunctionRecord(msgspec.Struct, frozen=True):
     ] = []  # of a reference's calls on the public seed, without lines of code
 
     def join_with(self, other: FunctionRecord) -> FunctionRecord:
-        """With what another child observed of the same function, in other scenarios."""
+        """A new record, with what another child saw of the same function in other scenarios."""
         both = {**self.evidence.observations, **other.evidence.observations}
         return FunctionRecord(
             msgspec.structs.replace(self.evidence, observations=both),
@@ -85,6 +86,7 @@ class Record(msgspec.Struct, dict=True):
     version: int = VERSION
     files: dict[str, Loaded] = {}
     seen: dict[str, msgspec.Raw] = {}  # by "exercise::function", each an encoded FunctionRecord
+    asked: list[str] = []  # the functions that it was run for, "exercise::function", sorted
 
     def add_function(self, key: str, function: FunctionRecord) -> None:
         """Add what was observed of a function, or replace it."""
@@ -102,6 +104,47 @@ class Record(msgspec.Struct, dict=True):
             require_valid_timeline(function.timeline)
         return function
 
+    def covers(self, functions: Iterable[str]) -> bool:
+        """True if it was run for all of these functions, "exercise::function"."""
+        return set(self.asked).issuperset(functions)
+
+    def join_with(self, other: Record) -> Record:
+        """A new record, with what another run of the same files saw of other functions."""
+        layers = dict(self.layers)
+        for name, why_missing in other.layers.items():
+            layers[name] = layers.get(name) or why_missing
+        output = self.output
+        if other.output not in output:
+            output += other.output
+        return msgspec.structs.replace(
+            self,
+            places=[*self.places, *other.places],
+            incidents=[*dict.fromkeys([*self.incidents, *other.incidents])],
+            layers=layers,
+            output=output,
+            seconds=self.seconds + other.seconds,
+            cpu_seconds=self.cpu_seconds + other.cpu_seconds,
+            peak_bytes=max(self.peak_bytes, other.peak_bytes),
+            device_bytes=max(self.device_bytes, other.device_bytes),
+            files={**self.files, **other.files},
+            seen={**self.seen, **other.seen},
+            asked=sorted({*self.asked, *other.asked}),
+        )
+
+    def without(self, functions: Collection[str]) -> Record:
+        """A new record, without what was seen of functions of these names."""
+        seen = {}
+        for key, data in self.seen.items():
+            if key.rpartition("::")[2] not in functions:
+                seen[key] = data
+        return msgspec.structs.replace(
+            self,
+            places=[place for place in self.places if place.function not in functions],
+            incidents=[each for each in self.incidents if _name_of_step(each) not in functions],
+            seen=seen,
+            asked=[key for key in self.asked if key.rpartition("::")[2] not in functions],
+        )
+
     @functools.cached_property
     def functions(self) -> dict[str, FunctionRecord]:
         """All functions, decoded once. Raises BadEvidence if one of them is damaged."""
@@ -112,13 +155,23 @@ _decoder: Final = msgspec.msgpack.Decoder(Record)
 _function_decoder: Final = msgspec.msgpack.Decoder(FunctionRecord)
 
 
+def _name_of_step(incident: Incident) -> str:
+    """The name of the function in whose step something happened; empty where it was in none."""
+    if incident.step.startswith("file "):
+        return ""
+    return incident.step.rpartition("::")[2]
+
+
 def encode_record(record: Record) -> bytes:
     """The bytes of a record, as `decode_record` reads them."""
     return msgspec.msgpack.encode(record)
 
 
 def decode_record(data: bytes) -> Record:
-    """Decode a record, of which each function may still be damaged. Raises BadEvidence."""
+    """Decode a record, of which each function may still be damaged.
+
+    Raises BadEvidence for damaged bytes and for another version.
+    """
     record = decode_untrusted_bytes(_decoder.decode, data)
     if record.version != VERSION:
         raise BadEvidence(f"version {record.version} is not {VERSION}")

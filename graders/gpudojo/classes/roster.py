@@ -7,7 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gpudojo.classes.names import name_key, spellings_of
+from msgspec.structs import replace
+
+from gpudojo.classes.hand_in_dates import RosterDate
+from gpudojo.classes.names import NamesOfPerson, name_key, spellings_of
 from gpudojo.model.results import RosterRow
 from gpudojo.submissions.submitters import Submitter
 
@@ -22,35 +25,92 @@ class MatchedPeople(NamedTuple):
 
     rows: list[int]
     problem: str
+    is_ambiguous: bool = False  # several rows fit one of them, who is on the roster, then
 
 
 class Roster:
     """The students of a class. A row of the roster is known by its number."""
 
     def __init__(self) -> None:
+        """Begin without students."""
         self.rows: list[RosterRow] = []
         # By row, when the student handed in; where the platform's table has it.
-        self.submitted: dict[int, str] = {}
+        self.dates: dict[int, RosterDate] = {}
+        # By row, dates of other tables, when the student had handed in before that.
+        self.earlier_dates: defaultdict[int, list[RosterDate]] = defaultdict(list)
+        self.files_with_dates: list[str] = []  # names of files of the roster
+        # Sentences about columns with dates whose headings are not known: these are not used.
+        self.unused_dates: list[str] = []
         self.notes: list[str] = []
         self._rows_by_id: defaultdict[str, set[int]] = defaultdict(set)
         self._rows_by_name: defaultdict[str, set[int]] = defaultdict(set)
 
-    def add_student(self, row: RosterRow, more_ids: Iterable[str] = ()) -> int:
-        """Add a student, who may have more ids than the row. Returns the number of the row."""
+    def add_student(self, row: RosterRow) -> int:
+        """Add a student, who is then found by ids and name. Returns the number of the row."""
         number = len(self.rows)
         self.rows.append(row)
-        for id_ in (row.id, row.email, row.github, row.login, *more_ids):
-            if id_:
-                key = name_key(id_)
-                self._rows_by_id[key].add(number)
-        for spelling in spellings_of(row.name):
-            self._rows_by_name[spelling].add(number)
+        self._know_names(number, row)
         return number
 
-    def find_rows(self, identifier: str | None, *names: str) -> set[int]:
-        """The rows of a student, several where the roster has several that fit.
+    def _know_names(self, number: int, row: RosterRow) -> None:
+        """Let the student of that number be found by the ids and names in a row."""
+        for id_ in row.all_ids:
+            key = name_key(id_)
+            self._rows_by_id[key].add(number)
+        for spelling in spellings_of(row.name):
+            self._rows_by_name[spelling].add(number)
 
-        They are looked for by id, then by name, then by an id that is part of a name.
+    def complete_student(self, number: int, row: RosterRow) -> None:
+        """Add what a row of another file says of a student and the first one does not.
+
+        The student is from now on found by the ids and the name in that row, too.
+        """
+        known = self.rows[number]
+        more_ids = list(known.more_ids)
+        for id_ in (row.id, *row.more_ids):
+            if id_ and id_ not in (*known.all_ids, row.email, row.name, *more_ids):
+                more_ids.append(id_)
+        self.rows[number] = replace(
+            known,
+            name=known.name or row.name,
+            email=known.email or row.email,
+            section=known.section or row.section,
+            github=known.github or row.github,
+            login=known.login or row.login,
+            family=known.family or row.family,
+            participant=known.participant or row.participant,
+            more_ids=more_ids,
+        )
+        self._know_names(number, row)
+
+    def mark_namesakes(self) -> None:
+        """Note in their rows who has the name of somebody else."""
+        rows_by_name: defaultdict[str, list[int]] = defaultdict(list)
+        for number, row in enumerate(self.rows):
+            rows_by_name[name_key(row.name)].append(number)
+        for name, numbers in rows_by_name.items():
+            if name and len(numbers) > 1:
+                for number in numbers:
+                    self.rows[number] = replace(self.rows[number], is_namesake=True)
+
+    @property
+    def submitted(self) -> dict[int, str]:
+        """By row, when the student handed in, in ISO 8601."""
+        return {row: date.time for row, date in self.dates.items()}
+
+    def names_of_all(self) -> dict[int, NamesOfPerson]:
+        """By row, everything by which the roster knows the student."""
+        people = {}
+        for number, row in enumerate(self.rows):
+            people[number] = NamesOfPerson.from_names(row.name or row.id, [row.id, *row.all_names])
+        return people
+
+    def find_rows(self, identifier: str | None, *names: str) -> set[int]:
+        """The numbers of the rows that a student may be; several where several of the roster fit.
+
+        The first of `identifier` and `names` that is an id on the roster decides; without one, the
+        first of `names` that is a name there; without one, all ids that are part of one of `names`.
+        The set may be the roster's own and must not be changed.
         """
         known_names = [name for name in names if name]
         ids = list(known_names)
@@ -96,13 +156,15 @@ class Roster:
         names: Sequence[str],
         people: Sequence[Submitter],
     ) -> MatchedPeople:
-        """The rows of those who handed in one submission.
+        """The rows of those who handed in one submission, and a sentence if one of them is unclear.
 
-        `people` are those whom the platform lists. Where it lists nobody, or one person who is
-        not found, `identifier` and `names` of the submission are looked for.
+        That is somebody who is not found, or for whom several rows fit; such rows are left out.
+        `people` are those whom the platform lists. Where it lists nobody, or one person who is not
+        found, `identifier` and `names` of the submission are looked for.
         """
         rows: list[int] = []
         problem = ""
+        is_ambiguous = False
         for person in people or [Submitter("")]:
             # By what the platform says of the person, else by the names of the submission.
             matching: set[int] = set()
@@ -114,11 +176,16 @@ class Roster:
             if len(matching) == 1:
                 rows += matching.difference(rows)
             else:
-                problem = self._describe_mismatch(person.name or names[0], matching)
-        return MatchedPeople(rows, problem)
+                id_ = person.sid or person.email or identifier or ""
+                problem = self._describe_mismatch(person.name or names[0], id_, matching)
+                is_ambiguous = bool(matching)
+        return MatchedPeople(rows, problem, is_ambiguous)
 
-    def _describe_mismatch(self, name: str, rows: set[int]) -> str:
-        """A sentence about a name that fits no row, or these several ones."""
+    def _describe_mismatch(self, name: str, id_: str, rows: set[int]) -> str:
+        """A sentence about a name that fits no row, or these several ones, and what to do.
+
+        `id_` is what the platform has for the person, or empty.
+        """
         if not rows:
             return f"nobody on the roster matches {name}"
         alike = []
@@ -126,4 +193,10 @@ class Roster:
             person = self.rows[row]
             alike.append(person.id or person.name)
         listed = ", ".join(sorted(alike))
-        return f"several on the roster match {name}: {listed}"
+        advice = "write an id of the roster into the name of the submission"
+        if id_:
+            advice = (
+                f"a table with {id_} as one more `roster` tells who it is, such as Moodle's "
+                "grading worksheet"
+            )
+        return f"several on the roster match {name}: {listed}; {advice}"

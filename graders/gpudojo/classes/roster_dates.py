@@ -47,7 +47,10 @@ def parse_date(text: str, zone: datetime.tzinfo) -> datetime.datetime | None:
 
 
 def _date_in_words(text: str) -> datetime.datetime | None:
-    """The date in a text with the name of a month. Returns None where it is not one."""
+    """The date in a text with the name of a month, without a time zone.
+
+    None where it is not one.
+    """
     for pattern in _MONTH_IN_WORDS:
         parts = pattern.fullmatch(text)
         if parts is None:
@@ -70,7 +73,7 @@ def _date_in_words(text: str) -> datetime.datetime | None:
 
 
 def _date_in_figures(text: str) -> datetime.datetime | None:
-    """The date in a text of figures, such as 20.11.2026, 23:58.
+    """The date in a text of figures, such as 20.11.2026, 23:58; with a zone if it names one.
 
     Returns None where it is not one.
     """
@@ -87,7 +90,7 @@ def _date_in_figures(text: str) -> datetime.datetime | None:
 
 @functools.cache
 def _numbers_of_months() -> dict[str, int]:
-    """The number of a month, by its name in any of the languages."""
+    """The number of a month, by its name in any of the languages; read from their file once."""
     languages = tomllib.loads(MONTHS_FILE.read_text(encoding="utf-8"))
     numbers = {}
     for names in languages.values():

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from gpudojo.classes.class_state import ClassState, StoredSubmission
 from gpudojo.classes.course_rules import CourseRules, Worth, weigh_exercise
 from gpudojo.classes.judging import NO_FUNCTIONS
-from gpudojo.classes.overrides import Overrides, apply_overrides
+from gpudojo.classes.lateness import late_by
+from gpudojo.classes.overrides import LATE, REVIEW, LogEntry, Overrides, apply_overrides
 from gpudojo.classes.participants import Participant
+from gpudojo.classes.reviews import review_that_holds
 from gpudojo.classes.run_settings import POOL_SIZE
 from gpudojo.classes.verdict_store import VerdictStore
 from gpudojo.model.catalogue import exercises_of
@@ -26,6 +28,9 @@ from gpudojo.model.results import (
     Timing,
     sum_points,
 )
+from gpudojo.model.results_file import first_names, without_surrogates
+from gpudojo.submissions.entries import Naming
+from gpudojo.submissions.names import parse_platform_name
 from gpudojo.submissions.reading import WRITTEN
 
 
@@ -45,6 +50,7 @@ class RowMaker:
     def __init__(
         self, out: Path, state: ClassState, course: CourseRules, overrides: Overrides
     ) -> None:
+        """Make no row yet. `out` is the folder of the class."""
         self.out = out
         self.state = state
         self.course = course
@@ -60,7 +66,10 @@ class RowMaker:
     ) -> SubmissionRow:
         """The row of a participant, of whose submissions one counts.
 
-        `twins` are the names of others who handed in the same files.
+        `twins` are the names of others who handed in the same files. A verdict that is missing is
+        made and kept. Raises BadClass where the reference's record cannot be read for that, OSError
+        where it cannot be written, BadDay where the day cannot be imported, and BadFile where the
+        course names an exercise that is not there.
         """
         row = self.row_for_submission(participant, counted, twins=twins)
         if len(participant.submissions) < 2:
@@ -77,7 +86,10 @@ class RowMaker:
         """The row that a participant has if this submission counts.
 
         The row does not list other attempts. Without a submission, it is that of somebody who is
-        absent. `verdict` is the grader's on the submission, if the caller has it.
+        absent. `verdict` is the grader's on the submission, if the caller has it; else it is read,
+        or made and kept. Raises BadClass where the reference's record cannot be read for that,
+        OSError where it cannot be written, BadDay where the day cannot be imported, and BadFile
+        where the course names an exercise that is not there.
         """
         if verdict is None:
             if submission:
@@ -88,13 +100,13 @@ class RowMaker:
         exercises = self._weigh_exercises(verdict) + self._items_by_hand()
         overrides = self.overrides.entries_for(participant.keys, everyone=submission is not None)
         exercises, problems_of_overrides = apply_overrides(exercises, overrides)
-        timing = self._timing_of(participant, submission)
+        timing = self._timing_of(participant, submission, overrides.get(LATE))
 
         # Reasons for a person to look at it.
         review = _explain_missing_functions(verdict.needs_human, submission)
         review += participant.review
         if twins and submission is not None and self._shows_own_work(submission, verdict):
-            review.append(f"the same files as {_first_names(twins)}")
+            review.append(f"the same files as {first_names(twins, 3)}")
         if submission is not None and self.course.late.costs_points:
             review += _doubts_about_lateness(participant, submission, timing)
         review += problems_of_overrides
@@ -114,13 +126,16 @@ class RowMaker:
         )
         if submission is not None:
             row = replace(row, **self._fields_of_submission(submission, verdict))
+        row = replace(row, canvas_file=_file_on_canvas(participant, submission, row.identifier))
+        row = replace(row, reviewed=review_that_holds(row, overrides.get(REVIEW)))
         return self.course.with_published_points(row, timing)
 
     def _shows_own_work(self, submission: StoredSubmission, verdict: SubmissionRow) -> bool:
         """True if a function was written, so that two who hand in the same files are a surprise.
 
-        Answers to questions, such as the letters of exercise 12, are the same for everybody who
-        is right, and for everybody who has not answered yet.
+        Answers to questions, such as the letters of exercise 12, are the same for everybody who is
+        right, and for everybody who has not answered yet. Raises BadDay where the day cannot be
+        imported.
         """
         if submission.problem:
             return False
@@ -139,7 +154,10 @@ class RowMaker:
     def _fields_of_submission(
         self, submission: StoredSubmission, verdict: SubmissionRow
     ) -> dict[str, object]:
-        """The fields of a row that say what was handed in and graded."""
+        """The fields of a row that say what was handed in and graded.
+
+        They are by the name of the field.
+        """
         own_reference = submission.reference != self.state.reference
         return {
             "notes": [*submission.notes, *verdict.notes],
@@ -151,31 +169,36 @@ class RowMaker:
         }
 
     def _timing_of(
-        self, participant: Participant, submission: StoredSubmission | None
+        self,
+        participant: Participant,
+        submission: StoredSubmission | None,
+        by_hand: LogEntry | None,
     ) -> Timing | None:
         """When the submission was handed in, and whether that was late.
 
-        Returns None where nothing is known of deadlines and dates.
+        `by_hand` is what a person says about it, and comes first. Returns None where nothing is
+        known of deadlines and dates.
         """
-        # All names of everybody take more memory than the rest of a class.
-        if self.course.extensions:
-            names = participant.all_names
-        else:
-            names = frozenset[str]()
+        names = participant.extended_as
         if submission is None:
             return self.course.timing_of("", "", False, names)
         submitted = participant.time_of(submission)
         told_by = ""
         if submitted or submission.late:
             told_by = _source_of_time(participant, submission)
-        return self.course.timing_of(submitted, told_by, submission.late, names)
+        timing = self.course.timing_of(submitted, told_by, submission.late, names)
+        if by_hand is None:
+            return timing
+        return late_by(timing, self.course.late, int(by_hand.about), by_hand.comment)
 
     def _list_attempts(
         self, participant: Participant, counted: StoredSubmission | None, row: SubmissionRow
     ) -> list[Attempt]:
         """All submissions of a participant, with their points in the course.
 
-        `row` is the row of `counted`, the submission that counts.
+        `row` is the row of `counted`, the submission that counts. Of one whose verdict is no longer
+        there, the points are those of its time. Raises BadDay where the day cannot be imported, and
+        BadFile where the course names an exercise that is not there.
         """
         attempts = []
         for submission in participant.submissions:
@@ -195,7 +218,7 @@ class RowMaker:
                 score=score,
                 max_score=max_score,
                 graded_at=submission.at,
-                submitted=submission.submitted,
+                submitted=participant.time_of(submission),
                 counts=submission is counted,
                 changes=submission.changes,
             )
@@ -207,10 +230,10 @@ class RowMaker:
     ) -> SubmissionRow | None:
         """The row if an earlier attempt counted.
 
-        Returns None where its verdict is no longer there.
+        Returns None where its verdict is no longer there: nothing is judged again. Raises BadDay
+        where the day cannot be imported, and BadFile where the course names an exercise that is not
+        there.
         """
-        if not submission.record:
-            return self.row_for_submission(participant, submission)
         verdict = self.kept_verdict(submission)
         if verdict is None:
             return None
@@ -220,9 +243,10 @@ class RowMaker:
 
     @functools.cached_property
     def graded_exercises(self) -> dict[str, GradedExercise]:
-        """By stem, the exercises that are graded. Raises BadFile for a bad name in the course.
+        """By stem, the exercises that are graded; found once.
 
-        Those are left out that the course does not name, or of which no function is graded.
+        Those are left out that the course does not name, or of which no function is graded. Raises
+        BadFile for a bad name in the course, and BadDay where the day cannot be imported.
         """
         exercises = exercises_of(self.state.day)
         worths = self.course.worth_by_exercise(exercises)
@@ -256,7 +280,8 @@ class RowMaker:
     def _weigh_exercises(self, verdict: SubmissionRow) -> list[ExerciseRow]:
         """The exercises of a verdict that are graded, with their points in the course.
 
-        They are in the order of the day. Of an absent student all are there, without points.
+        They are in the order of the day. Of an absent student all are there, without points. Raises
+        BadFile for a bad name in the course, and BadDay where the day cannot be imported.
         """
         if verdict.status is SubmissionStatus.ABSENT:
             return self._weigh_absent()
@@ -269,7 +294,10 @@ class RowMaker:
         return weighed
 
     def _weigh_absent(self) -> list[ExerciseRow]:
-        """The exercises of somebody who handed in nothing."""
+        """The exercises of somebody who handed in nothing: all that are graded, with 0 points.
+
+        Raises BadFile for a bad name in the course, and BadDay where the day cannot be imported.
+        """
         weighed = []
         for exercise in self.graded_exercises.values():
             row = ExerciseRow(exercise.stem, exercise.title, 0.0, exercise.points_graded)
@@ -280,25 +308,41 @@ class RowMaker:
         """What people grade, without any points yet."""
         rows = []
         for item in self.course.by_hand:
-            rows.append(
-                ExerciseRow(item.name, item.title, 0.0, item.points, extra=item.extra, by_hand=True)
+            row = ExerciseRow(
+                item.name,
+                item.title,
+                0.0,
+                item.points,
+                extra=item.extra,
+                by_hand=True,
+                rubric=item.rubric_rows,
             )
+            rows.append(row)
         return rows
 
     # Verdicts
 
     def verdict_on(self, submission: StoredSubmission) -> SubmissionRow:
-        """The grader's verdict on a submission; made now where it is not there."""
+        """The grader's verdict on a submission; made and kept now where it is not there.
+
+        Raises BadClass where the reference's record cannot be read for that, OSError where the
+        verdict cannot be written, and BadDay where the day cannot be imported.
+        """
         verdicts = self._verdicts_for(submission)
         if submission.record:
             return verdicts.load_or_judge(submission.record)
         return verdicts.judge_unreadable(submission.problem)
 
     def kept_verdict(self, submission: StoredSubmission) -> SubmissionRow | None:
-        """The verdict as it was made when the submission ran, if it is still there."""
+        """The verdict as it was made when the submission ran; None if it is no longer there.
+
+        That on one that could not be read is made anew. Raises BadDay where the day cannot be
+        imported.
+        """
+        verdicts = self._verdicts_for(submission)
         if not submission.record:
-            return None
-        return self._verdicts_for(submission).kept_row(submission.record)
+            return verdicts.judge_unreadable(submission.problem)
+        return verdicts.kept_row(submission.record)
 
     def _verdicts_for(self, submission: StoredSubmission) -> VerdictStore:
         """The verdicts by the reference that a submission was judged against."""
@@ -329,10 +373,13 @@ def _fields_of_participant(participant: Participant) -> dict[str, object]:
     if roster:
         name_on_roster = roster.name
     if student is not None:
+        identified = student
+        if student.identifier is None and participant.identified is not None:
+            identified = participant.identified
         return {
             "student": name_on_roster or student.student,
-            "identifier": student.identifier,
-            "naming": student.naming,
+            "identifier": identified.identifier,
+            "naming": identified.naming,
         }
     return {
         "student": name_on_roster or participant.name,
@@ -363,6 +410,8 @@ def _doubts_about_lateness(
     """
     if timing is None or not submission.late or participant.time_of(submission):
         return []
+    if timing.decided_by_hand:
+        return []
     if timing.late:
         return ["late, and by how much is not known: one day was counted"]
     if timing.extended:
@@ -373,7 +422,7 @@ def _doubts_about_lateness(
 def _explain_missing_functions(
     reasons: Sequence[str], submission: StoredSubmission | None
 ) -> list[str]:
-    """Reasons to review; where no function was found, with what the files say about it."""
+    """The reasons to review; where no function was found, with what the files say about it."""
     if submission is None:
         return list(reasons)
     why = []
@@ -388,12 +437,29 @@ def _explain_missing_functions(
     return explained
 
 
-def _first_names(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
-    text = ", ".join(names[:3])
-    if len(names) > 3:
-        text += f" and {len(names) - 3} more"
-    return text
+def _file_on_canvas(
+    participant: Participant, counted: StoredSubmission | None, identifier: str | None
+) -> str:
+    """The name of the file that Canvas handed out of a participant with this id; else empty.
+
+    It is that of what counts. Where that came in another way, as by mail, or is another member's of
+    the group, it is the latest of the participant's own.
+    """
+    submissions = []
+    if counted is not None:
+        submissions.append(counted)
+    for student in (participant.student, participant.identified):
+        if student is not None:
+            submissions += reversed(student.sent)
+    for submission in submissions:
+        name = Path(submission.origin).name
+        parsed = parse_platform_name(name, is_folder=False)
+        if parsed is None or parsed.naming is not Naming.CANVAS:
+            continue
+        if parsed.identifier == identifier:
+            shown: str = without_surrogates(name)
+            return shown
+    return ""
 
 
 def _is_gone(origin: Path) -> bool:

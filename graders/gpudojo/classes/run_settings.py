@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from gpudojo.classes import fingerprints, store
 from gpudojo.classes.class_state import key_of_student
@@ -46,6 +48,13 @@ class RunSettings:
         return store.record_key(digest, *self.conditions)
 
 
+def options_for_rest(options: RunOptions, asked: Iterable[str]) -> RunOptions:
+    """The options for the functions that are left, where a record was run for those in `asked`."""
+    left = options.known.difference(asked)
+    names = {key.rpartition("::")[2] for key in left}
+    return msgspec.structs.replace(options, known=left, only=frozenset(names))
+
+
 class ClassSettings:
     """The settings of a class: one for each set of seeds, and who has which.
 
@@ -62,10 +71,12 @@ class ClassSettings:
         secret: str,
         recorded: ChosenRecording | None,
         reference_files: Mapping[str, bytes],
+        graded_before: Sequence[str],
     ) -> None:
         """Note what settings follow from.
 
         Seeds come from `secret`, or from `recorded` evidence; `reference_files` are the solutions.
+        `graded_before` are the functions that the last run graded; empty for all, or no run.
         """
         self.options = options
         self.seed_rule = seed_rule
@@ -73,6 +84,7 @@ class ClassSettings:
         self.secret = secret
         self.recorded = recorded
         self.reference_files = reference_files
+        self.graded_before = sorted(graded_before)
         self._seeds_of_entries: dict[str, str] = {}  # by name of an entry, that of its seeds
         # With seeds per student there are as many as students, each with a reference's record.
         self._settings_with_seeds = functools.lru_cache(POOL_SIZE + 1)(self._make_settings)
@@ -84,7 +96,8 @@ class ClassSettings:
     def choose_seeds(self, entry: SubmissionEntry, digest: str) -> None:
         """Choose the seeds of an entry with files of that digest, unless they were chosen before.
 
-        So what is handed in anew while a class is graded keeps the seeds whose reference has run.
+        The choice is remembered by the entry's name. So what is handed in anew while a class is
+        graded keeps the seeds whose reference has run.
         """
         if entry.name not in self._seeds_of_entries:
             self._seeds_of_entries[entry.name] = self._name_of_seeds(entry, digest)
@@ -141,6 +154,8 @@ class ClassSettings:
         """The settings with the seeds of that name.
 
         The options of the run have its seeds; verdicts are by the reference that ran with them.
+        Raises OSError if sources cannot be read, BadClass for an unknown function, and BadDay where
+        the day cannot be imported.
         """
         options = self.options
         secret = self.secret
@@ -159,7 +174,10 @@ class ClassSettings:
             solutions = digest_of(files)
         reference_key = store.record_key(solutions, "reference", *conditions)
         fingerprint = fingerprints.fingerprint_of_judging(options.day)
-        judging_key = store.record_key(reference_key, fingerprint)
-        verdicts = VerdictStore(options.out, options.day, options.only, reference_key, judging_key)
+        judging_key = store.record_key(reference_key, fingerprint, *sorted(options.only))
+        earlier_key = store.record_key(reference_key, fingerprint, *self.graded_before)
+        verdicts = VerdictStore(
+            options.out, options.day, options.only, reference_key, judging_key, earlier_key
+        )
         run_options = options.run_options(exercises_of(options.day), secret, recorded)
         return RunSettings(conditions, run_options, verdicts, recorded)

@@ -1,4 +1,4 @@
-"""Adds what was graded to a class, and says whose points changed; `history.csv` keeps it."""
+"""Adds what was graded to a class, and says whose points changed; and writes `history.csv`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from gpudojo.classes.class_state import StoredSubmission, Student, key_of_student, utc_now
 from gpudojo.classes.gradebook import Gradebook
+from gpudojo.classes.participants import Participant
 from gpudojo.classes.store import write_file
-from gpudojo.model.results import SubmissionRow, both_names
-from gpudojo.model.results_csv import spreadsheet_safe
+from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results_csv import TABLE_ENCODING, spreadsheet_safe
 from gpudojo.model.results_file import format_points
 from gpudojo.submissions.entries import SubmissionEntry
 
 HISTORY: Final = "history.csv"
-HISTORY_COLUMNS: Final = "at,submission,student,before,after,why,checks\n"
+HISTORY_COLUMNS: Final = (
+    "at,submission,student,published_before,published_after,out_of,why,checks\n"
+)
+FORMER_HISTORY: Final = "history-former.csv"  # with headings of an earlier version
 MOST_CHANGES: Final = 60  # of checks, that are kept of one grading
 
 
@@ -41,15 +43,29 @@ class ScoreChange(NamedTuple):
     new_attempt: bool
     checks: list[str]  # "04_loop::train_epoch::runs: failed → passed"
     called: str  # the submission, with the name on the roster
+    now: SubmissionRow
+
+    @property
+    def why(self) -> str:
+        """The reason in a word or two, for history.csv."""
+        if self.new_attempt:
+            return "new attempt"
+        return "regraded"
 
     def __str__(self) -> str:
         """The change in words: "Ada (ada.zip): 3 → 5 (train_epoch::runs: failed → passed)".
 
-        Three checks are named at most.
+        Where other points are published, they come first: "Ada: 18 of 20; 3 → 5 of 8 in the
+        exercises". Three checks are named at most.
         """
         before = format_points(self.before)
         after = format_points(self.after)
         text = f"{self.called}: {before} → {after}"
+        published = self.now.grade
+        if published is not None:
+            points = f"{format_points(published.points)} of {format_points(published.max_points)}"
+            worth = format_points(self.now.max_score)
+            text = f"{self.called}: {points}; {before} → {after} of {worth} in the exercises"
         if not self.checks:
             return text
         outcomes = [check.partition("::")[2] for check in self.checks]
@@ -64,8 +80,9 @@ class HistoryLine(NamedTuple):
 
     submission: str
     student: str
-    before: str
+    before: str  # points as they are published; empty where nobody knows
     after: str
+    out_of: str
     why: str
     checks: str
 
@@ -73,41 +90,87 @@ class HistoryLine(NamedTuple):
 def add_to_class(book: Gradebook, graded: Sequence[GradedEntry]) -> list[ScoreChange]:
     """Add what was graded in this run to the state of the class. Returns whose points changed.
 
-    The changes are written to history.csv; the state is not written.
+    A person who handed in under several names, or in a group, is one. What is kept of a submission
+    gets its date in the roster. Verdicts that are missing are made and written; the state is not.
+    Raises BadClass where the reference's record cannot be read for that, BadDay where the day
+    cannot be imported, BadFile where the course names an exercise that is not there, and OSError
+    where a file cannot be written.
     """
     by_student: dict[str, list[GradedEntry]] = defaultdict(list)
     for each in graded:
         key = key_of_student(each.entry)
         by_student[key].append(each)
-    changes = []
+    before = _CountedBefore(book)
     for key, own in by_student.items():
         own.sort(key=lambda each: (each.submission.submitted, each.entry.attempt))
-        change = _add_to_student(book, key, own)
+        _add_to_student(book, key, own)
+    graded_now = {each.submission.digest for each in graded}
+    book.dates.given = {each.submission.digest for each in graded if not each.entry.kept}
+    participants = book.list_class().participants
+    _keep_dates(participants)
+    changes = []
+    for participant in participants:
+        if graded_now.isdisjoint(each.digest for each in participant.submissions):
+            continue
+        change = _change_of(book, participant, before.submission_of(participant))
         if change is not None:
             changes.append(change)
-    if changes:
-        append_to_history(book.out, map(_history_line, changes))
     return changes
 
 
-def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) -> ScoreChange | None:
+def _keep_dates(participants: Iterable[Participant]) -> None:
+    """Keep with each submission the date that the roster has for it: later it may have another."""
+    for participant in participants:
+        for submission in participant.submissions:
+            date = participant.dates.get(submission.digest)
+            if date is not None:
+                submission.dated = date.text
+
+
+class _CountedBefore:
+    """Which submission of each participant counted before anything was added."""
+
+    def __init__(self, book: Gradebook) -> None:
+        """Note the present state.
+
+        Where the best attempt counts, rows are made: raises BadClass, BadFile, BadDay or OSError
+        where they cannot be.
+        """
+        self._by_key: dict[str, StoredSubmission] = {}
+        for participant in book.list_class().participants:
+            counted = book.counted_submission(participant)
+            if counted is None:
+                continue
+            for key in participant.keys:
+                self._by_key[key] = counted
+
+    def submission_of(self, participant: Participant) -> StoredSubmission | None:
+        """The one of a participant; None for somebody new, or who had handed in nothing."""
+        for key in participant.keys:
+            if key in self._by_key:
+                return self._by_key[key]
+        return None
+
+
+def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) -> None:
     """Add what one student handed in, sorted by time, to the state of the class.
 
-    Returns the change of points or checks, or None.
+    `key` is that of the student.
     """
-    # The submission that counted before, and the one that counts now.
-    before = None
     known_submissions: list[StoredSubmission] = []
     known_student = book.state.students.get(key)
     if known_student is not None:
         known_submissions = known_student.sent
-        known_participant = book.participant_for(key, known_student)
-        before = book.counted_submission(known_participant)
-        if before is not None:
-            before = replace(before)  # the grading of the same submission may change it
-    entry = graded[-1].entry
-    new_submissions = [each.submission for each in graded]
-    student = Student(
+    # What was known before keeps its place among the attempts.
+    regraded = {each.submission.digest: each.submission for each in graded if each.entry.kept}
+    known_submissions = [regraded.get(each.digest, each) for each in known_submissions]
+    given = [each for each in graded if not each.entry.kept]
+    if known_student is not None and not given:
+        known_student.sent = known_submissions
+        return
+    entry = given[-1].entry
+    new_submissions = [each.submission for each in given]
+    book.state.students[key] = Student(
         name=entry.name,
         student=entry.student,
         naming=str(entry.naming),
@@ -115,12 +178,20 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
         people=list(entry.people),
         sent=_merge_submissions(known_submissions, new_submissions),
     )
-    book.state.students[key] = student
-    participant = book.participant_for(key, student)
+
+
+def _change_of(
+    book: Gradebook, participant: Participant, before: StoredSubmission | None
+) -> ScoreChange | None:
+    """What changed for a participant, of whom the submission `before` counted until now.
+
+    None where points and checks are the same, or nothing counted. The changed checks of another
+    attempt are put into it, and a verdict that is missing is made and written. Raises BadClass
+    where the reference's record cannot be read for that, BadFile, BadDay and OSError.
+    """
     after = book.counted_submission(participant)
     if before is None or after is None or _same_grading(before, after):
         return None
-
     # Never judged again: the checks of that time may be gone. Without the verdict that was kept,
     # only the score is known.
     row_maker = book.row_maker
@@ -138,15 +209,15 @@ def _add_to_student(book: Gradebook, key: str, graded: Sequence[GradedEntry]) ->
     new_attempt = before.digest != after.digest
     if new_attempt:
         after.changes = checks[:MOST_CHANGES]
-    people = book.name_of_people(student)
     return ScoreChange(
-        submission=student.name,
-        student=people or student.student,
+        submission=participant.name,
+        student=new_row.student or participant.name,
         before=score_before,
         after=score_after,
         new_attempt=new_attempt,
         checks=checks,
-        called=both_names(people, student.name),
+        called=new_row.called,
+        now=new_row,
     )
 
 
@@ -155,22 +226,29 @@ def _merge_submissions(
 ) -> list[StoredSubmission]:
     """All submissions of a student, the latest last.
 
-    Of equal ones, the last grading is kept. A submission that is found again, as when the same
-    download is graded twice, stays an earlier attempt. It is a later one where files in the same
-    place have changed back, or the platform says so.
+    Of equal ones, the last grading is kept; it takes over when the earlier one ran and its changes.
+    A submission that is found again, as when the same download is graded twice, stays an earlier
+    attempt. It is a later one where files in the same place have changed back, or the platform says
+    so. When each arrived is set in `graded`.
     """
+    now = utc_now("microseconds")
     by_digest = {each.digest: each for each in known}
     last_digest_at = {each.origin: each.digest for each in known}
     for submission in graded:
+        submission.arrived = now
         old = by_digest.get(submission.digest)
         if old is not None:
+            submission.arrived = old.arrived
             if old.record == submission.record:
                 submission.at = old.at
             submission.changes = old.changes
+            submission.dated = old.dated
             last_digest = last_digest_at.get(submission.origin, submission.digest)
             changed_back = last_digest != submission.digest
             handed_in_again = submission.submitted > old.submitted > ""
             if changed_back or handed_in_again:
+                submission.arrived = now
+                submission.dated = ""
                 del by_digest[submission.digest]  # so that it is added at the end
         by_digest[submission.digest] = submission
     return list(by_digest.values())
@@ -206,31 +284,30 @@ def _changed_checks(before: SubmissionRow | None, after: SubmissionRow) -> list[
     return changed
 
 
-def _history_line(change: ScoreChange) -> HistoryLine:
-    """The line of history.csv for a change by a new grading."""
-    why = "regraded"
-    if change.new_attempt:
-        why = "new attempt"
-    return HistoryLine(
-        submission=change.submission,
-        student=change.student,
-        before=format_points(change.before),
-        after=format_points(change.after),
-        why=why,
-        checks="\n".join(change.checks),
-    )
+def _free_path(path: Path) -> Path:
+    """The path, or the first one with a number behind its name at which nothing is."""
+    free = path
+    number = 2
+    while free.exists():
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+        number += 1
+    return free
 
 
 def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
-    """Add lines, with the time, to history.csv. The file is replaced as a whole. Raises OSError.
+    """Add lines, with the time of now, to history.csv, which is replaced as a whole.
 
-    A new file begins with its headings.
+    A new file begins with its headings. One with other headings, of an earlier version, whose
+    points were partly those of the exercises, is kept as FORMER_HISTORY. Raises OSError.
     """
     path = out / HISTORY
+    old = HISTORY_COLUMNS
     if path.exists():
-        old = path.read_text(encoding="utf-8")
-    else:
-        old = HISTORY_COLUMNS
+        known = path.read_text(encoding=TABLE_ENCODING)
+        if known.startswith(HISTORY_COLUMNS):
+            old = known
+        else:
+            path.replace(_free_path(out / FORMER_HISTORY))
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     time = utc_now()
@@ -238,4 +315,4 @@ def append_to_history(out: Path, lines: Iterable[HistoryLine]) -> None:
         cells = [spreadsheet_safe(cell) for cell in (time, *line)]
         writer.writerow(cells)
     whole = old + text.getvalue()
-    write_file(path, whole.encode("utf-8", "backslashreplace"))
+    write_file(path, whole.encode(TABLE_ENCODING, "backslashreplace"))

@@ -22,9 +22,10 @@ class StandstillWatch:
         self._threads = _seconds_of_threads()
 
     def measure_standstill(self) -> float:
-        """Seconds of standstill since the last call.
+        """Seconds of standstill since the last call; what was measured is remembered for the next.
 
-        It has to be called after each time this process has slept for SHORTEST_LOOK or less.
+        It has to be called after each time this process has slept for SHORTEST_LOOK or less. A call
+        that comes sooner returns 0 and remembers nothing.
         """
         now = time.monotonic()
         elapsed = now - self._time

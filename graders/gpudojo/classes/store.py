@@ -11,8 +11,9 @@ import hashlib
 import os
 import secrets
 import sys
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from gpudojo.model.results_file import replacing_file
 
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 FOLDER: Final = ".dojo"
+SECONDS_FOR_OTHERS: Final = 2  # until another command is expected to have ended
 DISK_THREADS: Final = 4  # threads that wait for it
 MOST_KEEPING: Final = 16  # submissions whose sources are held in memory until they are on it
 
@@ -34,6 +36,7 @@ class Store:
     """The records and sources of one output folder, and where its verdicts are."""
 
     def __init__(self, out: Path) -> None:
+        """Open nothing yet; `out` is the folder of the class."""
         self.out = out
         self.folder = out / FOLDER
         self._lock: int | None = None
@@ -55,12 +58,17 @@ class Store:
             raise BadClass(f"cannot write to {self.out}: {error.strerror}") from None
         import fcntl
 
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadClass(
-                f"another `dojo grade` writes to {self.out}; wait for it, or use another --out"
-            ) from None
+        until = time.monotonic() + SECONDS_FOR_OTHERS
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() > until:
+                    raise BadClass(
+                        f"another `dojo` command writes to {self.out}; try again when it has ended"
+                    ) from None
+            time.sleep(0.05)
 
     def close(self) -> None:
         """Wait until everything is written, and unlock the folder."""
@@ -71,12 +79,23 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
+    @property
+    def secret_path(self) -> Path:
+        """The file with the secret of the class."""
+        return self.folder / "secret"
+
+    @property
+    def has_secret(self) -> bool:
+        """True if the secret of the last run is there."""
+        return self.secret_path.is_file()
+
     def find_or_make_secret(self, given: str | None, keep: bool = True) -> str:
         """The secret given, or that of the last run, or a new one.
 
-        Unless `keep` is false, it is kept for later runs, in a file for its owner alone.
+        Unless `keep` is false, it is kept for later runs, in a file for its owner alone. Raises
+        OSError where that cannot be read or written.
         """
-        path = self.folder / "secret"
+        path = self.secret_path
         with contextlib.suppress(FileNotFoundError):
             with contextlib.suppress(PermissionError):
                 path.chmod(0o600)  # an earlier version left it readable
@@ -114,6 +133,11 @@ class Store:
         """True if there is a record; it may be damaged."""
         return self.path_of(key).is_file()
 
+    def has_record_of(self, key: str, functions: Iterable[str]) -> bool:
+        """True if there is a record that can be read and was run for all of these functions."""
+        record = self.load_record(key)
+        return record is not None and record.covers(functions)
+
     def kept_at(self, key: str) -> str:
         """When a record was kept: ISO 8601, UTC. Raises OSError where there is none."""
         status = self.path_of(key).stat()
@@ -121,9 +145,9 @@ class Store:
         return when.isoformat(timespec="seconds")
 
     def keep_record(self, key: str, record: Record) -> None:
-        """Write a record to a file. A thread waits until it is on the disk. Raises OSError.
+        """Write a record to the file of its key. A thread waits until it is on the disk.
 
-        A record that is torn by a power failure counts for nothing.
+        A record that is torn by a power failure counts for nothing. Raises OSError.
         """
         path = self.path_of(key)
         write_file(path, encode_record(record), lasting=False)
@@ -155,11 +179,14 @@ class Store:
             self._keeping[digest] = self._disk.submit(_write_sources, path, files)
 
     def wait_for_sources(self) -> None:
-        """Wait until all sources are kept."""
+        """Wait until all sources are kept. Raises OSError where one could not be."""
         self._wait_for_all_but(0)
 
     def _wait_for_all_but(self, most: int) -> None:
-        """Wait for all but so many. Raises OSError where one that is done has failed."""
+        """Wait for threads to keep sources, until at most so many are left.
+
+        Raises OSError where one that is done has failed.
+        """
         for digest, future in list(self._keeping.items()):
             if future.done() or len(self._keeping) > most:
                 future.result()

@@ -70,9 +70,13 @@ class SubmissionRun:
         options: RunOptions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Begin to count the time of the submission; no child has begun yet.
+
+        `files` are by path. `clock` returns seconds.
+        """
         self.files = files
         self.options = options
-        self.record = Record(digest)
+        self.record = Record(digest, asked=sorted(options.known))
         self.clock = clock
         self.began = clock()
         self.skip: set[str] = set()  # steps that no other child is to try
@@ -145,8 +149,8 @@ class SubmissionRun:
     def receive_bytes(self, data: bytes) -> bool:
         """Take in what a child has sent. Returns False if the child is to be ended.
 
-        Too much evidence ends the step it is in; a frame that is not the child's rejects the
-        submission.
+        The record grows by it. Too much evidence ends the step it is in; a frame that is not the
+        child's rejects the submission.
         """
         if self._ignores_child:
             return False
@@ -208,7 +212,10 @@ class SubmissionRun:
         self.record.layers = merged
 
     def _add_file(self, frame: protocol.Loaded) -> bool:
-        """Add what came of running a file. Returns False if the child is to be ended."""
+        """Add what came of running a file to the record. Returns False if the child is to be ended.
+
+        Time or memory that ran out is noted as an incident.
+        """
         errors = []
         if frame.broken:
             errors.append(frame.broken)
@@ -221,7 +228,8 @@ class SubmissionRun:
     def _add_evidence(self, frame: protocol.Saw) -> bool:
         """Add the evidence of a function to the record, if it was asked for.
 
-        Returns False if the child is to be ended.
+        Returns False if the child is to be ended. Evidence that was not asked for rejects the
+        submission. Time or memory that ran out is noted as an incident.
         """
         evidence = frame.evidence
         key = f"{evidence.exercise}::{evidence.function}"
@@ -253,7 +261,8 @@ class SubmissionRun:
     def _is_asked_for(self, key: str, frame: protocol.Saw, errors: Sequence[Raised]) -> bool:
         """True if a child may send this evidence of a function now.
 
-        That is: of the step it is in, of a function that is graded, and once from each probe.
+        That is: of the step it is in, of a function that is graded, and once from each probe. `key`
+        is "exercise::function"; `errors` are those that student code raised.
         """
         observations = frame.evidence.observations
         # A child does not compare its code where it was interrupted: then nothing can be earned.
@@ -291,7 +300,7 @@ class SubmissionRun:
         return repeats
 
     def _note_reaching_limits(self, step: str, errors: Sequence[Raised]) -> None:
-        """Note time or memory that ran out, where Python itself reported it.
+        """Add an incident for time or memory that ran out, where Python itself reported it.
 
         On a real GPU, a function that ran out of time is not tried in other scenarios.
         """
@@ -306,7 +315,7 @@ class SubmissionRun:
                 return
 
     def _add_incident(self, what: IncidentKind, step: str, detail: str) -> None:
-        """Add an incident once; if there are too many, only one that costs points.
+        """Add an incident to the record once; if there are too many, only one that costs points.
 
         With a real GPU a file is run by several children.
         """
@@ -345,7 +354,7 @@ class SubmissionRun:
     def note_waiting(self, seconds: float) -> None:
         """Put off the deadline: the child has waited so long, in all, for a processor.
 
-        Others used it: that is no time of its own.
+        Others used it: that is no time of its own. A step is prolonged so up to a limit.
         """
         more = min(seconds - self._waited, self._spare)
         self._waited = seconds
@@ -374,7 +383,9 @@ class SubmissionRun:
         """Note how a child ended. Returns True if another one is to continue.
 
         `code` is the exit code, negative for a signal, None where it is not known. `over_memory`:
-        it was ended for its memory, that of the GPU if `on_gpu`.
+        it was ended for its memory, that of the GPU if `on_gpu`. What ended it becomes an incident,
+        and its step is not tried again. None continues after too much time, too many children, or
+        an end before the first step: an incident says what was not run, if anything.
         """
         if sys.platform == "win32":
             raise NotImplementedError
@@ -416,7 +427,7 @@ class SubmissionRun:
         return self._may_continue()
 
     def _may_continue(self) -> bool:
-        """True if another child may continue; else what was not run is noted.
+        """True if another child may continue; else an incident says what was not run.
 
         None continues after too many children, after the time of the whole submission, or where the
         last one did not come to its first step.

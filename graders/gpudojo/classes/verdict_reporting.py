@@ -51,6 +51,11 @@ class VerdictReporter:
         settings_for: Callable[[SubmissionEntry], RunSettings],
         progress: Progress,
     ) -> None:
+        """Judge nothing yet, and in this process unless `start_processes` is called.
+
+        `stored` has what is kept of each entry, by its name; scores will be noted there.
+        `settings_for` tells how an entry is judged, and `progress` is told of verdicts.
+        """
         self._stored = stored
         self._settings_for = settings_for
         self._progress = progress
@@ -61,7 +66,10 @@ class VerdictReporter:
         self._being_judged: deque[_BeingJudged] = deque()
 
     def start_processes(self, verdicts: VerdictStore, records: int, most: int) -> None:
-        """Let up to `most` other processes judge, if so many records are worth their start."""
+        """Let up to `most` other processes judge, if so many records are worth their start.
+
+        Raises OSError where they cannot be started.
+        """
         self._judges = JudgePool(verdicts, records, most)
 
     def close(self) -> None:
@@ -82,7 +90,10 @@ class VerdictReporter:
     def stop_holding(self, reference: str) -> None:
         """Judge and report what was collected, but for what waits for another reference.
 
-        `reference` is the key of the record that is there now.
+        `reference` is the key of the record that is there now. Verdicts are written, and scores
+        noted in what is kept of entries. Raises BadClass where a reference's record cannot be read,
+        and OSError where a verdict cannot be written. Raises BadDay where the day cannot be
+        imported.
         """
         self._may_report = True
         self._missing_references.discard(reference)
@@ -94,12 +105,23 @@ class VerdictReporter:
     # Judging and reporting
 
     def report_known_verdicts(self, entries: Sequence[SubmissionEntry]) -> None:
-        """Report entries that have a verdict already, or cannot be read."""
+        """Report entries that have a verdict already, or cannot be read.
+
+        While their reference is missing they are only collected. A verdict that is gone is made
+        again and written, and scores are noted in what is kept of entries. Raises BadClass where
+        the reference's record cannot be read for that, and OSError where it cannot be written.
+        Raises BadDay where the day cannot be imported.
+        """
         for entry in entries:
             self.judge_or_hold(EqualEntries([entry], ran=False, has_new_record=False))
 
     def judge_or_hold(self, equal: EqualEntries) -> None:
-        """Have a record judged, if that is to do, and report what is done by now."""
+        """Have a record judged, if that is to do, and report what is done by now.
+
+        While its reference is missing, it is only collected. Verdicts are written, and scores noted
+        in what is kept of entries. Raises BadClass where the reference's record cannot be read, and
+        OSError where a verdict cannot be written. Raises BadDay where the day cannot be imported.
+        """
         if self._has_to_wait(equal):
             self._held.append(equal)
         elif equal.has_new_record:
@@ -117,7 +139,12 @@ class VerdictReporter:
         return bool(stored.record) and stored.reference in self._missing_references
 
     def wait_for_verdicts(self) -> None:
-        """Report all that is being judged."""
+        """Wait for all that is being judged, and report it.
+
+        What no other process judges is judged here. Scores are noted in what is kept of entries.
+        Raises BadClass where the reference's record cannot be read, and OSError where a verdict
+        cannot be written. Raises BadDay where the day cannot be imported.
+        """
         self._report_in_order(wait=True)
 
     def _begin_judging(self, equal: EqualEntries) -> None:
@@ -133,7 +160,10 @@ class VerdictReporter:
     def _report_in_order(self, wait: bool) -> None:
         """Report verdicts in the order in which judging began; `wait` for all, else for none.
 
-        What another process could not judge, because it was killed, is judged here.
+        What no other process judges, or could not because it was killed, is judged here when it is
+        its turn, and the verdict is written. Scores are noted in what is kept of entries. Raises
+        BadClass where the reference's record cannot be read, and OSError where a verdict cannot be
+        written. Raises BadDay where the day cannot be imported.
         """
         while self._being_judged:
             if not wait and not self._being_judged[0].is_done:
@@ -146,9 +176,10 @@ class VerdictReporter:
                 self._report_verdict(entry, summary, ran)
 
     def _verdict_of(self, judged: _BeingJudged) -> VerdictSummary:
-        """The verdict of another process, or, where there is none, our own.
+        """The verdict of another process, or, where there is none, our own, which is kept.
 
-        Raises BadClass where the record of the reference cannot be read.
+        Raises BadClass where the record of the reference cannot be read, and OSError where a
+        verdict cannot be written. Raises BadDay where the day cannot be imported.
         """
         if judged.future is not None:
             with contextlib.suppress(*POOL_ERRORS):
@@ -159,7 +190,12 @@ class VerdictReporter:
         return VerdictSummary.of_row(row)
 
     def _known_verdict(self, entry: SubmissionEntry) -> VerdictSummary:
-        """The verdict on an entry that did not run: the one that is kept, or "unreadable"."""
+        """The verdict on an entry that did not run: the one that is kept, or "unreadable".
+
+        A kept one that is gone is made again. Raises BadClass where the reference's record cannot
+        be read for that, and OSError where it cannot be written. Raises BadDay where the day cannot
+        be imported.
+        """
         stored = self._stored[entry.name]
         verdicts = self._settings_for(entry).verdicts
         if stored.record:
@@ -168,7 +204,11 @@ class VerdictReporter:
         return VerdictSummary.of_row(row)
 
     def _report_verdict(self, entry: SubmissionEntry, summary: VerdictSummary, ran: bool) -> None:
-        """Tell the display of a verdict, which is on disk, and note its score."""
+        """Tell the display of a verdict, which is on disk, and note its score.
+
+        `ran` is whether the submission was run for it. Raises KeyError for an entry that is not
+        stored.
+        """
         stored = self._stored[entry.name]
         stored.score = summary.score
         stored.max_score = summary.max_score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,7 +17,7 @@ from gpudojo.classes.store import Store
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadEvidence, describe_error
 from gpudojo.model.evidence import decode_untrusted_bytes
-from gpudojo.model.results import SubmissionRow, SubmissionStatus
+from gpudojo.model.results import ExerciseRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import encode_json
 
 T = TypeVar("T")
@@ -52,6 +53,8 @@ class VerdictStore:
     only: frozenset[str]  # functions that are graded; empty: all
     reference_key: str  # of the reference's record
     judging_key: str  # tells apart references and versions of the code that judges
+    # The same key with the functions that were graded before the choice changed; empty for none.
+    earlier_key: str = ""
 
     @functools.cached_property
     def store(self) -> Store:
@@ -78,18 +81,34 @@ class VerdictStore:
     def load_or_judge(self, key: str) -> SubmissionRow:
         """The verdict on a record: the one that is kept, or a new one, which is kept then.
 
-        Raises BadClass where there is none and the reference cannot be read.
+        Exercises that were judged before the choice of them changed are not judged again.
+
+        Raises BadClass where there is none and the reference cannot be read. Raises OSError where a
+        new one cannot be written. Raises BadDay where the day cannot be imported.
         """
         kept_row = self.kept_row(key)
-        if kept_row is None:
+        if kept_row is not None:
+            return kept_row
+        earlier = self._earlier_row(key)
+        if earlier is None:
             return self.judge_and_keep(key)
-        return kept_row
+        return self.judge_and_keep(key, earlier.exercises)
 
-    def judge_and_keep(self, key: str) -> SubmissionRow:
+    def _earlier_row(self, key: str) -> SubmissionRow | None:
+        """The verdict from before the choice of exercises changed; None if there is none."""
+        if not self.earlier_key:
+            return None
+        path = self.store.row_path(key, self.earlier_key)
+        return _decode_or_none(_read_or_empty(path), _ROW)
+
+    def judge_and_keep(self, key: str, known: Iterable[ExerciseRow] = ()) -> SubmissionRow:
         """Judge a record and keep the verdict. Raises BadClass where the reference cannot be read.
 
+        `known` are exercises of an earlier verdict on it, which are not judged again.
+
         A record that is damaged, or that our own code cannot judge, gets the verdict "unreadable",
-        which is not kept. In the latter case an older verdict is taken away, too.
+        which is not kept. In the latter case an older verdict is taken away, too. Raises OSError
+        where the verdict cannot be written. Raises BadDay where the day cannot be imported.
         """
         path = self._path_of_row(key)
         record_path = self.store.path_of(key)
@@ -97,7 +116,7 @@ class VerdictStore:
         try:
             record = decode_record(_read_or_empty(record_path))
             exercises = exercises_of(self.day)
-            row = judging.judge_record(record, reference, exercises, self.only)
+            row = judging.judge_record(record, reference, exercises, self.only, known)
         except BadEvidence:
             return self.judge_unreadable(
                 f"the record {record_path} is damaged; run again without --rejudge"
@@ -112,35 +131,51 @@ class VerdictStore:
         return row
 
     def judge_unreadable(self, problem: str) -> SubmissionRow:
-        """The verdict on a submission that could not be read. It is not kept."""
+        """The verdict on a submission that could not be read, for this reason. It is not kept.
+
+        Raises BadDay where the day cannot be imported.
+        """
         return judging.judge_unreadable(problem, exercises_of(self.day), self.only)
 
     def summary_of(self, key: str) -> VerdictSummary:
         """The summary of the verdict on a record: the one that is kept, or a new one.
 
-        Raises BadClass where there is none and the reference cannot be read.
+        Raises BadClass where there is none and the reference cannot be read. A new verdict is kept.
+        Raises OSError where it cannot be written. Raises BadDay where the day cannot be imported.
         """
         kept_summary = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
         if kept_summary is None:
-            return VerdictSummary.of_row(self.judge_and_keep(key))
+            return VerdictSummary.of_row(self.load_or_judge(key))
         return kept_summary
 
     def kept_row(self, key: str) -> SubmissionRow | None:
-        """The verdict on a record, if it has been judged."""
+        """The verdict on a record; None if it has not been judged, or its file cannot be read."""
         return _decode_or_none(_read_or_empty(self._path_of_row(key)), _ROW)
 
-    def can_answer(self, key: str) -> bool:
-        """True if there is a verdict on a record, or a record that can be judged."""
+    def can_answer(self, key: str, functions: Iterable[str]) -> bool:
+        """True if there is a verdict on a record, or a record of these functions to be judged."""
         if not self.store.has_record(key):
             return False
         kept_summary = _decode_or_none(_read_or_empty(self._path_of_row(key)), _SUMMARY)
         if kept_summary is not None:
             return True
-        return self.store.load_record(key) is not None
+        earlier = self._earlier_row(key)
+        if earlier is not None and _has_judged(earlier, functions):
+            return True
+        return self.store.has_record_of(key, functions)
 
     def _path_of_row(self, key: str) -> Path:
         """Where the verdict on a record is kept."""
         return self.store.row_path(key, self.judging_key)
+
+
+def _has_judged(row: SubmissionRow, functions: Iterable[str]) -> bool:
+    """True if a verdict is about all of these functions, "exercise::function"."""
+    judged = set()
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            judged.add(f"{exercise.exercise}::{check.function}")
+    return judged.issuperset(functions)
 
 
 def _read_or_empty(path: Path) -> bytes:

@@ -16,13 +16,20 @@ PARTS: Final = {
     "For students": {
         "watch": ("watch", "Grade what you save; show what to fix."),
         "lesson": ("watch", "Show the lesson of an exercise."),
+        "reset": ("exercise_files", "Give a stub back; keep your file beside it."),
+        "solution": ("exercise_files", "Show a model solution, if you have all points."),
         "run": ("watch", "Run a script on a virtual GPU."),
+        "estimate": ("watch", "Say what memory and time a script needs."),
         "doctor": ("watch", "Show what this machine has and lacks."),
     },
     "For instructors": {
         "init": ("course", "Write or check a course file."),
         "grade": ("grade", "Grade submissions."),
-        "override": ("override", "Give points by hand."),
+        "status": ("status", "Show who is late, absent, to review, to mark."),
+        "review": ("review", "Tick off what needed review."),
+        "override": ("override", "Decide a dispute: points, lateness."),
+        "marks": ("marks", "Mark by hand, with a sheet."),
+        "remove": ("remove", "Take rows out of a class."),
         "report": ("export", "Make HTML pages of results."),
         "feedback": ("export", "Write what students get back."),
         "export": ("export", "Write results for another program."),
@@ -63,7 +70,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named first; raises UsageError with a suggestion."""
+        """The command that is named first; raises UsageError with a suggestion.
+
+        Returns its name, the command, and the arguments that are left, as click does.
+        """
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             from gpudojo.model.errors import suggest_name  # only here: `dojo --help` does without
@@ -85,7 +95,7 @@ class LazyGroup(click.Group):
 
         Raises KeyboardInterrupt for a Ctrl-C in a student's script.
         """
-        runs_script = sys.argv[1:2] == ["run"]  # a script's output is its own
+        runs_script = sys.argv[1:2] in (["run"], ["estimate"])  # a script's output is its own
         if not runs_script and "utf" not in (sys.stdout.encoding or "").lower():
             from virtual_cuda.ledger import write_similar
 
@@ -96,7 +106,11 @@ class LazyGroup(click.Group):
             raise KeyboardInterrupt from None
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a subcommand; raises ClickException for errors that a user can mend."""
+        """Run a subcommand; raises ClickException for errors that a user can mend.
+
+        These are a DojoError, and an OSError with a file that is not a script's own. Others come
+        out as they are.
+        """
         try:
             return super().invoke(ctx)
         except Exception as error:  # others than these two are raised again
@@ -104,7 +118,7 @@ class LazyGroup(click.Group):
 
             if isinstance(error, DojoError):
                 raise click.ClickException(str(error)) from error
-            is_of_script = ctx.invoked_subcommand == "run"
+            is_of_script = ctx.invoked_subcommand in ("run", "estimate")
             if isinstance(error, OSError) and error.filename and not is_of_script:
                 reason = f"cannot use {error.filename}: {error.strerror}"
                 raise click.ClickException(reason) from error

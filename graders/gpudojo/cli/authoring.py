@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
@@ -15,53 +15,104 @@ from rich.table import Table
 from gpudojo.authoring import sample_class
 from gpudojo.authoring.new import (
     Plan,
-    Surroundings,
+    course_files,
     day_files,
     exercise_files,
     find_surroundings,
     write_new,
 )
+from gpudojo.authoring.signatures import split_signatures
 from gpudojo.cli.options import (
+    EXISTING_FOLDER,
     FOLDER,
+    WholeNumberRange,
     count_of_processors,
     explain_write_errors,
     find_reference,
     find_repository,
-    root_option,
+    is_given_by_user,
+    print_note,
     with_day_and_root,
 )
-from gpudojo.model.catalogue import exercises_of
+from gpudojo.cli.single_options import StrictCommand, StrictGroup
+from gpudojo.model.catalogue import exercises_of, registered_days
+from gpudojo.model.courses import PROJECT_FILE, find_course, refuse_other_course
+from gpudojo.model.errors import CannotBegin, DojoError
+from gpudojo.model.results_file import count_and_noun, replacing_file
 
 if TYPE_CHECKING:
     from gpudojo.authoring.fairness import FairnessRow
-    from gpudojo.authoring.lint import LintRow
+    from gpudojo.authoring.lint import LintReport, LintRow
 
 
-@click.group()
+# What a new repository often has already.
+KEPT_FILES: Final = ("README.md", ".gitignore")
+course_option = click.option(
+    "--root", type=EXISTING_FOLDER, help="The folder of the course (default: here or above)."
+)
+
+
+@click.group(cls=StrictGroup)
 def new() -> None:
-    """Make the files of a new exercise or day, with a TODO wherever you have to write something."""
+    """Make the files of a new course, day or exercise, with a TODO wherever you have to write
+    something.
+    """
+
+
+@new.command()
+@click.argument("name")
+@click.option("--day", default="day1", show_default=True, help="The name of its first day.")
+@click.option("--title", help="The title of that day.")
+def course(name: str, day: str, title: str | None) -> None:
+    """Make a course in the current folder.
+
+    It is the package NAME with a day for exercises, and what is needed around it.
+    """
+    root = Path.cwd()
+    if find_course(root) is not None:
+        raise CannotBegin(f"{root} is a course already; add a day with: dojo new day NAME")
+    files = course_files(name, registered_days(), day, title)
+    for path in KEPT_FILES:
+        if (root / path).exists():
+            del files[path]
+            click.echo(f"kept as it is: {path}")
+    _print_written(write_new(root, files), root)
+    click.echo("Install it, so that every command finds it: pip install -e .")
+    click.echo(f"Make its first exercise with: dojo new exercise {day} NAME")
 
 
 @new.command()
 @click.argument("day")
 @click.argument("name")
 @click.option(
-    "--functions", help="The functions that students write: first,second (default: NAME)."
+    "--functions",
+    metavar="LIST",
+    help="The functions that students write, by name or as behind `def`: "
+    "'crop(batch, size: int) -> Tensor; flip(batch)' (default: NAME).",
 )
 @click.option(
-    "--points", default=5, show_default=True, type=click.IntRange(min=1), help="Its points."
+    "--points", default=5, show_default=True, type=WholeNumberRange(min=1), help="Its points."
 )
 @click.option("--title", help="Its title (default: from NAME).")
-@root_option
+@course_option
 def exercise(
     day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None
 ) -> None:
-    """Make the exercise NAME, such as brightest_sprite, as the next one of DAY."""
-    names: tuple[str, ...] = ()
+    """Make the next exercise of a day.
+
+    NAME is its name without the number, such as brightest_sprite. The course is that of the current
+    folder, or else of --root.
+    """
+    texts: tuple[str, ...] = ()
     if functions is not None:
-        names = tuple(function.strip() for function in functions.split(","))
-    plan = Plan(day, name, names, points, title)
-    _write_files(root, lambda known: exercise_files(plan, known))
+        texts = split_signatures(functions)
+    if root is None:
+        refuse_other_course(day, Path.cwd())
+    known = find_surroundings((root or Path.cwd()).resolve())
+    files = exercise_files(Plan(day, name, texts, points, title), known)
+    _print_written(write_new(known.root, files), known.root)
+    if known.course is not None and day not in registered_days():
+        click.echo(f"{day} is not installed yet; run: {known.course.how_to_install}")
     click.echo(f"To see what to do next, run: dojo lint --day {day}")
 
 
@@ -69,43 +120,45 @@ def exercise(
 @click.argument("name")
 @click.option("--title", help="Its title.")
 @click.option(
-    "--exercises",
-    default=12,
-    show_default=True,
-    type=click.IntRange(1, 99),
-    help="The number of exercises.",
+    "--exercises", type=WholeNumberRange(1, 99), help="How many exercises it will have, for `lint`."
 )
-@click.option(
-    "--points", default=100, show_default=True, type=click.IntRange(min=1), help="The day's points."
-)
-@root_option
-def day_(name: str, title: str | None, exercises: int, points: int, root: Path | None) -> None:
-    """Make the day NAME, such as day9, without exercises."""
-    _write_files(root, lambda known: day_files(name, known, title, exercises, points))
+@click.option("--points", type=WholeNumberRange(min=1), help="How many points they will have.")
+@course_option
+def day_(
+    name: str, title: str | None, exercises: int | None, points: int | None, root: Path | None
+) -> None:
+    """Make another day in this course.
+
+    NAME is its name, such as day2; it has no exercises yet.
+    """
+    known = find_surroundings((root or Path.cwd()).resolve())
+    files = day_files(name, known, title, exercises, points)
+    project = None
+    if known.course is not None:
+        project = known.course.project_with(name, known.course.package_for(name))
+    _print_written(write_new(known.root, files), known.root)
+    if known.course is not None and project is not None:
+        path = known.root / PROJECT_FILE
+        with explain_write_errors(path), replacing_file(path) as file:
+            file.write(project.encode())
+        click.echo(f"changed: {PROJECT_FILE}; install it again: {known.course.how_to_install}")
     click.echo(f"Make its first exercise with: dojo new exercise {name} NAME")
 
 
-def _write_files(
-    root: Path | None, make_files: Callable[[Surroundings], dict[str, str | None]]
-) -> None:
-    """Write new files, and folders (None), into the repository, all or nothing; print the paths.
-
-    Raises ClickException where there is no repository, and CannotBegin where something is there
-    already or cannot be made.
-    """
-    root = (root or find_repository()).resolve()
+def _print_written(paths: Sequence[str], root: Path) -> None:
+    """Print the paths of new files, as they are seen from here."""
     is_here = Path.cwd() == root
-    for path in write_new(root, make_files(find_surroundings(root))):
+    for path in paths:
         click.echo(f"written: {path if is_here else root / path}")
 
 
-@click.command()
+@click.command(cls=StrictCommand)
 @click.argument("folder", type=FOLDER)
 @click.option(
     "--students",
     default=60,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=WholeNumberRange(min=1),
     help="Number of submissions.",
 )
 @click.option("--seed", default=8, show_default=True, help="The same seed makes the same class.")
@@ -115,14 +168,14 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder} is not empty")
     with explain_write_errors(folder):
-        corpus = sample_class.read_corpus(root or find_repository(), day)
+        corpus = sample_class.read_corpus(find_repository(day, root), day)
         folder.mkdir(parents=True, exist_ok=True)
         for submission in sample_class.sample_submissions(corpus, students, seed):
             sample_class.hand_in(submission, folder)
     click.echo(f"{students} submissions in {folder}")
 
 
-@click.command()
+@click.command(cls=StrictCommand)
 @click.option(
     "--quick",
     is_flag=True,
@@ -142,10 +195,10 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=WholeNumberRange(min=1),
     help="With --mutants: at most so many of each exercise, and a third as many rewrites.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="With --mutants: how many at once.")
+@click.option("--jobs", type=WholeNumberRange(min=1), help="With --mutants: how many at once.")
 @click.option(
     "--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants)."
 )
@@ -165,7 +218,15 @@ def lint(
     """
     if (only or limit or jobs or out) and not mutants:
         raise click.UsageError("--exercise, --limit, --jobs and --out go with --mutants")
-    root = root or find_repository()
+    is_given = root is not None
+    root = find_repository(day, root)
+    if not is_given and root not in (Path.cwd(), *Path.cwd().parents):
+        if not is_given_by_user(click.get_current_context(), "day"):
+            raise click.UsageError(
+                "there is no course in this folder or above it; go to the folder of yours, or name "
+                f"an installed day, such as --day {day}"
+            )
+        print_note(f"there is no course in this folder or above it; this is {day} in {root}")
     if exercises_of(day):
         find_reference(root, day)  # raises where there is none
     if mutants:
@@ -178,7 +239,11 @@ def lint(
 
 
 def _examine_day(day: str, root: Path, quick: bool) -> bool:
-    """Print what is wrong with a day; True if it is not ready for students."""
+    """Print what is wrong with a day; True if it is not ready for students.
+
+    With `quick`, wrong solutions are not graded. Raises BadDay where the day cannot be imported,
+    and OSError.
+    """
     # Only here: `dojo new` does not need the grading engine.
     from gpudojo.authoring.lint import lint_day
 
@@ -192,24 +257,34 @@ def _examine_day(day: str, root: Path, quick: bool) -> bool:
         table.add_row(row.stem, *(f"{number:g}" for number in numbers), _describe_result(row))
     sums = [sum(getattr(row, name) for row in report.rows) for name in headings]
     _set_footer(table, ["total", *(f"{number:g}" for number in sums)])
+    table.columns[-1].footer = _describe_total(report)
     console.print(table)
     for finding in sorted(report.findings, key=lambda finding: finding.warning):
         kind = "problem"
         if finding.warning:
             kind = "warning"
-        console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
+        console.print(f"{kind}: {finding}", markup=False, soft_wrap=True)
     return bool(report.problems)
 
 
 def _describe_result(row: LintRow) -> str:
     """Whether an exercise is ready, with Rich's markup."""
     problems = sum(not finding.warning for finding in row.findings)
-    if problems == 1:
-        return "[red]1 problem[/]"
     if problems:
-        return f"[red]{problems} problems[/]"
+        return f"[red]{count_and_noun(problems, 'problem')}[/]"
     if row.notes:
         return "[yellow]unfinished[/]"
+    return "[green]ok[/]"
+
+
+def _describe_total(report: LintReport) -> str:
+    """Whether a day is ready, with Rich's markup. What concerns no single exercise counts, too."""
+    if report.problems:
+        return f"[red]{count_and_noun(len(report.problems), 'problem')}[/]"
+    if report.unfinished:
+        return "[yellow]unfinished[/]"
+    if report.findings:
+        return f"[yellow]{count_and_noun(len(report.findings), 'warning')}[/]"
     return "[green]ok[/]"
 
 
@@ -227,7 +302,7 @@ def _make_table(title: str, console: Console, headings: tuple[str, ...], more: i
 
 
 def _set_footer(table: Table, texts: Sequence[str]) -> None:
-    """Set the last line of the first columns."""
+    """Set the last line of the first columns; columns without a text keep theirs."""
     for column, text in zip(table.columns, texts, strict=False):
         column.footer = text
 
@@ -237,14 +312,17 @@ def _grade_mutants(
 ) -> bool:
     """Grade mutants and rewrites, and print how many are judged wrongly; True if any is.
 
-    Writes `alive.toml` into `out`. After Ctrl-C the command ends with 130. Raises ClickException
-    on Windows, and UsageError for a name that no exercise has.
+    `only` are beginnings of exercises' names, `limit` is how many of each. Writes `alive.toml` into
+    `out`. An exercise that is unfinished is left out, and one that cannot be graded is a problem.
+    After Ctrl-C the command ends with 130. Raises ClickException on Windows and where a file cannot
+    be written, UsageError for a name that no exercise has, BadDay, and OSError.
     """
     if not hasattr(os, "fork"):
         raise click.ClickException(
             "--mutants grades a class, which needs Linux or macOS; on Windows, use WSL"
         )
     from gpudojo.authoring import fairness
+    from gpudojo.authoring.lint import unfinished_notes
     from gpudojo.classes.display import Display
 
     exercises = [each for each in exercises_of(day) if not only or each.stem.startswith(only)]
@@ -256,8 +334,12 @@ def _grade_mutants(
     table = _make_table(f"dojo lint --mutants: {day}", console, headings)
     sums: Counter[str] = Counter()
     problems = []
+    unfinished = []
     survivors = ""
     for exercise in exercises:
+        if unfinished_notes(day, exercise, root):
+            unfinished.append(exercise.stem)
+            continue
         console.print(exercise.stem, style="bold")
         try:
             with Display(console) as display:
@@ -265,6 +347,9 @@ def _grade_mutants(
         except KeyboardInterrupt:
             click.echo("\nStopped. Run the same command again to resume.", err=True)
             raise SystemExit(130) from None
+        except DojoError as error:  # what was graded of the others is told all the same
+            problems.append(f"{exercise.stem}: it cannot be graded: {error}")
+            continue
         numbers = _numbers_of_variants(row)
         sums.update(numbers)
         table.add_row(row.stem, *(str(numbers[heading]) for heading in headings))
@@ -275,7 +360,11 @@ def _grade_mutants(
     console.print(table)
     for text in problems:
         console.print(f"problem: {text}", markup=False, soft_wrap=True)
+    for stem in unfinished:
+        text = f"{stem}: it is unfinished, and was left out; see: dojo lint"
+        console.print(f"warning: {text}", markup=False, soft_wrap=True)
     with explain_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
         (out / "alive.toml").write_text(survivors, encoding="utf-8")
     return bool(problems)
 

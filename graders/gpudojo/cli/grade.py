@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -18,6 +19,8 @@ from gpudojo.cli.options import (
     EXISTING_FOLDER,
     EXISTING_PATH,
     FOLDER,
+    NumberRange,
+    WholeNumberRange,
     count_of_processors,
     day_option,
     find_repository,
@@ -26,6 +29,8 @@ from gpudojo.cli.options import (
     size_option,
     with_limits,
 )
+from gpudojo.cli.single_options import StrictCommand
+from gpudojo.model.courses import refuse_other_package
 from gpudojo.model.results import AttemptRule
 
 if TYPE_CHECKING:
@@ -43,13 +48,16 @@ KEPT_OPTIONS: Final = {
     "memory_limit": "memory",
     "gpu_memory_limit": "gpu_memory",
 }
-ONLY: Final = "Grade this function or exercise (04) only; may be repeated."
+ONLY: Final = (
+    "Grade this function or exercise (04) only; may be repeated. In a class that was graded for "
+    "more, all else keeps its results and counts."
+)
 ROSTER: Final = "A CSV file of students, from a platform or with columns id, name, email."
 WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 
-@click.command()
-@click.argument("submissions", nargs=-1, required=True, type=EXISTING_PATH)
+@click.command(cls=StrictCommand)
+@click.argument("submissions", nargs=-1, type=EXISTING_PATH)
 @click.option(
     "--out",
     required=True,
@@ -68,7 +76,9 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
     help="A secret the scenarios are drawn from (default: the one of the last run, or a new one)."
 )
 @click.option(
-    "--jobs", type=click.IntRange(min=1), help="How many at once (default: one for each processor)."
+    "--jobs",
+    type=WholeNumberRange(min=1),
+    help="How many at once (default: one for each processor).",
 )
 @click.option(
     "--scheduler",
@@ -76,7 +86,7 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
     help="Grade on the workers of a Dask scheduler (tcp://…, or its file).",
 )
 @click.option(
-    "--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT
+    "--wait", default=60.0, show_default=True, type=NumberRange(min=0), metavar="S", help=WAIT
 )
 @with_limits
 @size_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
@@ -87,7 +97,8 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 @click.option(
     "--course",
     type=EXISTING_FILE,
-    help="The course file (default: course.toml beside SUBMISSIONS).",
+    help="The course file (default: that of the last run, else course.toml in the folder of "
+    "SUBMISSIONS or in one of two above).",
 )
 @click.option("--roster", type=EXISTING_FILE, help=ROSTER)
 @click.option(
@@ -101,9 +112,11 @@ def grade(context: click.Context, /, **arguments: Any) -> None:
     """Grade SUBMISSIONS: folders, .zip, .tar.gz, .py and .ipynb files, or folders of these.
 
     Each submission runs in an isolated process. Run the same command again to resume after an
-    interruption; submissions that have not changed are not run again. Day, device, seed, limits,
-    course file, roster and --attempt are those of the last run with this --out, unless they are
-    given. Results of other students are kept: to grade one again, give its folder alone.
+    interruption; submissions that have not changed are not run again. Day, device, seed, limits
+    and course file are those of the last run with this --out, unless they are given; so are
+    --roster and --attempt where the course file sets none. Where it does, they hold for this run
+    alone. Results of other students are kept: to grade one again, give its folder alone. Without
+    SUBMISSIONS, what the class keeps of earlier runs is graded again.
     """
     asked = GradeArguments(**arguments)
     _refuse_contradictions(asked)
@@ -164,20 +177,19 @@ def _refuse_contradictions(asked: GradeArguments) -> None:
 
 
 def _make_options(asked: GradeArguments, context: click.Context) -> GradingOptions:
-    """The options of the run; raises ClickException where references are not found."""
+    """The options of the run, with those that the user gave in `asked`.
+
+    References are looked for later; that raises ClickException where there are none.
+    """
     from gpudojo.classes.grading_options import GradingOptions
 
     names_given = {
         name for option, name in KEPT_OPTIONS.items() if is_given_by_user(context, option)
     }
-    references = None
-    if asked.reference is None:
-        references = find_repository() / "reference"
     return GradingOptions(
         submissions=asked.submissions,
         out=asked.out,
-        reference=asked.reference,
-        references=references,
+        find_reference=partial(choose_reference, given=asked.reference),
         day=asked.day,
         bench=asked.bench,
         secret=asked.secret,
@@ -196,6 +208,19 @@ def _make_options(asked: GradeArguments, context: click.Context) -> GradingOptio
     )
 
 
+def choose_reference(day: str, given: Path | None) -> Path:
+    """The folder of a day's reference solutions: the one that is given, or that of the repository.
+
+    Raises ClickException where there is none, and CannotBegin for one in a folder with a package of
+    the day, where another copy of it is installed.
+    """
+    if given is None:
+        return find_repository(day) / "reference" / day
+    for folder in given.resolve().parents:
+        refuse_other_package(day, folder)
+    return given
+
+
 def _make_display(quiet: bool) -> Display:
     """What shows progress: nothing with --quiet."""
     from gpudojo.classes.display import Display
@@ -208,9 +233,10 @@ def _make_display(quiet: bool) -> Display:
 
 
 def _grade_class(options: GradingOptions, display: Display, runner: Runner) -> GradedClass:
-    """Grade a class and show progress; raises ClickException where results cannot be written.
+    """Grade a class and show progress.
 
-    After Ctrl-C the command ends with 130.
+    After Ctrl-C the command ends with 130. Raises ClickException where results cannot be written,
+    and what `ClassGrading` raises: BadClass and other DojoErrors, OSError.
     """
     from gpudojo.classes.class_grading import ClassGrading
 
@@ -239,7 +265,8 @@ def _how_far(display: Display) -> str:
 def _make_runner(asked: GradeArguments) -> Runner:
     """What runs submissions: this machine, or the workers of a Dask scheduler.
 
-    Raises ClickException without Dask, and NoCluster for a scheduler file without an address.
+    The fork server of this machine may be started. Raises ClickException without Dask, NoCluster
+    for a scheduler file without an address, and BadClass where the machine lacks the device.
     """
     if asked.scheduler is None or asked.rejudge:
         return _local_runner(asked)
@@ -258,7 +285,8 @@ def _make_runner(asked: GradeArguments) -> Runner:
 def _local_runner(asked: GradeArguments) -> Runner:
     """This machine; if something will certainly run, its fork server is started at once.
 
-    It takes seconds until it is ready, and so does what this process imports meanwhile.
+    It takes seconds until it is ready, and so does what this process imports meanwhile. Raises
+    BadClass where the machine lacks the device.
     """
     from gpudojo.classes.local_runner import LocalRunner
 

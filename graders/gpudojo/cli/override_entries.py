@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -9,25 +11,32 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from gpudojo.classes.csv_tables import read_table
-from gpudojo.classes.gradebook import Gradebook
-from gpudojo.classes.names import name_key
+from gpudojo.classes.gradebook import ClassList, Gradebook
+from gpudojo.classes.names import NamesOfPerson, name_key, suggest_people
 from gpudojo.classes.overrides import (
+    ALL_POINTS,
+    COMMENT,
     EVERYONE,
+    LATE,
     SET,
     UNDO,
     KeyAndItem,
     LogEntry,
+    NamedItem,
     find_item,
-    parse_points,
+    parse_points_or_full,
+    without_quote,
 )
-from gpudojo.classes.participants import Participant
+from gpudojo.classes.participants import Participant, describe_namesakes, find_participants
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadFile, suggest_name
 from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results_file import exact_points, format_points
 
 if TYPE_CHECKING:
     from gpudojo.cli.override import OverrideArguments
 
-MOST_NAMES: Final = 8  # of students whose name holds what was given
+MOST_ERRORS: Final = 40  # of a table, that are shown
 NEEDED_COLUMNS: Final = frozenset({"student", "item", "points"})
 
 
@@ -46,40 +55,144 @@ class EntryMaker:
         self.book = book
         self.at = at
         self.by = by
+        self._recipients: dict[str, Recipient] = {}  # by the name in a table
 
-    def entry_for_words(self, asked: OverrideArguments, points: float | None) -> LogEntry:
-        """The entry for a student, or everyone, and an item that are named on the command line.
+    def _require_words(self, asked: OverrideArguments) -> None:
+        """Raises UsageError unless a student or everyone, and an item, are named.
 
-        Raises UsageError where something is missing, ClickException for too many points and for
-        what cannot be undone, and BadClass for unknown names.
+        How late it was needs no item.
         """
-        expected_words = 2
+        needed = ["STUDENT"]
         if asked.everyone:
-            expected_words = 1
-        if len(asked.words) != expected_words:
-            raise click.UsageError("give STUDENT and CHECK or EXERCISE, or --all and one of these")
-        if points is None and not asked.undo:
-            raise click.UsageError("--points is missing")
+            needed = []
+        if asked.late is None:
+            needed.append("CHECK or EXERCISE")
+        missing = " and ".join(needed[len(asked.words) :])
+        if missing:
+            behind = f" behind {shlex.join(asked.words)}" if asked.words else ""
+            raise click.UsageError(f"{missing} is missing{behind}")
+        if len(asked.words) > len(needed):
+            wanted = " and ".join(needed) or "no name"
+            raise click.UsageError(
+                f"give {wanted}; {shlex.join(asked.words)} is more: a name with spaces needs quotes"
+            )
+        if asked.points is None and asked.late is None and not (asked.undo or asked.comment):
+            raise click.UsageError("--points is missing; a comment alone: --comment")
+
+    def entries_for_words(self, asked: OverrideArguments, points: float | None) -> list[LogEntry]:
+        """The entries for a student, a group, or everyone, and an item, as the command line says.
+
+        Of a group, there is one for each member. Verdicts that are missing are made and written.
+        Raises UsageError where something is missing, ClickException for too many points and for
+        what cannot be undone, BadClass for unknown names, and BadFile, BadDay or OSError where rows
+        cannot be made.
+        """
+        self._require_words(asked)
         if asked.everyone:
-            recipient = _everyone_in(self.book)
+            recipients = [_everyone_in(self.book)]
         else:
-            recipient = _student_of_name(self.book, asked.words[0])
-        item, max_points = find_item(asked.words[-1], recipient.row)
+            recipients = students_of_name(self.book, asked.words[0])
         if asked.undo:
-            return self._entry_that_takes_back(recipient, item, asked.comment)
-        assert points is not None
-        if points > max_points:
-            raise click.ClickException(f"{item} is worth {max_points:g} points, not {points:g}")
-        return self._entry_that_gives(recipient, item, points, asked.comment)
+            return self._entries_that_take_back(recipients, asked)
+        return [self._entry_for(recipient, asked, points) for recipient in recipients]
+
+    def _entries_that_take_back(
+        self, recipients: Sequence[Recipient], asked: OverrideArguments
+    ) -> list[LogEntry]:
+        """The entries that take back what holds for the item that is named.
+
+        What a command gave to several at once is taken back of these, and each gets again what the
+        student had before; members of the group who were given something later keep it. Raises
+        ClickException where somebody has nothing to take back, BadClass for unknown names, and
+        BadDay or OSError where rows cannot be made.
+        """
+        overrides = self.book.overrides
+        held_by: list[tuple[Recipient, str, LogEntry | None]] = []
+        for recipient in recipients:
+            item, _ = self._find_item(asked.words[-1], recipient)
+            held = overrides.entries_for(recipient.keys, everyone=False).get(item)
+            held_by.append((recipient, item, held))
+        joint_times = []
+        for _, _, held in held_by:
+            if held is not None and overrides.was_given_to_several(held):
+                joint_times.append(held.at)
+        taken_back = []
+        given_again = []
+        for recipient, item, held in held_by:
+            if joint_times and (held is None or held.at != max(joint_times)):
+                continue
+            undo = self.entry_that_takes_back(recipient, item, asked.comment)
+            taken_back.append(undo)
+            if joint_times:
+                former = overrides.entries_before(max(joint_times)).get(undo.key_and_item)
+                if former is not None:
+                    given_again.append(former._replace(at=self.at, by=self.by))
+        return taken_back + given_again
+
+    def _entry_for(
+        self, recipient: Recipient, asked: OverrideArguments, points: float | None
+    ) -> LogEntry:
+        """The entry that gives somebody the item that is named on the command line.
+
+        `points` are to be given, None where there are none. Raises UsageError where something is
+        missing, ClickException for too many points, BadClass for unknown names, and BadDay or
+        OSError where rows cannot be made.
+        """
+        if asked.late is not None:
+            entry = self._entry_that_gives(recipient, LATE, 0.0, asked.comment, 0.0)
+            return entry._replace(about=str(asked.late))
+        item, max_points = self._find_item(asked.words[-1], recipient)
+        if item == LATE:
+            raise click.UsageError("say how late it was with --late, such as --late 2h")
+        if points is None:
+            return self._entry_that_comments(recipient, item, asked.comment, max_points)
+        if max_points < points < ALL_POINTS:
+            raise click.ClickException(
+                f"{item} is worth {format_points(max_points)} points, not {format_points(points)}"
+            )
+        return self._entry_that_gives(recipient, item, points, asked.comment, max_points)
+
+    def _find_item(self, name: str, recipient: Recipient) -> NamedItem:
+        """The item of a name, as it counts for somebody. Raises BadClass and BadDay."""
+        return find_item(name, recipient.row, self._checks_of_day)
+
+    @functools.cached_property
+    def _checks_of_day(self) -> dict[str, list[str]]:
+        """The checks of each exercise of the day, counted or not. Raises BadDay."""
+        checks: dict[str, list[str]] = {}
+        for exercise in exercises_of(self.book.state.day):
+            checks[exercise.stem] = []
+            for function in exercise.functions:
+                for check in function.checks:
+                    checks[exercise.stem].append(f"{exercise.stem}::{function.name}::{check.name}")
+        return checks
 
     def _entry_that_gives(
-        self, recipient: Recipient, item: str, points: float, comment: str
+        self, recipient: Recipient, item: str, points: float, comment: str, max_points: float
     ) -> LogEntry:
-        """The entry that gives points for an item."""
+        """The entry that gives points for an item, which is worth `max_points` now."""
         key = recipient.keys[0]
-        return LogEntry(self.at, self.by, SET, recipient.name, item, points, comment, key)
+        worth = exact_points(max_points)
+        return LogEntry(self.at, self.by, SET, recipient.name, item, points, comment, key, worth)
 
-    def _entry_that_takes_back(self, recipient: Recipient, item: str, comment: str) -> LogEntry:
+    def _entry_that_comments(
+        self, recipient: Recipient, item: str, comment: str, max_points: float
+    ) -> LogEntry:
+        """The entry that gives an item a comment: points that were given for it, it gives again.
+
+        Raises ClickException for what people mark, as long as it has no points.
+        """
+        held = self.book.overrides.entries_for(recipient.keys).get(item)
+        if held is not None and held.gives_points:
+            entry = self._entry_that_gives(recipient, item, held.points, comment, max_points)
+            return entry._replace(about=held.about)
+        for exercise in recipient.row.exercises:
+            if exercise.by_hand and item.partition("::")[0] == exercise.exercise:
+                raise click.ClickException(f"{item} is not marked yet: give it --points, too")
+        entry = self._entry_that_gives(recipient, item, 0.0, comment, max_points)
+        return entry._replace(about=COMMENT)
+
+    def entry_that_takes_back(self, recipient: Recipient, item: str, comment: str) -> LogEntry:
         """The entry that takes back what holds for an item; raises ClickException for nothing."""
         entries = self.book.overrides.entries_for(recipient.keys, everyone=False)
         if item not in entries:
@@ -88,15 +201,22 @@ class EntryMaker:
         return LogEntry(self.at, self.by, UNDO, recipient.name, item, 0.0, comment, key)
 
     def entries_to_undo(self) -> list[LogEntry]:
-        """What undoes the last command; raises ClickException if it took something back itself.
+        """What undoes the last command.
 
-        All that it gave is taken back, and what held before is given again.
+        All that it gave is taken back, and what held before is given again. Raises ClickException
+        if it took something back itself, and where there was none.
         """
         overrides = self.book.overrides
+        if not overrides.log:
+            raise click.ClickException("there is nothing to undo: nobody was given anything yet")
         last = overrides.entries_of_last_command()  # all with the same time
         if not last:
+            taken = overrides.log[-1]
+            named = shlex.join((taken.student, taken.item))
             raise click.ClickException(
-                "the last command gave nothing; to take one back, name STUDENT and CHECK"
+                f"the last command took something back itself ({named}), which --undo does not "
+                "give again; give it anew, or name what to take back: dojo override --undo "
+                "STUDENT CHECK"
             )
         before = overrides.entries_before(last[0].at)
         taken_back = []
@@ -112,51 +232,105 @@ class EntryMaker:
     # A table of points
 
     def entries_for_file(self, path: Path) -> list[LogEntry]:
-        """The entries for the lines of a CSV file, without those that have no points yet.
+        """The entries for the lines of a CSV file that have points, and others than hold already.
 
-        Raises BadFile, with the line, for a line that cannot be used or repeats another, and
-        where no line has points.
+        The list is empty where all hold already. Verdicts that are missing are made and written.
+        Raises BadClass with a sentence for every line that cannot be used or repeats another,
+        BadFile for a file that is no such table and where no line has points, and BadDay or OSError
+        where rows cannot be made.
         """
         first, *lines = read_table(path)
         columns = [heading.strip().casefold() for heading in first.cells]
         _refuse_missing_columns(path, first.number, columns)
         entries = []
+        errors = []
+        held = self.book.overrides.entries_in_force()
         line_of: dict[KeyAndItem, int] = {}
         for line in lines:
-            stripped_cells = [cell.strip() for cell in line.cells]
+            stripped_cells = [without_quote(cell.strip()) for cell in line.cells]
             cells = dict(zip(columns, stripped_cells, strict=False))
             if not cells.get("points"):
                 continue  # not graded yet
-            entry = self._entry_for_line(path, line.number, cells)
-            entries.append(entry)
+            try:
+                entry = self._entry_for_line(path, line.number, cells)
+            except BadFile as error:
+                errors.append(str(error))
+                continue
             other_line = line_of.setdefault(entry.key_and_item, line.number)
             if other_line != line.number:
                 reason = f"{entry.item} of {entry.student} is in line {other_line}, too"
-                raise BadFile(str(path), line.number, reason)
-        if not entries:
+                errors.append(str(BadFile(str(path), line.number, reason)))
+            old = held.get(entry.key_and_item)
+            if old is None or not self._repeats(entry, old, cells["student"]):
+                entries.append(entry)
+        if errors:
+            shown = errors[:MOST_ERRORS]
+            if len(errors) > MOST_ERRORS:
+                shown.append(f"and {len(errors) - MOST_ERRORS} more")
+            raise BadClass("\n".join([*shown, "Nothing was changed."]))
+        if not line_of:
             raise BadFile(str(path), None, "no line of it has points")
         return entries
 
+    def _repeats(self, entry: LogEntry, held: LogEntry, student: str) -> bool:
+        """True if an entry of a table says what holds already.
+
+        A sheet has the number for what was given in full. `student` is as the table says.
+        """
+        if entry.comment != held.comment or not held.gives_points:
+            return False
+        if held.points == ALL_POINTS and entry.points != ALL_POINTS:
+            item = self._find_item(entry.item, self._recipient_of(student))
+            return entry.points == item.max_points
+        is_worth_the_same = entry.about == held.about or not held.about
+        return entry.points == held.points and is_worth_the_same
+
+    def _recipient_of(self, name: str) -> Recipient:
+        """Whom a table means by a name: a student, or everyone; looked up once.
+
+        A verdict that is missing is made and written. Raises BadClass where nobody or several have
+        the name, and BadFile, BadDay or OSError where a row cannot be made.
+        """
+        if name not in self._recipients:
+            if name == EVERYONE:
+                self._recipients[name] = _everyone_in(self.book)
+            else:
+                participant = find_participant(
+                    self.class_list.participants, name, self.class_list.removed
+                )
+                row = self.book.row_of(participant)
+                self._recipients[name] = Recipient(participant.name, participant.keys, row)
+        return self._recipients[name]
+
+    @functools.cached_property
+    def class_list(self) -> ClassList:
+        """All who have a row, and who was removed."""
+        return self.book.list_class()
+
     def _entry_for_line(self, path: Path, number: int, cells: Mapping[str, str]) -> LogEntry:
-        """The entry for one line, with points; raises BadFile."""
+        """The entry for one line, with points.
+
+        `cells` are by heading. Raises BadFile, with the line, where something is missing, unknown
+        or too much; BadDay or OSError where rows cannot be made.
+        """
         file = str(path)
         for name in ("student", "item"):
             if not cells.get(name):
                 raise BadFile(file, number, f"the {name} is missing")
         student = cells["student"]
         try:
-            if student == EVERYONE:
-                recipient = _everyone_in(self.book)
-            else:
-                recipient = _student_of_name(self.book, student)
-            item, max_points = find_item(cells["item"], recipient.row)
+            recipient = self._recipient_of(student)
+            item, max_points = self._find_item(cells["item"], recipient)
         except BadClass as error:
             raise BadFile(file, number, str(error)) from None
-        points = parse_points(cells["points"], file, number)
-        if points > max_points:
-            reason = f"{item} is worth {max_points:g} points, not {points:g}"
+        points = parse_points_or_full(cells["points"], file, number)
+        if max_points < points < ALL_POINTS:
+            reason = (
+                f"{item} is worth {format_points(max_points)} points, not {format_points(points)}"
+            )
             raise BadFile(file, number, reason)
-        return self._entry_that_gives(recipient, item, points, cells.get("comment", ""))
+        comment = cells.get("comment", "")
+        return self._entry_that_gives(recipient, item, points, comment, max_points)
 
 
 def _refuse_missing_columns(path: Path, line: int, columns: Sequence[str]) -> None:
@@ -164,63 +338,89 @@ def _refuse_missing_columns(path: Path, line: int, columns: Sequence[str]) -> No
     missing = sorted(NEEDED_COLUMNS.difference(columns))
     if not missing:
         return
-    hint = ""
-    for heading in columns:
-        hint = hint or suggest_name(heading, missing, "")
     reason = f"there is no column {missing[0]!r}; student, item and points are needed"
-    raise BadFile(str(path), line, f"{reason}{hint}")
+    for heading in columns:
+        if heading not in NEEDED_COLUMNS and suggest_name(heading, [missing[0]], ""):
+            reason += f"; rename the column {heading!r}"
+            break
+    raise BadFile(str(path), line, f"{reason}; the columns are {', '.join(columns)}")
 
 
 # Who is meant
 
 
 def _everyone_in(book: Gradebook) -> Recipient:
-    """All who handed something in."""
+    """All who handed something in. Raises BadDay, BadClass or OSError where rows cannot be made."""
     return Recipient("everyone", [EVERYONE], largest_row(book))
 
 
-def _student_of_name(book: Gradebook, name: str) -> Recipient:
-    """The student of a name; raises BadClass where nobody or several have it."""
-    participant = _find_participant(book, name)
+def students_of_name(book: Gradebook, name: str) -> list[Recipient]:
+    """The student of a name, or the members of a group; raises BadClass for nobody or several.
+
+    Verdicts that are missing are made and written. Raises BadFile, BadDay or OSError where a row
+    cannot be made.
+    """
+    recipients = []
+    for participant in participants_of_name(book.list_class(), name):
+        row = book.row_of(participant)
+        recipients.append(Recipient(participant.name, participant.keys, row))
+    return recipients
+
+
+def student_of_name(book: Gradebook, name: str) -> Recipient:
+    """The student of a name; raises BadClass where nobody or several have it.
+
+    A verdict that is missing is made and written. Raises BadFile, BadDay or OSError where the row
+    cannot be made.
+    """
+    class_list = book.list_class()
+    participant = find_participant(class_list.participants, name, class_list.removed)
     return Recipient(participant.name, participant.keys, book.row_of(participant))
 
 
-def _find_participant(book: Gradebook, name: str) -> Participant:
-    """The participant of a name; raises BadClass where nobody or several have it."""
-    participants = book.list_class().participants
-    key = name_key(name)
+def participants_of_name(class_list: ClassList, name: str) -> list[Participant]:
+    """The student of a name, or the members of the group of that name, in their order.
+
+    Raises BadClass where nobody has it, or several students.
+    """
+    participants = class_list.participants
+    if not any(each.name == name for each in participants):
+        members = [each for each in participants if name_key(each.group) == name_key(name)]
+        if members and not find_participants(name, participants):
+            return members
+    return [find_participant(participants, name, class_list.removed)]
+
+
+def find_participant(
+    participants: Sequence[Participant], name: str, removed: Sequence[Participant] = ()
+) -> Participant:
+    """The participant of a name; raises BadClass where nobody or several have it.
+
+    Of somebody who is among those removed, the error says how the row comes back.
+    """
     matching = [each for each in participants if each.name == name]
     if not matching:
-        matching = [each for each in participants if key in each.all_names]
+        matching = find_participants(name, participants)
     if len(matching) == 1:
         return matching[0]
     if matching:
-        names = ", ".join([each.name for each in matching])
-        raise BadClass(f"{len(matching)} students are called {name!r}: {names}")
-    hint = _suggest_student(name, participants)
+        raise BadClass(describe_namesakes(name, matching))
+    if find_participants(name, removed):
+        undo = shlex.join(("dojo", "remove", "--undo", name))
+        raise BadClass(f"{name} was removed from the class; to take the row back: {undo}")
+    groups = dict.fromkeys(each.group for each in participants if each.group)
+    people = [each.names for each in participants]
+    people += [NamesOfPerson.from_names(group, ()) for group in groups]
+    hint = suggest_people(name, people)
     raise BadClass(f"no student is called {name!r}{hint}")
 
 
-def _suggest_student(name: str, participants: Sequence[Participant]) -> str:
-    """Who may have been meant by a name that nobody has; for the end of a sentence."""
-    key = name_key(name)
-    partly = []
-    known_names = []
-    for each in participants:
-        known_names += [each.name, each.display_name, *each.all_names]
-        with_key = [known for known in each.all_names if key in known]
-        if with_key:
-            partly.append(each.name)
-    if not partly:
-        return suggest_name(name, known_names)
-    names = ", ".join(partly[:MOST_NAMES])
-    if len(partly) > MOST_NAMES:
-        names += ", …"
-    return f"; names with it: {names}"
-
-
 def largest_row(book: Gradebook) -> SubmissionRow:
-    """The row with the most checks: of a class, any that was graded will do."""
+    """The row with the most checks: of a class, any that was graded will do.
+
+    Verdicts that are missing are made and written. Raises BadClass, BadFile, BadDay or OSError
+    where a row cannot be made, and ValueError for an empty class.
+    """
     participants = book.list_class().participants
     rows = [book.row_of(participant) for participant in participants]
     return max(rows, key=_count_of_checks)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from gpudojo.classes.course_file import load_course
 from gpudojo.cli.options import (
+    EXISTING_FILE,
     EXISTING_FOLDER,
     FILE,
     FOLDER,
@@ -25,6 +27,7 @@ from gpudojo.cli.options import (
     with_day_and_root,
     with_limits,
 )
+from gpudojo.cli.single_options import StrictCommand, StrictGroup
 from gpudojo.platforms import _bundles as bundles
 from gpudojo.platforms import find_seals
 from gpudojo.release import stubs as stub_files
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from gpudojo.release.manifest import Manifest
 
 
-@click.group()
+@click.group(cls=StrictGroup)
 def release() -> None:
     """Make what students get."""
 
@@ -45,7 +48,7 @@ def release() -> None:
 @with_day_and_root
 def stubs(check: bool, day: str, root: Path | None) -> None:
     """Make exercises/ from reference/: the same files without their solutions."""
-    root = root or find_repository()
+    root = find_repository(day, root)
     reference = find_reference(root, day)
     exercises = root / "exercises" / day
     with explain_write_errors(exercises):
@@ -73,14 +76,36 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
 @release.command()
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @with_day_and_root
-def student(target: Path, day: str, root: Path | None) -> None:
+@click.option(
+    "--course",
+    type=EXISTING_FILE,
+    help="A course file: students get what counts, and the README tells the rules.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="EXERCISE",
+    help="Students get this exercise (04, or its name) only; may be repeated.",
+)
+def student(
+    target: Path, day: str, root: Path | None, course: Path | None, only: tuple[str, ...]
+) -> None:
     """Make a student's repository in DIR: stubs, notebooks, settings, and the grader as a wheel
     without solutions.
 
     The references are run and graded first, and every file is searched for lines of a solution.
     This takes about 15 seconds, needs no network, and gives the same bytes every time.
     """
-    files = student_files.write_release(root or find_repository(), day, target, find_seals())
+    rules = None
+    if course is not None:
+        rules = load_course(course)
+        if rules.day not in (None, day):
+            raise click.UsageError(f"{course} is about {rules.day}; give --day {rules.day}")
+    # Before the minutes that the rest may take.
+    left_out = student_files.exercises_left_out(day, only, rules)
+    files = student_files.write_release(
+        find_repository(day, root), day, target, find_seals(), course=rules, left_out=left_out
+    )
     [wheel] = [path for path in files if path.startswith("vendor/")]
     size = sum(len(data) for data in files.values())
     megabytes = size / 1e6
@@ -100,7 +125,7 @@ def student(target: Path, day: str, root: Path | None) -> None:
 )
 def notebooks(day: str, root: Path | None, out: Path | None, package: str | None) -> None:
     """Make one notebook per exercise and one for the whole day from reference/."""
-    root = root or find_repository()
+    root = find_repository(day, root)
     find_reference(root, day)  # raises where there is none
     # All of them are made before the first is written.
     notebooks = notebooks_of_day(root, day, package)
@@ -120,9 +145,19 @@ def classroom50(released: Path, target: Path) -> None:
     student`.
     """
     files = bundles.classroom50_bundle(released)
-    student_files.write_repository(files, target)
+    student_files.write_new_folder(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
     click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")
+
+
+def with_choice(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--only` to a command that makes a bundle."""
+    return click.option(
+        "--only",
+        multiple=True,
+        metavar="EXERCISE",
+        help="Grade this exercise (04, or its name) only; may be repeated.",
+    )(command)
 
 
 @release.command()
@@ -131,7 +166,10 @@ def classroom50(released: Path, target: Path) -> None:
 )
 @seed_option(help="A secret from which scenarios are made.")
 @with_day_and_root
-def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
+@with_choice
+def gradescope(
+    out: Path, secret: str | None, day: str, root: Path | None, only: tuple[str, ...]
+) -> None:
     """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without
     solutions.
     """
@@ -139,7 +177,8 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
         raise click.BadParameter(
             f"{out} does not end in .zip, which Gradescope requires", param_hint="--out"
         )
-    data = bundles.gradescope_zip(root or find_repository(), day, secret)
+    left_out = student_files.exercises_left_out(day, only)
+    data = bundles.gradescope_zip(find_repository(day, root), day, secret, left_out)
     bundles.write_upload(out, data)
     seed = "your secret"
     if secret is None:
@@ -163,7 +202,10 @@ def _check_image(context: click.Context, parameter: click.Parameter, value: str)
 
 
 def with_image(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the arguments of a bundle with an image: DIR, `--image`, `--seed`, `--day`, `--root`."""
+    """Add the arguments of a bundle with an image to a command.
+
+    These are DIR, `--image`, `--seed`, `--day`, `--root` and `--only`.
+    """
     target = click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
     image = click.option(
         "--image",
@@ -173,16 +215,19 @@ def with_image(command: Callable[..., None]) -> Callable[..., None]:
         help="What you call the image (default: gpudojo-DAY).",
     )
     seed = seed_option(help="A secret from which scenarios are made.")
-    return target(image(seed(with_day_and_root(command))))
+    return target(image(seed(with_day_and_root(with_choice(command)))))
 
 
 @release.command()
 @with_image
-def prairielearn(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
+def prairielearn(
+    target: Path, image: str, secret: str | None, day: str, root: Path | None, only: tuple[str, ...]
+) -> None:
     """Make a question for PrairieLearn's external grader in DIR, and the folder of its image."""
     image = image.replace("@DAY@", day)
-    files = bundles.prairielearn_files(root or find_repository(), day, image, secret)
-    student_files.write_repository(files, target)
+    left_out = student_files.exercises_left_out(day, only)
+    files = bundles.prairielearn_files(find_repository(day, root), day, image, secret, left_out)
+    student_files.write_new_folder(files, target)
     click.echo(f"written: {target}")
     click.echo(f"Build and push the image: docker build -t {image} {target / 'image'}")
     click.echo(f"Copy {target / 'questions' / day} into the folder `questions` of your course.")
@@ -190,14 +235,16 @@ def prairielearn(target: Path, image: str, secret: str | None, day: str, root: P
 
 @release.command()
 @with_image
-def autolab(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
+def autolab(
+    target: Path, image: str, secret: str | None, day: str, root: Path | None, only: tuple[str, ...]
+) -> None:
     """Make an assessment for Autolab in DIR, and the folder of its image, which is built on
     Tango's.
     """
     image = image.replace("@DAY@", day)
-    student_files.write_repository(
-        bundles.autolab_files(root or find_repository(), day, image, secret), target
-    )
+    left_out = student_files.exercises_left_out(day, only)
+    files = bundles.autolab_files(find_repository(day, root), day, image, secret, left_out)
+    student_files.write_new_folder(files, target)
     click.echo(f"written: {target}")
     click.echo(f"Build the image where Tango runs: docker build -t {image} {target / 'image'}")
     click.echo(
@@ -215,7 +262,7 @@ REFERENCE: Final = (
 )
 
 
-@click.command()
+@click.command(cls=StrictCommand)
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
 @click.option("--out", default=".", type=FOLDER, help="Where result.json goes (default: here).")
 @click.option(
@@ -276,7 +323,10 @@ class ClassroomArguments:
 
 
 def _grade_checkout(asked: ClassroomArguments, environment: dict[str, str]) -> None:
-    """Grade a checkout, print the log, and write the report; raises DojoError and OSError."""
+    """Grade a checkout, print the log, and write the report; raises DojoError and OSError.
+
+    What student code writes to the workflow's files meanwhile is undone, and the report says so.
+    """
     from gpudojo.platforms._autograder import choose_what_to_judge_by, grade_checkout
     from gpudojo.platforms.github_classroom import reporting
     from gpudojo.release.manifest import find_changes
@@ -292,6 +342,7 @@ def _grade_checkout(asked: ClassroomArguments, environment: dict[str, str]) -> N
             asked.time_limit,
             asked.memory_limit,
             asked.require_isolation,
+            manifest.only if manifest else (),
         )
     # What a person should know of it.
     notes = []
@@ -320,9 +371,11 @@ def _doubt_about_version(here: str, released: str) -> list[str]:
 
 
 def _find_manifest(given: str | None) -> Manifest | None:
-    """The manifest: its text, where a workflow passes that, a file with it, or a whole release.
+    """The manifest of a release; None where nothing is given.
 
-    None where nothing is given; raises CannotRelease.
+    `given` is its text, where a workflow passes that, a file with it, or the folder of a whole
+    release. A workflow cannot hold its own hash, so that is added to a text. Raises CannotRelease
+    where it is none of them, BadDay where the day cannot be imported, and OSError.
     """
     from gpudojo.model.errors import CannotRelease
     from gpudojo.platforms.github_classroom.workflow import add_workflow
@@ -350,9 +403,10 @@ def _path_in_workspace(folder: Path, environment: Mapping[str, str]) -> str:
 
 
 def _stop_with_error(why: str, environment: Mapping[str, str]) -> NoReturn:
-    """End the command with a message, and without a result.
+    """End the command with a message and exit status 1, and without a result.
 
-    An error of the grader must not become a student's grade.
+    An error of the grader must not become a student's grade. Raises SystemExit. In a workflow of
+    GitHub, by the environment, it is also an annotation.
     """
     from gpudojo.platforms._texts import one_line
     from gpudojo.platforms.github_classroom.reporting import Annotation

@@ -1,4 +1,4 @@
-"""The commands of students: `dojo watch`, `dojo lesson`, `dojo run` and `dojo doctor`.
+"""The commands of students: `dojo watch`, `lesson`, `run`, `estimate` and `doctor`.
 
 A command imports what it alone needs when it is used.
 """
@@ -21,7 +21,14 @@ from virtual_cuda.hooks import DEVICE_CHOICES, REAL_GPUS
 
 from gpudojo import __version__
 from gpudojo.cli import Interrupted
-from gpudojo.cli.options import FILE, count_of_processors, day_option, explain_write_errors
+from gpudojo.cli.options import (
+    FILE,
+    WholeNumberRange,
+    count_of_processors,
+    day_option,
+    explain_write_errors,
+)
+from gpudojo.cli.single_options import StrictCommand
 from gpudojo.model import catalogue
 from gpudojo.model.errors import DojoError, suggest_name
 from gpudojo.model.exercise import Exercise
@@ -53,10 +60,30 @@ def run(arguments: tuple[str, ...]) -> None:
         raise Interrupted from None
 
 
+@click.command(
+    # The options are those of `python -m virtual_cuda estimate`, which reads them.
+    add_help_option=False,
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": [],
+    },
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def estimate(arguments: tuple[str, ...]) -> None:
+    """Say how much memory and time a script needs on a GPU, without one."""
+    from virtual_cuda.hooks import run_estimate
+
+    try:
+        sys.exit(run_estimate(arguments, "dojo estimate"))
+    except KeyboardInterrupt:
+        raise Interrupted from None
+
+
 FULL_SCREEN_NEEDS = "The full-screen app needs two more packages: pip install 'gpudojo[watch]'"
 
 
-@click.command()
+@click.command(cls=StrictCommand)
 @click.argument("path", type=click.Path(exists=True, path_type=Path), default=Path())
 @click.option("--plain", is_flag=True, help="Print lines instead of showing a full-screen app.")
 @click.option(
@@ -64,7 +91,7 @@ FULL_SCREEN_NEEDS = "The full-screen app needs two more packages: pip install 'g
     default=1,
     show_default=True,
     metavar="N",
-    type=click.IntRange(min=0),
+    type=WholeNumberRange(min=0),
     help="With --plain: show the first N hints.",
 )
 @click.option(
@@ -111,6 +138,10 @@ class LinePrinter:
     """`dojo watch` in line mode: prints each verdict below the last one, until Ctrl-C."""
 
     def __init__(self, course: Course, kind: str, hints: int) -> None:
+        """Prepare the session; nothing is graded yet.
+
+        `kind` is that of the device, `hints` how many hints of a failure are shown.
+        """
         from gpudojo.watch.session import Session
 
         self.course = course
@@ -119,7 +150,10 @@ class LinePrinter:
         self.session = Session(course, self._show_verdict, kind)
 
     def run(self, note: str) -> None:
-        """Grade what is there, and then what is saved; a note, if there is one, comes first."""
+        """Grade what is there, and then what is saved; a note, if there is one, comes first.
+
+        Returns after Ctrl-C. Raises BadDay or OSError where the day's own files cannot be read.
+        """
         title = f"{self.course.title}: {self.course.folder}"
         self.console.print(title, markup=False, soft_wrap=True)
         if note:
@@ -129,9 +163,12 @@ class LinePrinter:
         )
         with contextlib.suppress(KeyboardInterrupt):
             self.session.handle_events()
+        from gpudojo.watch import view
+
+        self.console.print(view.last_line(self.course), markup=False, soft_wrap=True)
 
     def _show_verdict(self, event: Event, work: ExerciseWork) -> None:
-        """Print a verdict, and what keeps the session from grading."""
+        """Print what keeps the session from grading; for a verdict, what to fix and the score."""
         from gpudojo.watch import view
 
         session = self.session
@@ -161,7 +198,7 @@ class LinePrinter:
         self.console.file.flush()
 
 
-@click.command()
+@click.command(cls=StrictCommand)
 @click.argument("number", required=False)
 @click.option(
     "--html", type=FILE, help="Write a page instead; without NUMBER, one with all lessons."
@@ -198,7 +235,7 @@ def _exercises_with_lesson(day: str, name: str | None) -> list[Exercise]:
     """The exercises with a lesson, or the one that is meant by a name.
 
     A name is a number, a stem, the name of a file or of a function. Raises ClickException where no
-    lesson has it.
+    lesson has it, and BadDay where the day cannot be imported.
     """
     exercises = []
     for exercise in catalogue.exercises_of(day):
@@ -223,7 +260,10 @@ def _exercises_with_lesson(day: str, name: str | None) -> list[Exercise]:
 
 
 def _print_lessons(exercises: Sequence[Exercise]) -> None:
-    """Print lessons: in a terminal laid out, in a file as they are written."""
+    """Print lessons: in a terminal laid out, in a file as they are written.
+
+    Raises OSError where a lesson cannot be read.
+    """
     from gpudojo.watch import view
 
     console = Console()
@@ -237,7 +277,11 @@ def _print_lessons(exercises: Sequence[Exercise]) -> None:
 
 
 def _remake_lessons(day: str, exercises: Sequence[Exercise]) -> None:
-    """Run the snippets of lessons, write what they did into them, and print what changed."""
+    """Run the snippets of lessons, write what they did into them, and print what changed.
+
+    Raises what `remake_lesson` raises: BadDay for a snippet that cannot be run, OSError, and errors
+    of the virtual device.
+    """
     from gpudojo.authoring.lesson_records import remake_lesson  # only here: it needs torch
 
     has_changed = False
@@ -251,7 +295,10 @@ def _remake_lessons(day: str, exercises: Sequence[Exercise]) -> None:
 
 
 def _page_of_lessons(day: str, exercises: Sequence[Exercise]) -> str:
-    """One HTML page with these lessons."""
+    """One HTML page with these lessons.
+
+    Raises BadDay where the day cannot be imported, and OSError where a lesson cannot be read.
+    """
     from markdown_it import MarkdownIt
     from markupsafe import Markup
 
@@ -270,7 +317,7 @@ def _page_of_lessons(day: str, exercises: Sequence[Exercise]) -> str:
     return render_page("lesson.html", "", title=title, lessons=lessons)
 
 
-@click.command()
+@click.command(cls=StrictCommand)
 def doctor() -> None:
     """Show what this machine has, torch, device and isolation, and what to do about what is
     missing.
@@ -279,7 +326,7 @@ def doctor() -> None:
 
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     click.echo(f"gpudojo {__version__}, {system}, {count_of_processors()} processors")
-    can_run = _describe_torch()
+    can_run = _print_torch_and_device()
     click.echo("isolation:")
     layers = examine_layers()
     for name, why in layers.items():
@@ -303,8 +350,11 @@ def doctor() -> None:
         sys.exit(1)
 
 
-def _describe_torch() -> bool:
-    """Print two or three lines about torch and the device; False if exercises cannot run at all."""
+def _print_torch_and_device() -> bool:
+    """Print two or three lines about torch and the device; False if exercises cannot run at all.
+
+    A DojoError, ImportError or OSError of torch or the device is printed, too.
+    """
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -37,7 +37,7 @@ def say_nothing(sentence: str) -> None:
 class Options:
     """What an exporter may be told; each takes what it needs."""
 
-    worksheet: Path | None = None  # a grading worksheet downloaded from Moodle
+    worksheet: tuple[Path, ...] = ()  # grading worksheets downloaded from Moodle
     gradebook: Path | None = None  # a gradebook downloaded from Canvas
     title: str | None = None  # what the assignment is called there
     submission: str | None = None  # only this one, and into the target folder itself
@@ -46,6 +46,8 @@ class Options:
     results: Path | None = None  # the folder of the results, where `dojo grade` keeps sources
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
+    # Gets the submissions that are not in the tables that are filled in.
+    left_out: set[str] = field(default_factory=set)
     # Gets what a teacher should know and no file says.
     say: Callable[[str], None] = say_nothing
 
@@ -55,7 +57,10 @@ Seal = Callable[[Mapping[str, bytes], str], dict[str, bytes]]
 
 
 def exercises_of_day(day: str) -> tuple[ExerciseRow, ...]:
-    """Return the exercises of an installed day, without points, and what they are worth."""
+    """Return the exercises of an installed day, without points, and what they are worth.
+
+    Raises BadDay where the day cannot be imported.
+    """
     rows = []
     for exercise in catalogue.exercises_of(day):
         row = ExerciseRow(exercise.stem, exercise.title, 0.0, float(exercise.points))
@@ -70,7 +75,7 @@ def format_names() -> list[str]:
 
 
 def _module_of(name: str) -> ModuleType:
-    """Import the module or package of a platform."""
+    """Import the module or package of a platform. Raises ImportError for an unknown name."""
     return importlib.import_module(f"{__name__}.{name}")
 
 
@@ -99,7 +104,7 @@ def describe_format(name: str) -> str:
 def find_seals() -> list[Seal]:
     """Return the functions that add a platform's files to a student's repository.
 
-    They are called once all other files are made.
+    They are called once all other files are made. Imports the modules `workflow` of all platforms.
     """
     functions = []
     for module in pkgutil.iter_modules(__path__):

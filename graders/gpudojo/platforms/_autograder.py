@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,11 +25,11 @@ from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.grading.limits import DEFAULT_SECONDS
 from gpudojo.grading.shipped_evidence import SHIPPED_SUFFIX, read_shipped_evidence
 from gpudojo.model.errors import BadClass, DojoError
-from gpudojo.model.results import POINT_PLACES, ClassResults, Grade, SubmissionRow
+from gpudojo.model.results import POINT_PLACES, ClassResults, ExerciseRow, Grade, SubmissionRow
 from gpudojo.model.results_file import read
 from gpudojo.platforms import Options, exercises_of_day, exporter_of
 from gpudojo.platforms._files import save_json, save_text
-from gpudojo.platforms._texts import one_line
+from gpudojo.platforms._texts import one_line, points_of_maximum
 from gpudojo.sandbox.layers import missing_layers
 
 BUNDLE: Final = "CLASSROOM50_BUNDLE_DIR"
@@ -68,10 +68,13 @@ def grade_checkout(
     seconds: float = DEFAULT_SECONDS,
     memory: int = CHECKOUT_MEMORY,
     require_isolation: bool = False,
+    only: Iterable[str] = (),
 ) -> GradedCheckout:
-    """Grade one submission, whatever is in its folder.
+    """Grade one submission, whatever is in its folder. Nothing is written to that folder.
 
-    Raises BadClass without such a folder, and other DojoErrors where the grader itself fails.
+    `seconds` are for each function, `memory` is in bytes, `only` are stems of the exercises that
+    are graded; none: all. Raises BadClass without such a folder, and other DojoErrors or OSError
+    where the grader itself fails.
     """
     if not folder.is_dir():
         raise BadClass(f"{folder} is not a folder")
@@ -88,6 +91,7 @@ def grade_checkout(
             require_isolation=require_isolation,
             evidence=judged_by.evidence,
             alone=True,
+            only=frozenset(only),
         )
         grading = ClassGrading(options, Display(None))
         results = read(grading.run().path)
@@ -104,8 +108,9 @@ def choose_what_to_judge_by(
     """Return what there is to judge by; never anything in the checkout, which is the student's.
 
     That is, in this order: references, with a secret, where the instructor has put them; recorded
-    evidence, from the bundle or from the release that is installed; in a clone of gpudojo, its
-    own references. Raises BadClass where there is none of them.
+    evidence, from the bundle or from the release that is installed; in a clone of gpudojo, its own
+    references. Raises BadClass where there is none of them, and BadEvidence where recorded evidence
+    cannot be read.
     """
     # References that the instructor has put there.
     secret = environment.get("DOJO_SEED") or None
@@ -137,28 +142,35 @@ def choose_what_to_judge_by(
     if in_clone.is_dir():
         return JudgedBy(in_clone, secret=secret)
     raise BadClass(
-        "there is nothing to judge by: no reference solutions were given, "
-        "and this gpudojo has no recorded evidence"
+        "there is nothing to judge by: this gpudojo has no recorded evidence, and no reference "
+        f"solutions were given, as by dojo classroom --reference reference/{day}"
     )
 
 
-def _write_no_result(target: Path, why: str, day: str) -> None:
+def _write_no_result(target: Path, why: str, day: str, only: Collection[str]) -> None:
     """Remove results.json: without it, Gradescope says that the autograder failed.
 
-    It records no score then.
+    It records no score then. Raises OSError where it cannot be removed.
     """
     (target / "results.json").unlink(missing_ok=True)
 
 
-def _write_not_gradable(target: Path, why: str, day: str) -> None:
-    """Tell PrairieLearn that this is not gradable: it costs neither points nor an attempt."""
+def _write_not_gradable(target: Path, why: str, day: str, only: Collection[str]) -> None:
+    """Tell PrairieLearn that this is not gradable: it costs neither points nor an attempt.
+
+    Writes results.json, with the reason. Raises OSError.
+    """
     result = {"gradable": False, "format_errors": [_text_of_apology(why)]}
     save_json(target / "results.json", result)
 
 
-def _write_no_scores(target: Path, why: str, day: str) -> None:
-    """Give Autolab no score for any problem, which leaves them ungraded."""
-    scores = dict.fromkeys(each.exercise for each in exercises_of_day(day))
+def _write_no_scores(target: Path, why: str, day: str, only: Collection[str]) -> None:
+    """Give Autolab no score for any problem, which leaves them ungraded.
+
+    Writes feedback.txt, with the reason. Raises BadDay where the day cannot be imported, and
+    OSError.
+    """
+    scores = dict.fromkeys(each.exercise for each in _graded_exercises(day, only))
     last_line = msgspec.json.encode({"scores": scores}).decode()
     save_text(target / "feedback.txt", f"{_text_of_apology(why)}\n{last_line}\n")
 
@@ -174,7 +186,7 @@ class Container(NamedTuple):
 
     submission: str
     evidence: str
-    write_failure: Callable[[Path, str, str], None]
+    write_failure: Callable[[Path, str, str, Collection[str]], None]
 
 
 CONTAINERS: Final = {
@@ -184,8 +196,25 @@ CONTAINERS: Final = {
 }
 
 
-def main(platform: str, root: Path, day: str, seconds: float) -> int:
-    """Grade the submission in a container, write what the platform reads, return an exit status."""
+def _graded_exercises(day: str, only: Collection[str]) -> tuple[ExerciseRow, ...]:
+    """Return the exercises of a day that are graded: those with the stems `only`; empty: all.
+
+    Raises BadDay where the day cannot be imported.
+    """
+    exercises = exercises_of_day(day)
+    if only:
+        exercises = tuple(each for each in exercises if each.exercise in only)
+    return exercises
+
+
+def main(platform: str, root: Path, day: str, seconds: float, only: Collection[str] = ()) -> int:
+    """Grade the submission in a container, write what the platform reads, return an exit status.
+
+    `root` is the folder in which the platform has everything, `only` are stems of the exercises
+    that are graded; none: all. The status is 1 where the grader itself failed: then the platform is
+    told that nobody is to blame. Raises KeyError for an unknown platform, and OSError where nothing
+    can be written.
+    """
     container = CONTAINERS[platform]
     target = root / "results"
     target.mkdir(parents=True, exist_ok=True)
@@ -196,9 +225,10 @@ def main(platform: str, root: Path, day: str, seconds: float) -> int:
             JudgedBy(evidence=root / container.evidence),
             seconds=seconds,
             memory=CONTAINER_MEMORY,
+            only=only,
         )
         row = scale_row(checkout.row, assignment_points(root / "submission_metadata.json"))
-        options = Options(submission=row.submission, exercises=exercises_of_day(day))
+        options = Options(submission=row.submission, exercises=_graded_exercises(day, only))
         exporter_of(platform)(checkout.results, [row], target, options)
         _print_for_instructor(checkout)
         return 0
@@ -209,7 +239,7 @@ def main(platform: str, root: Path, day: str, seconds: float) -> int:
         traceback.print_exc()
         why = f"{type(error).__name__}, see the log"
     print(f"The grader could not run: {why}. No score was recorded.", file=sys.stderr)
-    container.write_failure(target, why, day)
+    container.write_failure(target, why, day, only)
     return 1
 
 
@@ -247,7 +277,7 @@ def scale_row(row: SubmissionRow, points: float | None) -> SubmissionRow:
 def _print_for_instructor(checkout: GradedCheckout) -> None:
     """Print what only the instructor should see: the scripts keep it from students."""
     row = checkout.row
-    print(f"{one_line(row.submission)}: {row.score:g} of {row.max_score:g} points")
+    print(f"{one_line(row.submission)}: {points_of_maximum(row.score, row.max_score)} points")
     lacking = missing_layers(checkout.results.layers)
     print(f"Isolation layers missing in this container: {'; '.join(lacking) or 'none'}.")
     for sentence in (*row.notes, *row.needs_human):
@@ -255,4 +285,4 @@ def _print_for_instructor(checkout: GradedCheckout) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5:]))

@@ -13,7 +13,7 @@ import json
 import tarfile
 import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -30,6 +30,7 @@ from gpudojo.release.student import requirements_text
 from gpudojo.release.wheel import build_wheel
 from gpudojo.submissions.entries import Unreadable
 from gpudojo.submissions.folders import read_file
+from gpudojo.submissions.own_output import ZIP_COMMENT
 
 HERE: Final = Path(__file__).parent
 ZIP_DATE: Final = (2020, 1, 1, 0, 0, 0)
@@ -44,7 +45,8 @@ Files = dict[str, bytes]  # contents by path
 def classroom50_bundle(released: Path) -> Files:
     """Return the files of the bundle for a repository that `dojo release student` has written.
 
-    Raises CannotRelease where the repository is not whole.
+    Raises CannotRelease where the repository is not whole, and OSError where a template of ours
+    cannot be read.
     """
     release = manifest_of_folder(released)
     try:
@@ -58,28 +60,43 @@ def classroom50_bundle(released: Path) -> Files:
     }
 
 
-def gradescope_zip(root: Path, day: str, secret: str | None = None) -> bytes:
-    """Return the zip to upload to Gradescope; raises CannotRelease."""
+def gradescope_zip(
+    root: Path, day: str, secret: str | None = None, left_out: Collection[str] = ()
+) -> bytes:
+    """Return the zip to upload to Gradescope, of the solutions below `root`.
+
+    With a `secret`, seeds are drawn from it. Exercises with the stems `left_out` are not graded.
+    The reference solutions are run to record evidence. Raises CannotRelease where they do not run,
+    the grader cannot be built, or a solution would be in it; BadMarkers for their marks; BadDay and
+    OSError.
+    """
     files = {
         **_grader_files(day),
         **_evidence_files(root, day, secret, "gradescope"),
-        "run_autograder": _filled_template("gradescope/run_autograder", DAY=day),
+        "run_autograder": _filled_template(
+            "gradescope/run_autograder", DAY=day, ONLY=_only(day, left_out)
+        ),
     }
     _refuse_solutions(files, root, day)
     return make_zip(files)
 
 
-def prairielearn_files(root: Path, day: str, image: str, secret: str | None = None) -> Files:
-    """Return a question of a course, and the folder its image is built from.
+def prairielearn_files(
+    root: Path, day: str, image: str, secret: str | None = None, left_out: Collection[str] = ()
+) -> Files:
+    """Return a question of a course, and the folder its image is built from, as files by path.
 
-    Raises CannotRelease.
+    The reference solutions below `root` are run to record evidence; with a `secret`, seeds are
+    drawn from it. Exercises with the stems `left_out` are not graded. Raises CannotRelease where
+    the solutions do not run, the grader cannot be built, or a solution would be in it; BadMarkers,
+    BadDay and OSError.
     """
-    names = ",".join(f"{exercise.stem}.py" for exercise in exercises_of(day))
+    names = ",".join(f"{stem}.py" for stem in _graded_stems(day, left_out))
     page = _filled_template("prairielearn/question.html", TITLE=escape(day_title(day)), FILES=names)
     question = {
         "info.json": _as_json(_question_settings(day, image)),
         "question.html": page,
-        "tests/run.sh": _filled_template("prairielearn/run.sh", DAY=day),
+        "tests/run.sh": _filled_template("prairielearn/run.sh", DAY=day, ONLY=_only(day, left_out)),
     }
     for path, data in _evidence_files(root, day, secret, "prairielearn").items():
         question[f"tests/{path}"] = data
@@ -90,7 +107,10 @@ def prairielearn_files(root: Path, day: str, image: str, secret: str | None = No
 
 
 def _question_settings(day: str, image: str) -> dict[str, Any]:
-    """Return the `info.json` of a question of PrairieLearn."""
+    """Return the `info.json` of a question of PrairieLearn, as data.
+
+    Raises BadDay where the day cannot be imported.
+    """
     # A question keeps its id when it is made again.
     digest = hashlib.sha256(f"gpudojo {day} {image}".encode()).digest()
     return {
@@ -109,19 +129,24 @@ def _question_settings(day: str, image: str) -> dict[str, Any]:
     }
 
 
-def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -> Files:
+def autolab_files(
+    root: Path, day: str, image: str, secret: str | None = None, left_out: Collection[str] = ()
+) -> Files:
     """Return a tarball to import as an assessment, and the folder its image is built from.
 
-    Raises CannotRelease.
+    Both are files by path. The reference solutions below `root` are run to record evidence; with a
+    `secret`, seeds are drawn from it. Exercises with the stems `left_out` are not graded. Raises
+    CannotRelease where the solutions do not run, the grader cannot be built, or a solution would be
+    in it; BadMarkers, BadDay and OSError.
     """
     autograder = {
-        "run.sh": _filled_template("autolab/run.sh", DAY=day),
+        "run.sh": _filled_template("autolab/run.sh", DAY=day, ONLY=_only(day, left_out)),
         **_evidence_files(root, day, secret, "autolab"),
     }
     image_files = _image_files("autolab", day, image)
     _refuse_solutions({**autograder, **image_files}, root, day)
     assessment = {
-        f"{day}/{day}.yml": _as_json(_assessment_settings(day, image)),  # JSON is YAML
+        f"{day}/{day}.yml": _as_json(_assessment_settings(day, image, left_out)),  # JSON is YAML
         f"{day}/{day}.rb": _filled_template("autolab/assessment.rb", DAY=day, MODULE=day.title()),
         f"{day}/autograde-Makefile": _filled_template("autolab/autograde-Makefile"),
         f"{day}/autograde.tar": _make_tar(autograder),
@@ -129,11 +154,16 @@ def autolab_files(root: Path, day: str, image: str, secret: str | None = None) -
     return {f"{day}.tar": _make_tar(assessment), **image_files}
 
 
-def _assessment_settings(day: str, image: str) -> dict[str, Any]:
-    """Return the settings of an assessment of Autolab."""
+def _assessment_settings(day: str, image: str, left_out: Collection[str]) -> dict[str, Any]:
+    """Return the settings of an assessment of Autolab, without exercises `left_out`, as data.
+
+    Raises BadDay where the day cannot be imported.
+    """
     # Each exercise is a problem with points of its own.
     problems = []
     for exercise in exercises_of(day):
+        if exercise.stem in left_out:
+            continue
         problem = {
             "name": exercise.stem,
             "description": exercise.title,
@@ -163,15 +193,27 @@ def _assessment_settings(day: str, image: str) -> dict[str, Any]:
     }
 
 
+def _graded_stems(day: str, left_out: Collection[str]) -> list[str]:
+    """Return the stems of a day's exercises, but for those that are left out. Raises BadDay."""
+    return [each.stem for each in exercises_of(day) if each.stem not in left_out]
+
+
+def _only(day: str, left_out: Collection[str]) -> str:
+    """Return the last words of the command that grades: the stems, if some are left out."""
+    if not left_out:
+        return ""
+    return " ".join(["", *_graded_stems(day, left_out)])
+
+
 def _as_json(value: Any) -> bytes:
     """Return a value as the content of a JSON file."""
     return f"{json.dumps(value, indent=2)}\n".encode()
 
 
 def _grader_files(day: str) -> Files:
-    """Return the grader, what it needs, and the script that installs both.
+    """Return the grader, what it needs, and the script that installs both, as files by path.
 
-    Raises CannotRelease where the wheel of the grader cannot be built.
+    Raises CannotRelease where the wheel of the grader cannot be built, and OSError.
     """
     name, data = build_wheel(day)
     pins = [line for line in requirements_text(day, name).splitlines() if not line.startswith("./")]
@@ -185,10 +227,10 @@ def _grader_files(day: str) -> Files:
 
 
 def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> Files:
-    """Run the reference solutions in a new process and return what was recorded.
+    """Run the reference solutions in a new process and return the file of what was recorded.
 
     With a secret that is a pool of seeds, of which a submission gets one; else a public seed.
-    Raises CannotRelease where there are no solutions, or they do not run or pass.
+    Raises CannotRelease where there are no solutions, or they do not run or pass, and OSError.
     """
     reference = root / "reference" / day
     if not reference.is_dir():
@@ -201,14 +243,17 @@ def _evidence_files(root: Path, day: str, secret: str | None, platform: str) -> 
 
 
 def _image_files(platform: str, day: str, image: str) -> Files:
-    """Return the folder that a container's image is built from."""
+    """Return the folder that a container's image is built from, as files by path.
+
+    Raises CannotRelease where the wheel of the grader cannot be built, and OSError.
+    """
     files = {f"image/source/{name}": data for name, data in _grader_files(day).items()}
     dockerfile = _filled_template("_Dockerfile", BASE=BASE_IMAGES[platform], IMAGE=image)
     return {"image/Dockerfile": dockerfile, **files}
 
 
 def _filled_template(path: str, **values: str) -> bytes:
-    """Return a file of this package, with every `@NAME@` replaced by its value."""
+    """Return a file of this package, with every `@NAME@` replaced by its value. Raises OSError."""
     text = (HERE / path).read_text(encoding="utf-8")
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
@@ -216,7 +261,11 @@ def _filled_template(path: str, **values: str) -> bytes:
 
 
 def _refuse_solutions(files: Files, root: Path, day: str) -> None:
-    """Raise CannotRelease where a line of a solution is in the files."""
+    """Raise CannotRelease where a line of a solution is in the files.
+
+    Raises BadMarkers for a solution whose marks do not match, and OSError for one that cannot be
+    read.
+    """
     leaked = leaks.find_leaks(files, root / "reference" / day)
     if leaked:
         raise CannotRelease(f"nothing was written, because it would hold a solution: {leaked[0]}")
@@ -239,6 +288,7 @@ def make_zip(files: Mapping[str, bytes]) -> bytes:
             entry.external_attr = (0o100000 | _mode_of(name)) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
+        archive.comment = ZIP_COMMENT
     return stream.getvalue()
 
 

@@ -20,6 +20,7 @@ FORBIDDEN: Final = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-
 RESERVED: Final = re.compile(
     r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.IGNORECASE
 )
+BYTE_ORDER_MARK: Final = "\ufeff"
 LONGEST_NAME: Final = 120  # bytes; a name may have 255 with its endings
 
 
@@ -60,13 +61,13 @@ def file_names(rows: Iterable[SubmissionRow]) -> list[str]:
 
 
 def save_text(path: Path, text: str) -> Path:
-    """Write a text file, and return its path."""
+    """Write a text file, whole or not at all, and return its path. Raises OSError."""
     write_file(path, text.encode("utf-8", "backslashreplace"), lasting=False)
     return path
 
 
 def save_json(path: Path, value: Any) -> Path:
-    """Write a value as indented JSON, and return the path."""
+    """Write a value as indented JSON, and return the path. Raises OSError."""
     text = msgspec.json.format(encode_json(value), indent=1).decode()
     return save_text(path, f"{text}\n")
 
@@ -74,9 +75,9 @@ def save_json(path: Path, value: Any) -> Path:
 def save_csv(
     path: Path, rows: Iterable[Sequence[str]], delimiter: str = ",", mark: str = ""
 ) -> Path:
-    """Write a table, and return its path.
+    """Write a table, and return its path. Raises OSError.
 
-    `mark` is a byte order mark that stood in the file that the table was made from.
+    `mark` is a byte order mark: Excel needs one, and platforms get what their own table had.
     """
     text = io.StringIO(newline="")
     csv.writer(text, delimiter=delimiter).writerows(rows)

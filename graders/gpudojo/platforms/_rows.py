@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.classes.names import name_key
+from gpudojo.classes.names import NamesOfPerson, find_people, suggest_people
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import (
     CheckRow,
@@ -23,11 +22,11 @@ from gpudojo.model.results import (
     SubmissionStatus,
     When,
 )
+from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import file_names
 
 MILLION: Final = 1_000_000
-MOST_SUGGESTED: Final = 3  # submissions, where none has the name that was given
 SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
 
 
@@ -107,7 +106,7 @@ def _without_hints(row: SubmissionRow) -> SubmissionRow:
 
 
 def chosen_rows(rows: Iterable[SubmissionRow], options: Options) -> Iterator[SubmissionRow]:
-    """Yield the submissions to export."""
+    """Yield the submissions to export: the one that was asked for, or all."""
     for row in rows:
         if options.submission in (None, row.submission):
             yield row
@@ -138,11 +137,15 @@ def _sum_of_maxima(exercises: Iterable[ExerciseRow]) -> int:
 def rows_of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow]:
     """Return the checks of an exercise, and a row for points that no check accounts for.
 
-    What a person graded is one row. So is extra credit, whose maximum does not count.
+    What a person graded is one row. So is extra credit, whose maximum does not count. The first row
+    has what a person says about the exercise.
     """
     if exercise.override or exercise.by_hand or exercise.extra:
         return [_row_by_hand(exercise)]
     checks = list(exercise.checks)
+    if exercise.remark and checks:
+        remark = " ".join(filter(None, (exercise.remark, checks[0].remark)))
+        checks[0] = msgspec.structs.replace(checks[0], remark=remark)
     unaccounted = in_millionths(exercise.max_score)
     unaccounted -= sum(in_millionths(check.max_points) for check in checks)
     if unaccounted or not checks:
@@ -179,7 +182,10 @@ def _row_by_hand(exercise: ExerciseRow) -> CheckRow:
     if override:
         message = override.comment or "graded by hand."
     elif exercise.by_hand:
-        message = "a person still has to grade this."
+        message = describe_rubric(exercise)
+        if exercise.to_grade:
+            left = "a person still has to grade this."
+            message = f"{message}; {left}" if message else left
     if exercise.to_grade:
         outcome = Outcome.TODO
     elif exercise.score >= exercise.max_score:
@@ -199,11 +205,27 @@ def _row_by_hand(exercise: ExerciseRow) -> CheckRow:
         message=message,
         claim=exercise.heading,
         override=override,
+        remark=exercise.remark,
     )
 
 
+def describe_rubric(exercise: ExerciseRow) -> str:
+    """Return the lines of a rubric with the points and comments that a person gave."""
+    parts = []
+    for line in exercise.rubric_lines.values():
+        if line.override is None:
+            continue
+        points = f"{format_points(line.override.points)} of {format_points(line.max_points)}"
+        comment = f" ({line.override.comment})" if line.override.comment else ""
+        parts.append(f"{line.text}: {points}{comment}")
+    return "; ".join(parts)
+
+
 def _row_of_rest(name: str, row: SubmissionRow, millionths: int) -> CheckRow:
-    """Return a row for points that no check of a submission accounts for; it has no function."""
+    """Return a row for points that no check of a submission accounts for; it has no function.
+
+    `name` is that of the exercise or submission; `millionths` are of points.
+    """
     if row.status is not SubmissionStatus.GRADED:
         outcome = Outcome.FAILED
         message = status_reason(row)
@@ -243,8 +265,13 @@ def outcome_or_status(check: CheckRow, row: SubmissionRow) -> str:
 
 
 def costs_nothing(check: CheckRow) -> bool:
-    """True if a check costs the student no points: it passed, or could not be judged."""
-    return check.outcome in (Outcome.PASSED, Outcome.ERROR)
+    """True if a check costs the student no points.
+
+    It passed, could not be judged, or a person gave all of its points.
+    """
+    if check.override is not None or check.outcome is Outcome.ERROR:
+        return check.points >= check.max_points
+    return check.outcome is Outcome.PASSED
 
 
 def overall_outcome(row: SubmissionRow, checks: list[CheckRow]) -> str:
@@ -269,7 +296,12 @@ class Entry:
 def entries_to_export(
     rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> Iterator[Entry]:
-    """Yield the submissions to export; a name does not depend on what is chosen."""
+    """Yield the submissions to export: the one that was asked for in `options`, or all.
+
+    `rows` are gone through twice: a name for files does not depend on what is chosen. Each has a
+    folder of its own below `target`; the one that was asked for has `target` itself. No folder is
+    made.
+    """
     names = file_names(rows)
     for name, row in zip(names, rows, strict=True):
         if options.submission is None:
@@ -284,40 +316,35 @@ def entries_to_export(
 def find_submission(name: str, rows: Iterable[SubmissionRow], file: Path) -> str:
     """Return the submission of this name, or of the one student with this name, id or address.
 
-    Raises BadClass where there is none or more than one.
+    `file` is what an error names. Raises BadClass where there is none or more than one.
     """
     names_of = {row.submission: _names_of(row) for row in rows}
     if name in names_of:
         return name
-    wanted = name_key(name)
-    matches = [one for one, names in names_of.items() if wanted in names]
+    matches = find_people(name, names_of)
     if len(matches) == 1:
         return matches[0]
     if matches:
         students = ", ".join(matches)
         raise BadClass(f"{len(matches)} students are called {name!r}: {students}")
-    raise BadClass(f"{file} has no submission {name!r}{_suggest_submission(name, names_of)}")
+    hint = suggest_people(name, names_of.values(), "")
+    raise BadClass(f"{file} has no submission {name!r}{hint}")
 
 
-def _suggest_submission(name: str, names_of: Mapping[str, set[str]]) -> str:
-    """Return which submissions may be meant, for the end of a sentence; empty for none."""
-    wanted = name_key(name)
-    similar = []
-    for submission, names in names_of.items():
-        if any(wanted in each for each in names):
-            similar.append(submission)
-    if not similar:
-        similar = difflib.get_close_matches(name, list(names_of), MOST_SUGGESTED)
-    if not similar:
-        return ""
-    names_in_words = " or ".join(repr(one) for one in similar[:MOST_SUGGESTED])
-    return f"; did you mean {names_in_words}?"
+def find_submissions(
+    names: Iterable[str], rows: Iterable[SubmissionRow], file: Path
+) -> tuple[str, ...]:
+    """Return the submissions of these names, each once.
+
+    `file` is what an error names. Raises BadClass for a name that nobody or several have.
+    """
+    found = [find_submission(name, rows, file) for name in names]
+    return tuple(dict.fromkeys(found))
 
 
-def _names_of(row: SubmissionRow) -> set[str]:
-    """Return everything that a student may be called, as keys that can be compared."""
-    names = [row.submission, row.student or "", row.identifier or ""]
+def _names_of(row: SubmissionRow) -> NamesOfPerson:
+    """Return everything that a student may be called."""
+    names = [row.student or "", row.identifier or ""]
     if row.roster:
-        person = row.roster
-        names += [person.id, person.name, person.email, person.github, person.login]
-    return {name_key(name) for name in names} - {""}
+        names += row.roster.all_names
+    return NamesOfPerson.from_names(row.submission, names)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from gpudojo.classes.roster_file import is_heading_of_ids, participant_number
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import SubmissionRow, SubmissionStatus
+from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results_file import count_and_noun, first_names
+from gpudojo.platforms import Options
+from gpudojo.platforms._files import BYTE_ORDER_MARK
+from gpudojo.platforms._rows import chosen_rows
 
-BYTE_ORDER_MARK: Final = "\ufeff"
+NOBODY: Final = "in no line of the table"
+MOST_NAMES: Final = 5  # of those who are left out, in a message
 DELIMITERS: Final = (",", ";", "\t")
 
 
@@ -33,6 +38,12 @@ class ListedPerson(NamedTuple):
 
     id: str
     name: str
+    more_ids: tuple[str, ...] = ()  # such as a login: they tell people of one name apart
+
+    @property
+    def all_ids(self) -> set[str]:
+        """Every id, in lower case."""
+        return {each.casefold() for each in (self.id, *self.more_ids)}
 
 
 def read_table(path: Path, platform: str) -> Table:
@@ -93,15 +104,19 @@ class Worksheet(NamedTuple):
 def read_worksheet(path: Path) -> Worksheet:
     """Read a grading worksheet of Moodle, and find who stands in each of its lines.
 
-    Raises CannotExport where it does not have Moodle's ids.
+    Raises CannotExport where it cannot be read, or does not have Moodle's ids.
     """
     table = read_table(path, "moodle")
+    id_columns = []
+    for column, heading in enumerate(table.headings):
+        if column > 1 and is_heading_of_ids(heading):
+            id_columns.append(column)
     people = {}
     for position, row in enumerate(table.rows):
-        # The number at the end of `Participant 1234567`, in whatever language.
-        match = re.search(r"([0-9]+)\s*$", row[0])
-        if match:
-            people[position] = ListedPerson(match[1], row[1])
+        number = participant_number(row[0])
+        if number is not None:
+            more_ids = [row[column].strip() for column in id_columns]
+            people[position] = ListedPerson(number, row[1], tuple(filter(None, more_ids)))
     if not people or len(people) != len(table.rows):
         raise CannotExport(
             "moodle",
@@ -146,10 +161,12 @@ def id_on(platform: str, row: SubmissionRow) -> str | None:
 class PlatformIds:
     """Gives the platform's own ids of students.
 
-    They are in the names of files, and on the roster where those ids are the same ones.
+    They are in the names of files, and on the roster where those ids are the same ones, or where
+    Moodle's worksheet is a part of it.
     """
 
     def __init__(self, platform: str, rows: Iterable[SubmissionRow]) -> None:
+        """Find out whether the roster has the platform's own ids."""
         self.platform = platform
         self.roster_has_them = False
         for row in rows:
@@ -161,86 +178,137 @@ class PlatformIds:
         from_file = id_on(self.platform, row)
         if from_file:
             return from_file
-        if self.roster_has_them and row.roster:
+        if row.roster is None:
+            return ""
+        if self.roster_has_them:
             return row.roster.id
+        return _participant_on(self.platform, row)
+
+
+def _participant_on(platform: str, row: SubmissionRow) -> str:
+    """Return Moodle's number of a student, as the roster has it; empty elsewhere."""
+    if row.roster is None or platform != "moodle":
         return ""
+    return row.roster.participant
+
+
+Line = TypeVar("Line", bound=Hashable)
 
 
 def match_lines(
-    people: Mapping[int, ListedPerson],
-    submissions: Iterable[SubmissionRow],
+    people: Mapping[Line, ListedPerson],
+    rows: Iterable[SubmissionRow],
     platform: str,
-    say: Callable[[str], None],
-) -> Iterator[tuple[int, SubmissionRow]]:
-    """Yield submissions with the line of the table that each belongs to.
+    options: Options,
+    fills_table: bool = True,
+) -> Iterator[tuple[Line, SubmissionRow]]:
+    """Yield submissions, or the one that was asked for, with each line that belongs to one.
 
-    It is found by the platform's id, and without one by the name. A submission that matches no
-    line, or several, or one that is taken, is left out with a message to `say`. Of those on the
-    roster who handed in nothing, only the number is told, at the end.
+    It is found by the platform's id, and without one by the name; somebody may have a line in each
+    of several tables. Who matches no line, or several people, or a line that is taken, is left out
+    with a message at the end, and noted in `options`. Of those on the roster who handed in nothing,
+    only the number is told. Where the table is not what is filled in, only unclear lines are told.
+    `rows` are gone through twice.
     """
-    finder = _PersonFinder(people, platform)
-    submission_by_line: dict[int, str] = {}
+    finder = _PersonFinder(people, platform, rows)
+    submission_by_line: dict[Line, str] = {}
     absent = 0
-    for row in submissions:
-        if row.status is SubmissionStatus.ABSENT and not row.overrides:
-            absent += 1
-            continue
-        # The one line that nobody else has.
+    left_out: dict[str, list[str]] = {}  # names, by the reason
+    for row in chosen_rows(rows, options):
         lines = finder.lines_of(row)
-        if len(lines) != 1:
-            whom = "nobody"
-            if lines:
-                whom = f"{len(lines)} people"
-            say(f"{row.submission!r} matches {whom} in the table and is left out.")
+        if row.is_empty:
+            absent += bool(lines)
+            if not lines:
+                options.left_out.add(row.submission)
             continue
-        line = lines.pop()
-        if line in submission_by_line:
-            other = submission_by_line[line]
-            say(f"{row.submission!r} is from the same person as {other!r} and is left out.")
+        taken = [submission_by_line[line] for line in lines if line in submission_by_line]
+        if not lines:
+            left_out.setdefault(NOBODY, []).append(row.called)
+        elif len({people[line].id for line in lines}) > 1:
+            left_out.setdefault("in lines of several people", []).append(row.called)
+        elif taken:
+            left_out.setdefault(f"the same person as {taken[0]!r}", []).append(row.called)
+        else:
+            for line in lines:
+                submission_by_line[line] = row.submission
+                yield line, row
             continue
-        submission_by_line[line] = row.submission
-        yield line, row
-    if absent:
-        say(
+        options.left_out.add(row.submission)
+    if not fills_table:
+        left_out.pop(NOBODY, None)
+    for reason, names in left_out.items():
+        count = count_and_noun(len(names), "student")
+        options.say(f"{count} left out, {reason}: {first_names(names, MOST_NAMES)}.")
+    if absent and fills_table:
+        options.say(
             f"{absent} on the roster handed in nothing; "
             "what the table has for them is left as it is."
         )
 
 
-class _PersonFinder:
-    """Finds the lines of a table in which a student may stand."""
+class _PersonFinder(Generic[Line]):
+    """Finds the lines of tables in which a student may stand."""
 
-    def __init__(self, people: Mapping[int, ListedPerson], platform: str) -> None:
+    def __init__(
+        self, people: Mapping[Line, ListedPerson], platform: str, rows: Iterable[SubmissionRow]
+    ) -> None:
+        """Note the lines of all people in the tables, by id and by spellings of the name."""
         self.platform = platform
-        self.lines_by_id: dict[str, set[int]] = {}
-        self.lines_by_name: dict[str, set[int]] = {}
+        self.people = people
+        self.lines_by_id: dict[str, set[Line]] = {}
+        self.lines_by_name: dict[str, set[Line]] = {}
         for line, person in people.items():
             self.lines_by_id.setdefault(person.id, set()).add(line)
             for spelling in spellings_of(person.name):
                 self.lines_by_name.setdefault(spelling, set()).add(line)
+        # Everything by which the roster knows somebody.
+        self.ids_on_roster: set[str] = set()
+        for row in rows:
+            self.ids_on_roster |= _ids_on_roster(row)
 
-    def lines_of(self, row: SubmissionRow) -> set[int]:
+    def lines_of(self, row: SubmissionRow) -> set[Line]:
         """Return the lines in which the student of a row may stand, by id or else by name."""
         own_id = id_on(self.platform, row)
         if own_id:
-            lines = set(self.lines_by_id.get(own_id, ()))
-        else:
-            lines = self._lines_by_names(row)
-        if len(lines) > 1 and row.roster:
-            # The roster may be the same table, and tell two of one name apart.
-            by_roster = lines & self.lines_by_id.get(row.roster.id, set())
-            return by_roster or lines
-        return lines
+            return set(self.lines_by_id.get(own_id, ()))
+        lines = set(self.lines_by_id.get(_participant_on(self.platform, row), ()))
+        return lines or self._lines_by_names(row)
 
-    def _lines_by_names(self, row: SubmissionRow) -> set[int]:
-        """Return the lines with one of the student's names."""
+    def _lines_by_names(self, row: SubmissionRow) -> set[Line]:
+        """Return the lines with one of the student's names, unless they are of somebody else.
+
+        The roster tells two of one name apart, by an id that the table has as well.
+        """
         names = [row.student or "", row.submission]
         if row.roster:
             names.append(row.roster.name)
-        lines: set[int] = set()
+        lines: set[Line] = set()
         for name in names:
             lines |= self.lines_by_name.get(letters_of(name), set())
-        return lines
+        own_ids = _ids_on_roster(row)
+        own_lines = {line for line in lines if self.people[line].all_ids & own_ids}
+        if own_lines:
+            return own_lines
+        return {line for line in lines if not self._is_somebody_else(line, own_ids)}
+
+    def _is_somebody_else(self, line: Line, own_ids: set[str]) -> bool:
+        """True if a line without any of these ids is another student's, by an id or address."""
+        ids = self.people[line].all_ids
+        if own_ids and ids & self.ids_on_roster:
+            return True
+        return _has_address(ids) and _has_address(own_ids)
+
+
+def _ids_on_roster(row: SubmissionRow) -> set[str]:
+    """Return every id and address that the roster has of a student, in lower case."""
+    if row.roster is None:
+        return set()
+    return {each.casefold() for each in row.roster.all_ids if each != row.roster.name}
+
+
+def _has_address(ids: Iterable[str]) -> bool:
+    """True if one of these ids is an e-mail address."""
+    return any("@" in id_ for id_ in ids)
 
 
 def number_in(cell: str) -> float | None:

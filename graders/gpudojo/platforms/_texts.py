@@ -19,6 +19,7 @@ from gpudojo.platforms import Options
 from gpudojo.platforms._rows import (
     SUBMISSION,
     chosen_rows,
+    describe_rubric,
     exercise_of,
     in_millionths,
     points_of,
@@ -27,6 +28,7 @@ from gpudojo.platforms._rows import (
 )
 
 LONGEST_LINE: Final = 300  # characters of a line of feedback
+BARS: Final = frozenset("█▏░")  # what bars are drawn with
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
@@ -41,7 +43,13 @@ def printable_lines(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a name or message on one line, as it may be printed anywhere."""
+    """Return a name or message on one line, as it may be printed anywhere.
+
+    Lines of several that are bars of a chart are left out: they say nothing beside each other.
+    """
+    lines = text.splitlines()
+    if len(lines) > 1:
+        text = " ".join(line for line in lines if BARS.isdisjoint(line))
     return printable_lines(" ".join(text.split()))
 
 
@@ -69,16 +77,26 @@ def points_and_reason(row: SubmissionRow) -> str:
 
 
 def describe_lateness(row: SubmissionRow) -> str:
-    """Say that a submission was late, by how much, and what that costs; empty where it was not."""
+    """Say how late a submission was and what that costs, or that a person counts it as in time.
+
+    The person's comment is there, too. Empty where it was in time and nobody decided that.
+    """
     timing = row.timing
-    if timing is None or not timing.late:
+    if timing is None:
         return ""
-    text = "submitted late"
-    delay = describe_delay(timing)
-    if delay:
-        text += f" by {delay}"
-    if timing.penalty:
-        text += f": {count_and_noun(timing.penalty, 'point')} off"
+    if timing.late:
+        text = "submitted late"
+        delay = describe_delay(timing)
+        if delay:
+            text += f" by {delay}"
+        if timing.penalty:
+            text += f": {count_and_noun(timing.penalty, 'point')} off"
+    elif timing.decided_by_hand:
+        text = "counted as in time"
+    else:
+        return ""
+    if timing.comment:
+        text += f" ({timing.comment})"
     return text
 
 
@@ -90,8 +108,12 @@ def describe_output(row: SubmissionRow) -> str:
 
 
 def describe_delay(timing: Timing) -> str:
-    """Return "3.5 days", "7.0 hours", "16 minutes" or "1 second"; empty where it is not known."""
-    seconds = timing.late_seconds or 0
+    """Return how late it was, such as "3.5 days"; empty where it is not known."""
+    return describe_seconds(timing.late_seconds or 0)
+
+
+def describe_seconds(seconds: int) -> str:
+    """Return "3.5 days", "7.0 hours", "16 minutes" or "1 second"; empty for none."""
     if not seconds:
         return ""
     if seconds >= 2 * DAY:
@@ -114,8 +136,8 @@ def points_left_out(row: SubmissionRow) -> str:
     return join_texts("; ", points_and_reason(row), lateness)
 
 
-def say_which_points_differ(rows: Iterable[SubmissionRow], options: Options) -> None:
-    """Tell the teacher how many have other points in the course than in the exercises.
+def say_how_many_have_other_points(rows: Iterable[SubmissionRow], options: Options) -> None:
+    """Tell the teacher, by `options.say`, how many have other points in the course.
 
     It is for formats that have only the points of the exercises.
     """
@@ -127,7 +149,7 @@ def say_which_points_differ(rows: Iterable[SubmissionRow], options: Options) -> 
             differing += row.scaled
     if differing:
         options.say(
-            f"{differing} of {handed_in} submissions have other points in the course, "
+            f"{differing} of {handed_in} students have other points in the course, "
             "for its scale or a penalty; this format has the points of the exercises."
         )
 
@@ -141,13 +163,28 @@ def lines_for_student(row: SubmissionRow, exercises_of_day: Iterable[ExerciseRow
     lateness = describe_lateness(row)
     if lateness:
         lines.append(f"{lateness[0].upper()}{lateness[1:]}.")
-    if row.to_grade:
+    if row.to_grade and row.status is not SubmissionStatus.ABSENT:
         lines.append(f"Still to be graded by hand: {', '.join(row.to_grade)}.")
     checks = rows_of_submission(row, exercises_of_day)
     if not row.was_judged:
         # The first line has the one reason why all of them failed.
-        checks = [check for check in checks if check.override]
-    return lines + root_causes(checks)
+        checks = [check for check in checks if check.override or check.remark]
+    return lines + _lines_of_rubrics(row) + root_causes(checks)
+
+
+def _lines_of_rubrics(row: SubmissionRow) -> list[str]:
+    """Return one line for each item that a person graded by the lines of its rubric.
+
+    Each line of the rubric is there with its points and the person's comment.
+    """
+    lines = []
+    for exercise in row.exercises:
+        rubric = describe_rubric(exercise)
+        if exercise.override is None and rubric:
+            maximum = 0.0 if exercise.extra else exercise.max_score
+            points = _points_by_hand(exercise.score, maximum)
+            lines.append(one_line(f"{exercise.heading}: {points}. {rubric}"))
+    return lines
 
 
 def root_causes(checks: Iterable[CheckRow]) -> list[str]:
@@ -162,17 +199,24 @@ class _Causes:
     """Checks of a submission, grouped by what a student has to fix."""
 
     def __init__(self) -> None:
+        """Begin without checks."""
         self.overridden: list[CheckRow] = []  # a person has graded them
+        self.remarked: list[CheckRow] = []  # a person says something about them
         self.failed: dict[tuple[str, str], list[CheckRow]] = {}  # by function and cause
         self.blocked: list[CheckRow] = []  # they wait for one that failed
+        # Blocked checks by function, where no check of it failed.
+        self.unjudged: dict[str, list[CheckRow]] = {}
         self.absent: dict[str, None] = {}  # functions that were not handed in, in order
         self.to_do: dict[str, None] = {}  # functions that are still stubs, in order
         self.not_judged: dict[str, None] = {}  # those whose checks themselves failed, in order
+        self.waiting: dict[str, None] = {}  # such checks that earn nothing before a person looks
 
     def add_check(self, check: CheckRow) -> None:
         """Put a check into its group; one that passed, or waits for a person, is in none."""
         name = check.function or check.claim or check.id
         waits_for_a_person = not check.function and bool(check.claim)
+        if check.remark and check.override is None:
+            self.remarked.append(check)
         if check.override is not None:
             self.overridden.append(check)
         elif check.absent:
@@ -186,13 +230,19 @@ class _Causes:
         elif check.outcome is Outcome.TODO and not waits_for_a_person:
             self.to_do[name] = None
         elif check.outcome is Outcome.ERROR and not waits_for_a_person:
-            self.not_judged[name] = None
+            if check.points < check.max_points:
+                self.waiting[name] = None
+            else:
+                self.not_judged[name] = None
 
     def make_lines(self) -> list[str]:
         """Return the lines of all groups. Blocked checks join the failed ones for good."""
         self._count_blocked_checks_with_their_cause()
         lines = [_line_of_override(check) for check in self.overridden]
         lines += [_line_of_failure(checks) for checks in self.failed.values()]
+        lines += [_line_of_unjudged(checks) for checks in self.unjudged.values()]
+        for check in self.remarked:
+            lines.append(f"{describe_check(check).rstrip('.')}: {check.remark}")
         if self.absent:
             lines.append(f"Not handed in: {', '.join(self.absent)}.")
         if self.to_do:
@@ -200,12 +250,18 @@ class _Causes:
         if self.not_judged:
             names = ", ".join(self.not_judged)
             lines.append(f"Not judged, without loss of points: {names}. Please report it.")
+        if self.waiting:
+            names = ", ".join(self.waiting)
+            lines.append(
+                f"Not judged, without points until somebody has looked: {names}. Please report it."
+            )
         return lines
 
     def _count_blocked_checks_with_their_cause(self) -> None:
         """Put each blocked check to the failed ones that it waits for.
 
-        Where the one it waits for is not among them, it goes to the first of its function.
+        Where the one it waits for is not among them, it goes to the first of its function. Where
+        none of these failed, as a person gave points, it joins the unjudged.
         """
         for check in self.blocked:
             groups = []
@@ -219,6 +275,8 @@ class _Causes:
                 else:
                     cause = groups[0]
                 cause.append(check)
+            elif check.waits_in_vain and _has_name(self.overridden, check.blocked_by):
+                self.unjudged.setdefault(_function_id(check), []).append(check)
 
 
 def _has_name(checks: Iterable[CheckRow], name: str | None) -> bool:
@@ -241,14 +299,20 @@ def _absent_name(check: CheckRow) -> str:
 
 def _line_of_override(check: CheckRow) -> str:
     """Return the line of a check that a person graded, with the person's comment."""
-    points = format_points(check.points)
-    if check.max_points:  # extra credit has none
-        points = points_of_maximum(check.points, check.max_points)
+    points = _points_by_hand(check.points, check.max_points)
     comment = ""
     if check.override:
         comment = check.override.comment
     claim = describe_check(check).rstrip(".")
-    return f"{claim}: {points} points, by hand. {comment}".rstrip()
+    return f"{claim}: {points}. {comment}".rstrip()
+
+
+def _points_by_hand(points: float, maximum: float) -> str:
+    """Return "8 of 10 points, by hand"; extra credit has no maximum."""
+    text = format_points(points)
+    if maximum:
+        text = points_of_maximum(points, maximum)
+    return f"{text} points, by hand"
 
 
 def _line_of_failure(checks: list[CheckRow]) -> str:
@@ -267,6 +331,15 @@ def _line_of_failure(checks: list[CheckRow]) -> str:
     if line:
         text += f" ({line})"
     return f"{text} [-{count_and_noun(points_of(lost), 'point')}]"
+
+
+def _line_of_unjudged(checks: list[CheckRow]) -> str:
+    """Return the line of checks of one function that wait for one which a person decided."""
+    lost = sum(in_millionths(check.max_points) - in_millionths(check.points) for check in checks)
+    count = count_and_noun(len(checks), "check")
+    what = f"{count} not judged, waiting for `{checks[0].blocked_by}`, which a person decided"
+    points = count_and_noun(points_of(lost), "point")
+    return f"{_exercise_and_function(checks[0])}: {what} [-{points}]"
 
 
 def _short_line(text: str) -> str:
@@ -300,12 +373,13 @@ def describe_check(check: CheckRow) -> str:
 
 
 def describe_line(check: CheckRow) -> str:
-    """Return "line 7" or "code cell 2, line 7"; empty where no line is known."""
+    """Return "line 7", "returned in line 7" or "code cell 2, line 7"; empty without a line."""
     if not check.line:
         return ""
-    if not check.cell:
-        return f"line {check.line}"
-    return f"code cell {check.cell}, line {check.line}"
+    place = f"line {check.line}"
+    if check.cell:
+        place = f"code cell {check.cell}, {place}"
+    return f"{check.line_role.before}{place}"
 
 
 def full_text(check: CheckRow) -> str:
@@ -313,8 +387,9 @@ def full_text(check: CheckRow) -> str:
     if check.override is not None:
         return printable_lines(f"graded by hand. {check.override.comment}".strip())
     if check.outcome is not Outcome.FAILED or not check.function:
-        return printable_lines(check.message)
+        return printable_lines(join_texts("\n", check.remark, check.message))
     labelled = {
+        "comment": check.remark,
         "happened": check.happened or check.message,
         "expected": check.expected,
         "where": join_texts(", ", check.file or "", describe_line(check)),

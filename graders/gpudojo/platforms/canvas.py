@@ -11,12 +11,13 @@ downloaded from Canvas, and by those of the roster where these are the same.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_csv import spreadsheet_safe
 from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
@@ -34,6 +35,7 @@ from gpudojo.platforms._texts import one_line
 
 USES: Final = ("gradebook", "title")
 STUDENT_COLUMNS: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
+MORE_IDS: Final = ("SIS User ID", "SIS Login ID", "Integration ID")
 MORE_STUDENT_COLUMNS: Final = ("Integration ID", "Root Account")
 POINTS_POSSIBLE: Final = "    Points Possible"  # Canvas writes the spaces, too
 
@@ -41,7 +43,11 @@ POINTS_POSSIBLE: Final = "    Points Possible"  # Canvas writes the spaces, too
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `gradebook.csv`, and return it; raises CannotExport where a gradebook does not fit."""
+    """Write `gradebook.csv` with the grades of all, or of the one asked for, and return it.
+
+    What does not match, and how many are absent, is told by `options.say`. Raises CannotExport
+    where a gradebook does not fit, and OSError where it cannot be written.
+    """
     title = options.title or header.title or f"gpudojo {header.day}"
     maximum = published_maximum(header)
     if options.gradebook:
@@ -54,16 +60,20 @@ def export(
 def _make_gradebook(
     rows: Iterable[SubmissionRow], title: str, maximum: float, options: Options
 ) -> list[list[str]]:
-    """Return the lines of a gradebook that has this assignment alone."""
+    """Return the lines of a gradebook that has this assignment alone.
+
+    How many are absent, and who cannot be told apart, is told by `options.say`.
+    """
     lines = [
         [*STUDENT_COLUMNS, title],
         [POINTS_POSSIBLE, "", "", "", "", format_points(maximum)],
     ]
     ids = PlatformIds("canvas", rows)
     absent = 0
+    names_without_id: Counter[str] = Counter()
     for row in chosen_rows(rows, options):
         points = format_points(row.final.points)
-        if row.status is SubmissionStatus.ABSENT and not row.overrides and not row.score:
+        if row.is_empty and not row.score:
             absent += 1
             points = ""
         # Who it is: by the roster, else by the names of files.
@@ -75,6 +85,14 @@ def _make_gradebook(
         student = [one_line(name), ids.id_of(row), "", login, row.section]
         cells = [spreadsheet_safe(cell) for cell in student]
         lines.append([*cells, points])
+        if not any(student[1:4]):
+            names_without_id[student[0]] += 1
+    for name, count in names_without_id.items():
+        if count > 1:
+            options.say(
+                f"{count} students are called {name!r}, and nothing in their lines tells Canvas "
+                "which is which; download the gradebook and give --gradebook FILE."
+            )
     if absent:
         options.say(
             f"{absent} on the roster handed in nothing; "
@@ -88,7 +106,8 @@ def _fill_gradebook(
 ) -> list[list[str]]:
     """Return the lines of a downloaded gradebook, cut to this assignment, with its grades.
 
-    Raises CannotExport where the gradebook does not fit.
+    What does not match is told by `options.say`. Raises CannotExport where the gradebook does not
+    fit.
     """
     table = _read_gradebook(path)
     possible = _row_of_points_possible(table)
@@ -101,8 +120,7 @@ def _fill_gradebook(
     # Who stands in which line, and the grades of those who handed in.
     students = _students_by_line(table)
     grades = {}
-    submissions = chosen_rows(rows, options)
-    for position, row in match_lines(students, submissions, "canvas", options.say):
+    for position, row in match_lines(students, rows, "canvas", options):
         grades[position] = format_points(row.final.points)
 
     # The columns that say who it is, and one of grades.
@@ -128,14 +146,22 @@ def _fill_gradebook(
 
 
 def _students_by_line(table: Table) -> dict[int, ListedPerson]:
-    """Return who stands in which line; lines without an id are no students."""
+    """Return who stands in which line, from 0; lines without an id are no students.
+
+    Raises ValueError for a table without the columns of students.
+    """
     name_column = table.headings.index("Student")
     id_column = table.headings.index("ID")
+    more_id_columns = [
+        column for column, heading in enumerate(table.headings) if heading in MORE_IDS
+    ]
     students = {}
     for position, line in enumerate(table.rows):
         id_ = line[id_column].strip()
         if id_:
-            students[position] = ListedPerson(id_, line[name_column])
+            more_ids = [line[column].strip() for column in more_id_columns]
+            known_ids = tuple(filter(None, more_ids))
+            students[position] = ListedPerson(id_, line[name_column], known_ids)
     return students
 
 

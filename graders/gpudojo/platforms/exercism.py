@@ -1,4 +1,4 @@
-"""Exercism: `results.json` for each submission, as a test runner of version 3 writes it.
+"""Exercism, inside its test runner: `results.json` for each submission, of version 3.
 
 The format knows no points, so each test's name ends with its own: `(0.25 of 0.5 points)`. A
 submission that was not graded has the status `error` and the reason as its message. A check that
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import format_points
+from gpudojo.model.results_file import exact_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_json
 from gpudojo.platforms._rows import Entry, entries_to_export, exercise_of, overall_outcome
@@ -23,7 +23,7 @@ from gpudojo.platforms._texts import (
     points_and_reason,
     points_left_out,
     printable_lines,
-    say_which_points_differ,
+    say_how_many_have_other_points,
 )
 
 LONGEST_OUTPUT: Final = 500
@@ -33,8 +33,12 @@ STATUS_OF: Final = {Outcome.ERROR: "error", Outcome.PASSED: "pass"}  # of all ot
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `results.json` for each submission, and return the files."""
-    say_which_points_differ(rows, options)
+    """Write `results.json` for each submission, or the one asked for, and return the files.
+
+    It is in a folder of its own below `target`, that of the one asked for in `target` itself. How
+    many have other points in the course is told by `options.say`. Raises OSError.
+    """
+    say_how_many_have_other_points(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
         written.append(save_json(entry.folder / "results.json", _result_of(entry)))
@@ -68,8 +72,11 @@ def _cut_text(text: str) -> str:
 
 
 def _test_of(check: CheckRow, exercises: list[str]) -> dict[str, Any]:
-    """Return a check as a test, whose name ends with its points."""
-    points = f"{format_points(check.points)} of {format_points(check.max_points)} points"
+    """Return a check as a test, whose name ends with its points.
+
+    `exercises` are all names of exercises, by whose places tasks are numbered.
+    """
+    points = f"{exact_points(check.points)} of {exact_points(check.max_points)} points"
     test: dict[str, Any] = {
         "name": f"{describe_check(check)} ({points})",
         "status": STATUS_OF.get(check.outcome, "fail"),

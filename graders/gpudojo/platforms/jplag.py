@@ -1,8 +1,8 @@
 """JPlag: folders to compare, `java -jar jplag.jar -l python3 -bc OUT/base-code OUT/submissions`.
 
-Each submission is a folder of Python files; a notebook becomes one file with its code cells. The
-base code, whose matches JPlag leaves out, is the reference with the given code in it. The sources
-are those kept by `dojo grade`.
+Each submission is a folder of Python files, and that of a group is one; a notebook becomes one
+file with its code cells. The base code, whose matches JPlag leaves out, is the reference with the
+given code in it. The sources are those kept by `dojo grade`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpudojo.classes.store import Store
 from gpudojo.grading.notebooks import NOTEBOOK_SUFFIX, NotANotebook
 from gpudojo.grading.sources import Unparsable
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults, SubmissionRow
+from gpudojo.model.results import ClassResults, GroupFilter, SubmissionRow
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import new_name, save_text
 from gpudojo.submissions.choosing import source_parts
@@ -29,18 +29,21 @@ def export(
 ) -> list[Path]:
     """Write the sources of all submissions and the base code, and return the files.
 
-    Raises CannotExport where no sources were kept.
+    A missing reference is told by `options.say`. Raises CannotExport where no sources were kept,
+    and OSError.
     """
     store = Store(options.results or target)
     written: list[Path] = []
     used: set[str] = set()
-    # What students handed in.
+    groups = GroupFilter()
+    # What students handed in; what a group did, once.
     for row in rows:
-        if not row.digest:
+        if not row.digest or not groups.is_new_work(row):
             continue
         sources = store.load_sources(row.digest)
         if sources:
-            folder = target / "submissions" / new_name(row.submission, used)
+            name = row.group or row.submission
+            folder = target / "submissions" / new_name(name, used)
             written += _write_sources(folder, sources)
     if not written:
         where = options.results or "the results"
@@ -61,7 +64,7 @@ def export(
 def _write_sources(folder: Path, sources: dict[str, bytes]) -> list[Path]:
     """Write Python files and the code of notebooks into one folder, and return the files.
 
-    What is neither, or cannot be parsed, is left out.
+    `sources` are by path. What is neither, or cannot be parsed, is left out. Raises OSError.
     """
     used: set[str] = set()
     written = []

@@ -13,12 +13,13 @@ from typing import Final
 from xml.etree import ElementTree
 
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
-from gpudojo.model.results_file import format_points
+from gpudojo.model.results_file import exact_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_text
 from gpudojo.platforms._rows import (
     SUBMISSION,
     Entry,
+    costs_nothing,
     entries_to_export,
     exercise_of,
     outcome_or_status,
@@ -29,7 +30,7 @@ from gpudojo.platforms._texts import (
     one_line,
     points_left_out,
     printable_lines,
-    say_which_points_differ,
+    say_how_many_have_other_points,
 )
 
 TAG_OF: Final = {Outcome.BLOCKED: "skipped", Outcome.ERROR: "error"}  # of all others: "failure"
@@ -39,8 +40,11 @@ TAG_COUNTED_AS: Final = {"failures": "failure", "errors": "error", "skipped": "s
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write an XML file for each submission, and return the files."""
-    say_which_points_differ(rows, options)
+    """Write an XML file for each submission, or the one asked for, and return the files.
+
+    How many have other points in the course is told by `options.say`. Raises OSError.
+    """
+    say_how_many_have_other_points(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
         written.append(save_text(target / f"{entry.name}.xml", _document_of(entry)))
@@ -65,8 +69,8 @@ def _document_of(entry: Entry) -> str:
     # What is in it: points, test cases, and what was printed.
     properties = {
         "status": row.status.value,
-        "score": format_points(row.score),
-        "max_score": format_points(row.max_score),
+        "score": exact_points(row.score),
+        "max_score": exact_points(row.max_score),
     }
     published = points_left_out(row)
     if published:
@@ -95,11 +99,12 @@ def _test_case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
     case = ElementTree.Element("testcase", attributes)
     properties = {
         "id": one_line(check.id),
-        "points": format_points(check.points),
-        "max_points": format_points(check.max_points),
+        "points": exact_points(check.points),
+        "max_points": exact_points(check.max_points),
     }
     _add_properties(case, properties)
-    if check.outcome is not Outcome.PASSED:
+    given = check.override is not None and costs_nothing(check)
+    if check.outcome is not Outcome.PASSED and not given:
         tag = TAG_OF.get(check.outcome, "failure")
         about = {"message": one_line(check.message), "type": outcome_or_status(check, row)}
         ElementTree.SubElement(case, tag, about).text = full_text(check)

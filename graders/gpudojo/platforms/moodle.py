@@ -1,5 +1,5 @@
 """Moodle: the grading worksheet that was downloaded there (--worksheet), with grades and
-feedback filled in.
+feedback filled in; several, as of sections, with --worksheet for each.
 
 A worksheet cannot be made here: its ids are Moodle's. Its headings are in the language of the
 course, so columns are found by known headings, and otherwise by their content: the maximum is the
@@ -10,16 +10,15 @@ worksheet has it.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults, SubmissionRow
-from gpudojo.model.results_file import format_points
+from gpudojo.model.results import ClassResults, SubmissionRow, round_half_up
+from gpudojo.model.results_file import exact_points, format_points
 from gpudojo.platforms import Options
 from gpudojo.platforms._files import save_csv
-from gpudojo.platforms._rows import chosen_rows
 from gpudojo.platforms._tables import Table, letters_of, match_lines, number_in, read_worksheet
 from gpudojo.platforms._texts import lines_for_student, one_line
 
@@ -47,45 +46,83 @@ WORDS_FOR_FEEDBACK: Final = (
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write the worksheet with grades and feedback, and return it.
+    """Write the worksheets with grades and feedback of all, or of the one asked for.
 
-    Raises CannotExport without a worksheet, and where it does not fit or would be overwritten.
+    Returns them. What does not match is told by `options.say`. Raises CannotExport without a
+    worksheet, and where one does not fit or would be overwritten, and OSError where it cannot be
+    written.
     """
-    path = options.worksheet
-    if path is None:
+    if not options.worksheet:
         raise CannotExport(
             "moodle",
             "give the assignment's grading worksheet with --worksheet; Moodle offers it under "
             '"Download grading worksheet" when offline grading is switched on for the assignment',
         )
-    # What the worksheet has.
-    table, people = read_worksheet(path)
-    maximum_column = _column_of_maximum(table, path)
-    feedback_column = _column_of_feedback(table, maximum_column)
+    # What the worksheets have.
+    sheets = [_Sheet(path) for path in options.worksheet]
+    filled = [target / sheet.path.name for sheet in sheets]
+    _refuse_to_overwrite(filled, sheets)
+    people = {}
+    for number, sheet in enumerate(sheets):
+        for position, person in sheet.people.items():
+            people[number, position] = person
 
-    # Fill in its lines.
+    # Fill in their lines.
     above_maximum = 0
-    submissions = chosen_rows(rows, options)
-    for position, row in match_lines(people, submissions, "moodle", options.say):
-        line = table.rows[position]
-        _require_same_maximum(line[maximum_column], row, path)
+    for (number, position), row in match_lines(people, rows, "moodle", options):
         above_maximum += row.final.points > row.final.max_points
-        line[maximum_column - 1] = _grade_in_words(row, like=line[maximum_column])
-        if feedback_column is not None:
-            line[feedback_column] = _feedback_in_html(row, options)
+        sheets[number].fill_in(position, row, options)
 
-    # Say what the teacher should know, and write it.
+    # Say what the teacher should know, and write them.
     if above_maximum:
         options.say(
             f"students with more points than the maximum, for extra credit: {above_maximum}; "
             "they get the maximum, because Moodle refuses more."
         )
-    if feedback_column is None:
-        options.say("the worksheet has no column for feedback; only grades are filled in.")
-    filled = target / path.name
-    if filled.resolve() == path.resolve():
-        raise CannotExport("moodle", f"{path} would be overwritten; give another folder with --out")
-    return [save_csv(filled, [table.headings, *table.rows], table.delimiter, table.mark)]
+    for sheet in sheets:
+        if sheet.feedback_column is None:
+            options.say(f"{sheet.path} has no column for feedback; only grades are filled in.")
+    written = []
+    for file, sheet in zip(filled, sheets, strict=True):
+        table = sheet.table
+        lines = [table.headings, *table.rows]
+        written.append(save_csv(file, lines, table.delimiter, table.mark))
+    return written
+
+
+class _Sheet:
+    """A worksheet that is filled in."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it, and find its columns. Raises CannotExport where that is not possible."""
+        self.path = path
+        self.table, self.people = read_worksheet(path)
+        self.maximum_column = _column_of_maximum(self.table, path)
+        self.feedback_column = _column_of_feedback(self.table, self.maximum_column)
+
+    def fill_in(self, position: int, row: SubmissionRow, options: Options) -> None:
+        """Put the grade and feedback of a row into a line, from 0.
+
+        Raises CannotExport where the assignment is worth something else in Moodle.
+        """
+        line = self.table.rows[position]
+        _require_same_maximum(line[self.maximum_column], row, self.path)
+        line[self.maximum_column - 1] = _grade_in_words(row, like=line[self.maximum_column])
+        if self.feedback_column is not None:
+            line[self.feedback_column] = _feedback_in_html(row, options)
+
+
+def _refuse_to_overwrite(filled: Sequence[Path], sheets: Sequence[_Sheet]) -> None:
+    """Raise CannotExport where a worksheet would be written over, or two have one name."""
+    for number, (file, sheet) in enumerate(zip(filled, sheets, strict=True)):
+        if file.resolve() == sheet.path.resolve():
+            raise CannotExport(
+                "moodle", f"{sheet.path} would be overwritten; give another folder with --out"
+            )
+        if file in filled[:number]:
+            raise CannotExport(
+                "moodle", f"two worksheets are called {file.name}; give one of them another name"
+            )
 
 
 def _require_same_maximum(maximum_there: str, row: SubmissionRow, path: Path) -> None:
@@ -102,7 +139,7 @@ def _require_same_maximum(maximum_there: str, row: SubmissionRow, path: Path) ->
 
 def _grade_in_words(row: SubmissionRow, like: str) -> str:
     """Return the grade, at most the maximum, with the decimal sign of another number."""
-    grade = format_points(min(row.final.points, row.final.max_points))
+    grade = exact_points(min(round_half_up(row.final.points), row.final.max_points))
     if "," in like:
         return grade.replace(".", ",")
     return grade
@@ -115,7 +152,7 @@ def _feedback_in_html(row: SubmissionRow, options: Options) -> str:
 
 
 def _column_of_feedback(table: Table, maximum_column: int) -> int | None:
-    """Return the first column right of the maximum whose heading speaks of feedback."""
+    """Return the first column right of the maximum whose heading speaks of feedback; else None."""
     for column in range(maximum_column + 1, len(table.headings)):
         heading = letters_of(table.headings[column])
         if any(word in heading for word in WORDS_FOR_FEEDBACK):

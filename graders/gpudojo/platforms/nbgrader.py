@@ -1,8 +1,8 @@
 """nbgrader: `grades.csv`, the table that `nbgrader export` writes.
 
 Its student ids are names of folders, so ours are the submissions' names. A name cannot be split
-reliably: only where it has a comma is it taken for `last, first`; otherwise it stands whole under
-`last_name`.
+reliably: where the roster does not tell the family name and it has no comma, as in `last, first`,
+it stands whole under `last_name`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ HEADINGS: Final = (
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `grades.csv`, and return it."""
+    """Write `grades.csv` with all submissions, or the one asked for, and return it.
+
+    Raises OSError.
+    """
     lines: list[Sequence[str]] = [HEADINGS]
     for row in chosen_rows(rows, options):
         cells = _cells_of(header, row, options.title or header.day)
@@ -47,8 +50,10 @@ def export(
 
 
 def _cells_of(header: ClassResults, row: SubmissionRow, title: str) -> list[str]:
-    """Return the cells of a submission's line."""
-    name = row.student or (row.roster.name if row.roster else "")
+    """Return the cells of a submission's line, as HEADINGS names them."""
+    name = row.student or ""
+    if row.roster:
+        name = row.roster.sorted_as or name
     last_name, _, first_name = one_line(name).partition(", ")
     penalty = 0.0
     if row.timing:
@@ -60,7 +65,7 @@ def _cells_of(header: ClassResults, row: SubmissionRow, title: str) -> list[str]
         row.submission,
         last_name,
         first_name,
-        row.roster.email if row.roster else "",
+        row.email,
         format_points(row.final.points + penalty),
         format_points(penalty),
         format_points(row.final.points),

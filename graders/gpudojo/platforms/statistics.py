@@ -17,7 +17,7 @@ from gpudojo.model.results import ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_csv import spreadsheet_safe
 from gpudojo.model.results_file import format_points
 from gpudojo.platforms import Options
-from gpudojo.platforms._files import save_csv
+from gpudojo.platforms._files import BYTE_ORDER_MARK, save_csv
 from gpudojo.platforms._texts import one_line
 
 OF_CLASS: Final = True
@@ -41,7 +41,10 @@ HEADINGS: Final = (
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `checks.csv`, and return it."""
+    """Write `checks.csv`, and return it. Raises OSError.
+
+    How many submissions are not counted is told by `options.say`.
+    """
     statistics = ClassStatistics(rows)
     if statistics.unread == 1:
         options.say("1 submission could not be read and is not counted.")
@@ -52,11 +55,11 @@ def export(
     elif statistics.not_graded:
         options.say(f"{statistics.not_graded} submissions were not graded and are not counted.")
     lines = [_cells_of(check) for check in statistics.checks.values()]
-    return [save_csv(target / "checks.csv", [HEADINGS, *lines])]
+    return [save_csv(target / "checks.csv", [HEADINGS, *lines], mark=BYTE_ORDER_MARK)]
 
 
 def _cells_of(check: CheckStatistics) -> list[str]:
-    """Return the cells of a check's line."""
+    """Return the cells of a check's line, as HEADINGS names them."""
     exercise, _, rest = check.id.partition("::")
     function, _, name = rest.partition("::")
     return [

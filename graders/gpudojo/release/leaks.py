@@ -10,17 +10,19 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpudojo.model.catalogue import registered_days
 from gpudojo.release.stubs import (
     SHORTEST_TELLING_LINE,
     solution_blocks,
     stubs_of_day,
     telling_lines,
 )
+from gpudojo.release.wheel import PACKAGES, SOURCES
 
 DEEPEST: Final = 4  # archives in archives
 LARGEST: Final = 256 << 20
@@ -77,11 +79,20 @@ class Secrets(NamedTuple):
 
 
 def find_leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
-    """Return every line of a solution that can be read in the files, in the order of the files."""
+    """Return every line of a solution that can be read in the files, in the order of the files.
+
+    `reference` is the folder of the solutions, and has the name of their day. Files of the
+    installed gpudojo are not searched for solutions of another distribution's day: everybody can
+    read them, and what they have in common with a solution is not from there. Raises BadMarkers for
+    a solution whose marks do not match, and OSError for one that cannot be read.
+    """
     secrets = secrets_of(reference)
+    skip = _nothing
+    if _is_from_outside(reference.name):
+        skip = _is_of_installed_gpudojo
     found = []
     for path, data in sorted(files.items()):
-        for inner_path, text in texts_in(path, data):
+        for inner_path, text in texts_in(path, data, skip=skip):
             # The grader's code, the day's, and its hints.
             in_grader = ".whl: " in inner_path and inner_path.endswith((".py", ".toml"))
             visible = _visible_secrets(text, secrets, in_grader)
@@ -91,10 +102,28 @@ def find_leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
     return found
 
 
+def leaks_in_package(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
+    """Return the lines of solutions that the files of a day's package show, by their paths.
+
+    What is an idiom may stand there. `reference` is the folder of the solutions. Raises BadMarkers
+    for one whose marks do not match, and OSError for one that cannot be read.
+    """
+    secrets = secrets_of(reference)
+    found = []
+    for path, data in sorted(files.items()):
+        for _, text in texts_in(path, data):
+            for secret in _visible_secrets(text, secrets, in_grader=True):
+                leak = Leak(path, secret.reference, secret.line, secret.text)
+                if leak not in found:
+                    found.append(leak)
+    return found
+
+
 def secrets_of(reference: Path) -> Secrets:
     """Return what of a day's references must not be found.
 
-    What stands in the stubs, too, is no secret.
+    What stands in the stubs, too, is no secret. Raises BadMarkers for a solution whose marks do not
+    match, and OSError for one that cannot be read.
     """
     stubs = "\n".join(stubs_of_day(reference).values())
     secrets = Secrets([], [])
@@ -139,7 +168,7 @@ def _secret_blocks(reference: str, source: str, stubs: str) -> Iterator[Secret]:
 def _visible_secrets(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
     """Return the secrets that a text shows, as it is or as it would be printed.
 
-    A solution may stand in a string of JSON or Python.
+    A solution may stand in a string of JSON or Python. With `in_grader`, idioms are allowed.
     """
     found = _secrets_in(text, secrets, in_grader)
     if found:
@@ -173,11 +202,39 @@ def _secrets_in(text: str, secrets: Secrets, in_grader: bool) -> list[Secret]:
     return found
 
 
-def texts_in(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
+def _is_from_outside(day: str) -> bool:
+    """True for a day of another distribution than gpudojo; an unknown one may be gpudojo's."""
+    known = registered_days().get(day)
+    return known is not None and not known.built_in
+
+
+def _is_of_installed_gpudojo(path: str, data: bytes) -> bool:
+    """True for a file as it is in the installed gpudojo.
+
+    The path of one in an archive stands after ": ".
+    """
+    inner_path = path.rpartition(": ")[2]
+    if inner_path.partition("/")[0] not in PACKAGES:
+        return False
+    installed = SOURCES / inner_path
+    return installed.is_file() and installed.read_bytes() == data
+
+
+def _nothing(path: str, data: bytes) -> bool:
+    """False: no file is skipped."""
+    return False
+
+
+def texts_in(
+    path: str, data: bytes, depth: int = 0, skip: Callable[[str, bytes], bool] = _nothing
+) -> Iterator[tuple[str, str]]:
     """Yield a file's text, and that of everything packed into it, with the paths.
 
-    `depth` counts the archives around it.
+    `depth` counts the archives around it. Nothing is yielded of a file for whose path and bytes
+    `skip` returns True. Raises what zipfile raises for a damaged archive.
     """
+    if skip(path, data):
+        return
     encoding = "utf-8"
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "utf-16"
@@ -194,9 +251,9 @@ def texts_in(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]
         with zipfile.ZipFile(file) as archive:
             for member in sorted(archive.namelist()):
                 inner = archive.read(member)
-                yield from texts_in(f"{path}: {member}", inner, depth + 1)
+                yield from texts_in(f"{path}: {member}", inner, depth + 1, skip)
     for inner in decompressed_parts(data):
-        yield from texts_in(path, inner, depth + 1)
+        yield from texts_in(path, inner, depth + 1, skip)
 
 
 def decompressed_parts(data: bytes) -> Iterator[bytes]:

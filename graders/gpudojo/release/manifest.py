@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.model.catalogue import day_names
+from gpudojo.model.catalogue import day_names, exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.submissions.entries import Unreadable
 from gpudojo.submissions.folders import read_file
@@ -51,6 +51,8 @@ class Manifest(msgspec.Struct, frozen=True):
     files: dict[str, str]  # path: SHA-256
     requirements: tuple[str, ...]  # of the grader, in the versions it was released with
     version: int = VERSION
+    # The stems of the exercises that students got; empty: all of the day.
+    only: tuple[str, ...] = ()
 
     @property
     def grader(self) -> str:
@@ -69,7 +71,8 @@ class Change:
 def make_manifest(files: Mapping[str, bytes], day: str) -> Manifest:
     """Return the manifest of a student's repository, given its files by path.
 
-    Raises CannotRelease where there is not exactly one wheel.
+    Raises CannotRelease where there is not exactly one wheel, and BadDay where the day cannot be
+    imported.
     """
     wheels = [path for path in files if re.fullmatch(r"vendor/gpudojo-[^/]+\.whl", path)]
     if len(wheels) != 1:
@@ -83,7 +86,11 @@ def make_manifest(files: Mapping[str, bytes], day: str) -> Manifest:
         if line.strip() and not line.startswith(("./", "#", "-")):
             requirements.append(line.strip())
     hashes = {path: hash_of(files[path]) for path in sorted(files) if _is_guarded(path)}
-    return Manifest(day, wheels[0], hashes, tuple(requirements))
+    stems = [exercise.stem for exercise in exercises_of(day)]
+    only = [stem for stem in stems if f"exercises/{day}/{stem}.py" in files]
+    if only == stems:
+        only = []
+    return Manifest(day, wheels[0], hashes, tuple(requirements), only=tuple(only))
 
 
 def _is_guarded(path: str) -> bool:
@@ -92,13 +99,16 @@ def _is_guarded(path: str) -> bool:
 
 
 def manifest_of_folder(folder: Path) -> Manifest:
-    """Return the manifest of a released repository on disk; raises CannotRelease if it is none."""
-    guarded = [*GUARDED_FILES]
+    """Return the manifest of a released repository on disk.
+
+    Raises CannotRelease if it is none, and BadDay where its day cannot be imported.
+    """
+    needed = [*GUARDED_FILES]
     for path in _paths_below(folder):
-        if path.partition("/")[0] in GUARDED_FOLDERS:
-            guarded.append(path)
+        if path.partition("/")[0] in (*GUARDED_FOLDERS, "exercises"):
+            needed.append(path)
     files = {}
-    for path in guarded:
+    for path in needed:
         with contextlib.suppress(Unreadable):
             files[path] = read_file(folder / path, LARGEST_FILE)
     days = [day for day in day_names() if (folder / "exercises" / day).is_dir()]
@@ -139,7 +149,7 @@ def find_changes(folder: Path, released: Manifest) -> list[Change]:
     """Return what of a checkout is not as it was released; nothing in it is run or followed.
 
     Of files that were added, only those are told that would influence a grader. A file that cannot
-    be read counts as an empty one.
+    be read counts as an empty one. Raises nothing for what students may do to it.
     """
     changes = []
     for path, wanted in sorted(released.files.items()):
@@ -171,7 +181,7 @@ def _steers_a_grader(path: str) -> bool:
 def _paths_below(folder: Path) -> Iterator[str]:
     """Yield files below a folder by path, and links and folders that shadow a package.
 
-    No link is followed.
+    No link is followed. Folders that cannot be read are left out; after MOST_ENTRIES it ends.
     """
     waiting = [""]
     looked_at = 0

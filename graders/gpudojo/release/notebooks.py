@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from gpudojo.model import catalogue
 from gpudojo.model.lessons import lesson_path, lesson_text
 from gpudojo.release.sections import Section, Task, split_into_sections, task_text, title_text
 from gpudojo.release.wheel import write_files
+from gpudojo.submissions.opening_cell import opening_code
 
 FOLDER: Final = "notebooks"
 LONGEST_ID: Final = 64  # of a cell, by the format of notebooks
@@ -19,23 +20,25 @@ METADATA: Final = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-# Run before everything else: by Jupyter, by Colab, and by pytest and `dojo grade`, where nothing
-# is missing.
-OPENING_CELL: Final = Path(__file__).with_name("opening_cell.txt")
 EVERYTHING: Final = "All tasks at once, and your points. Save the notebook before you hand it in."
 
 Cell = dict[str, Any]
 
 
-def notebooks_of_day(root: Path, day: str, package: str | None = None) -> dict[str, bytes]:
+def notebooks_of_day(
+    root: Path, day: str, package: str | None = None, left_out: Collection[str] = ()
+) -> dict[str, bytes]:
     """Return every notebook of a day, by its path in the repository.
 
-    `package` is what pip installs where there is no wheel. Raises BadMarkers.
+    `root` is the repository, `package` what pip installs where there is no wheel. Exercises with
+    the stems `left_out` are in none of them. Raises BadMarkers
+    for a solution whose marks do not match, BadDay where the day cannot be imported, and OSError.
     """
     sections_by_stem = {}
     references = root / "reference" / day
     for path in sorted(references.glob("*.py")):
-        sections_by_stem[path.stem] = split_into_sections(path)
+        if path.stem not in left_out:
+            sections_by_stem[path.stem] = split_into_sections(path)
     notebooks = {}
     for stem, sections in sections_by_stem.items():
         cells = _cells_of_exercise(day, stem, sections, package)
@@ -51,7 +54,8 @@ def notebooks_of_day(root: Path, day: str, package: str | None = None) -> dict[s
 def write_notebooks(folder: Path, notebooks: dict[str, bytes]) -> list[Path]:
     """Write the notebooks below a folder, and return the paths of those that changed.
 
-    `notebooks` are the files by path. One that is there already with the same bytes stays.
+    `notebooks` are the files by path. One that is there already with the same bytes stays. Raises
+    OSError.
     """
     changed = {}
     for name, data in notebooks.items():
@@ -67,13 +71,14 @@ def _cells_of_exercise(
 ) -> Iterator[Cell]:
     """Yield the cells of an exercise's own notebook.
 
-    The first of the sections is its title. `package` is what pip installs.
+    The first of the sections is its title. `package` is what pip installs. Raises BadDay where the
+    exercise cannot be imported, and OSError.
     """
     prefix = _prefix_of(stem)
     title, *others = sections
     text = title_text(title.text, stem)
     yield _markdown_cell(f"{prefix}-title", text)
-    yield _code_cell(f"{prefix}-opening", _opening_code(package))
+    yield _code_cell(f"{prefix}-opening", opening_code(package))
     yield from _cells_below_title(day, stem, others)
 
 
@@ -82,14 +87,15 @@ def _cells_of_day(
 ) -> Iterator[Cell]:
     """Yield the cells of the notebook with all exercises, after a table of them.
 
-    `package` is what pip installs. The last cell checks everything.
+    `package` is what pip installs. The last cell checks everything. Raises BadDay where the day
+    cannot be imported, and OSError.
     """
     docstrings = {}
     for stem, sections in sections_by_stem.items():
         docstrings[stem] = sections[0].text
     table = _table_of_exercises(day, docstrings)
     yield _markdown_cell(f"{day}-title", table)
-    yield _code_cell(f"{day}-opening", _opening_code(package))
+    yield _code_cell(f"{day}-opening", opening_code(package))
     for stem, (title, *others) in sections_by_stem.items():
         prefix = _prefix_of(stem)
         text = title_text(title.text, stem, level=2)
@@ -100,9 +106,10 @@ def _cells_of_day(
 
 
 def _table_of_exercises(day: str, docstrings: dict[str, str]) -> str:
-    """Return the title of a day, and a table of its exercises with their points.
+    """Return the title of a day, and a table of its exercises with their points, in Markdown.
 
-    `docstrings` are those of the exercises' files, by stem; the first line is the title.
+    `docstrings` are those of the exercises' files, by stem; the first line is the title. Raises
+    BadDay where the day cannot be imported.
     """
     points = {}
     for exercise in catalogue.exercises_of(day):
@@ -121,7 +128,7 @@ def _table_of_exercises(day: str, docstrings: dict[str, str]) -> str:
 def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iterator[Cell]:
     """Yield the lesson of an exercise if it has one, its tasks and the code around them.
 
-    `sections` are those below the title.
+    `sections` are those below the title. Raises OSError where the lesson cannot be read.
     """
     prefix = _prefix_of(stem)
     lesson = lesson_path(day, stem)
@@ -143,18 +150,15 @@ def _cells_below_title(day: str, stem: str, sections: Iterable[Section]) -> Iter
 
 
 def _cells_of_task(prefix: str, task: Task) -> Iterator[Cell]:
-    """Yield the contract of a task, its stub, and the cell that checks it."""
+    """Yield the contract of a task, its stub, and the cell that checks it.
+
+    The ids of the cells begin with `prefix`.
+    """
     name = f"{prefix}-{task.name}"
     text = task_text(task)
     yield _markdown_cell(f"{name}-text", text)
     yield _code_cell(name, task.code)
     yield _code_cell(f"{name}-check", f"check({task.name})")
-
-
-def _opening_code(package: str | None) -> str:
-    """Return the code of the cell that is run first, and installs the package if need be."""
-    template = OPENING_CELL.read_text(encoding="utf-8")
-    return template.format(package=package)
 
 
 def _prefix_of(stem: str) -> str:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,7 @@ from gpudojo.model.evidence import (
 )
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
+from gpudojo.release.stubs import stub_of
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Timeline
@@ -47,9 +49,10 @@ REFUSED: Final = 3
 
 
 def record_evidence(reference: Path, day: str, seeds: Sequence[int] = PUBLIC_SEEDS) -> bytes:
-    """Run a day's references in a new process and return their evidence.
+    """Run a day's references in a new process and return their evidence, as a file's content.
 
-    Raises CannotRelease where they cannot be run or do not pass.
+    Raises CannotRelease where they cannot be run or do not pass, and OSError where no process can
+    be started.
     """
     python_path = str(GRADERS)
     path_before = os.environ.get("PYTHONPATH")
@@ -77,13 +80,18 @@ def record_evidence(reference: Path, day: str, seeds: Sequence[int] = PUBLIC_SEE
 def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEvidence:
     """Run a day's references in this process, which should have done nothing else before.
 
-    Raises DojoError where a reference does not pass.
+    Returns their evidence on the virtual device and the CPU, timelines, and the stubs made of them.
+    Raises DojoError where a reference does not pass, BadMarkers, and OSError.
     """
     signatures = {}
     evidence = {}
     timelines = {}
+    stubs = {}
     for exercise in exercises_of(day):
-        solution = ReferenceSolution(reference / f"{exercise.stem}.py")
+        path = reference / f"{exercise.stem}.py"
+        stub = stub_of(path.read_text(encoding="utf-8"), str(path))
+        stubs[exercise.stem] = zlib.compress(stub.encode(), 9)
+        solution = ReferenceSolution(path)
         for function in exercise.functions:
             key = f"{exercise.stem}::{function.name}"
             signatures[key] = solution.signature_of(exercise, function)
@@ -98,7 +106,9 @@ def run_and_record(reference: Path, day: str, seeds: Sequence[int]) -> ShippedEv
             calls = _timelines_of_calls(exercise, function, solution)
             if calls:
                 timelines[key] = compress_evidence(calls)
-    return ShippedEvidence(day, tuple(seeds), signatures, evidence, timelines=timelines)
+    return ShippedEvidence(
+        day, tuple(seeds), signatures, evidence, timelines=timelines, stubs=stubs
+    )
 
 
 def _only_of_bench(function: Function, evidence: Evidence) -> Evidence:
@@ -115,7 +125,7 @@ def _timelines_of_calls(
 ) -> list[Timeline]:
     """Return what the reference's calls do on the public seed.
 
-    The seeds of the evidence may be a secret.
+    The seeds of the evidence may be a secret. Raises DojoError where the reference does not run.
     """
     from gpudojo.grading.watching import EveryCall
 
@@ -129,7 +139,8 @@ def _observe_reference(
 ) -> Evidence:
     """Return what the reference does, once it is known to pass all that students have to.
 
-    Raises CannotRelease where it does not.
+    Seeds torch's random numbers. Raises CannotRelease where it does not, and BadDay where the day's
+    mistakes cannot be read.
     """
     import torch  # only in the process that records
 
@@ -152,7 +163,7 @@ def _observe_reference(
 
 
 def _without_times(function: Function, evidence: Evidence) -> Evidence:
-    """Return the evidence without what this machine's clock says."""
+    """Return the evidence without what this machine's clock says. Raises BadEvidence, KeyError."""
     observations = dict(evidence.observations)
     for probe in function.probes:
         if probe.return_type is not Race:
@@ -169,7 +180,8 @@ def main(reference: str, day: str, target: str, *seeds: str) -> None:
     """Run the references of a day, such as "day8", for these seeds, and write their evidence.
 
     `reference` is the folder of the references, `target` the file to write. Where one does not pass
-    its own checks, a sentence goes to standard error, and the exit status is REFUSED.
+    its own checks, a sentence goes to standard error, and the exit status is REFUSED. Raises
+    OSError where the file cannot be written.
     """
     try:
         evidence = run_and_record(Path(reference), day, [int(seed) for seed in seeds])

@@ -49,7 +49,8 @@ class Task(Section):
 def split_into_sections(path: Path) -> list[Section]:
     """Return a reference file as students see it, in order; the first section is its title.
 
-    Raises BadMarkers where it is not Python, or its solutions are not marked as they should.
+    Raises BadMarkers where it is not Python, or its solutions are not marked as they should, and
+    OSError where it cannot be read.
     """
     source = path.read_text(encoding="utf-8")
     stub = stub_of(source, str(path)).replace(IN_A_FILE, IN_A_NOTEBOOK)
@@ -80,7 +81,10 @@ class _SectionSplitter:
     """
 
     def __init__(self, lines: list[str], tasks: Collection[str]) -> None:
-        """Begin at the first line, without any section."""
+        """Begin at the first line, without any section.
+
+        `tasks` are the names that students bind.
+        """
         self.sections: list[Section] = []
         self._lines = lines
         self._tasks = tasks
@@ -119,7 +123,7 @@ class _SectionSplitter:
         self._end_given_code()
 
     def _end_given_code(self) -> None:
-        """Make a section of the given lines, unless they are empty."""
+        """Make a section of the given lines, unless they are empty, and begin to collect anew."""
         lines = _without_blank_ends(self._given)
         self._given = []
         if lines:
@@ -216,10 +220,10 @@ def _name_bound_by(statement: ast.stmt) -> str:
 
 
 def title_text(docstring: str, stem: str, level: int = 1) -> str:
-    """Return the first cell of an exercise: its title, and what to do.
+    """Return the first cell of an exercise in Markdown: its title, and what to do.
 
     `docstring` is that of the exercise's file, `level` the level of the heading; how to begin is
-    said at the first level alone.
+    said at the first level alone. Raises BadDay where the exercise cannot be imported.
     """
     first, _, rest = docstring.partition("\n")
     title = first.removesuffix(".")

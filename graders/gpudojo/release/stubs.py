@@ -93,7 +93,7 @@ def telling_lines(source: str) -> Iterator[NumberedLine]:
 
 
 def stubs_of_day(reference: Path) -> dict[str, str]:
-    """Return every stub of a day, by file name; raises BadMarkers."""
+    """Return every stub of a day, by file name; raises BadMarkers and OSError."""
     stubs = {}
     for path in sorted(reference.glob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -102,7 +102,10 @@ def stubs_of_day(reference: Path) -> dict[str, str]:
 
 
 def stale_stubs(reference: Path, exercises: Path) -> list[str]:
-    """Return the names of stubs that are missing, changed or left over; raises BadMarkers."""
+    """Return the names of stubs that are missing, changed or left over.
+
+    Raises BadMarkers for a solution whose marks do not match, and OSError.
+    """
     wanted = stubs_of_day(reference)
     present = {}
     if exercises.exists():
@@ -116,9 +119,9 @@ def stale_stubs(reference: Path, exercises: Path) -> list[str]:
 
 
 def write_stubs(reference: Path, exercises: Path) -> list[str]:
-    """Write the stubs of a day, and return the names of those that changed.
+    """Write the stubs of a day, and return the names of those that changed or are left over.
 
-    Stubs that are left over stay. Raises BadMarkers before anything is written.
+    Stubs that are left over stay. Raises BadMarkers before anything is written, and OSError.
     """
     changed = stale_stubs(reference, exercises)
     exercises.mkdir(parents=True, exist_ok=True)

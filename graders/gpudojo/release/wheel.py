@@ -1,18 +1,20 @@
 """Builds the wheel that students install: the grader, one day, and the evidence of its references.
 
-Other days stay out of it. A day from another distribution is shipped under its own import name
-and registered by an entry point, as it is where it comes from; so it may import nothing of its
-distribution but its own package.
+It is made from the gpudojo that is installed, whether from a clone or not: from the files of its
+packages and from the metadata of its distribution. Other days stay out of it. A day from another
+distribution is shipped under its own import name and registered by an entry point, as it is where
+it comes from; so it may import nothing of its distribution but its own package.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
+import base64
 import hashlib
-import os
+import importlib.metadata
+import io
 import re
-import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
@@ -21,36 +23,82 @@ from gpudojo.grading.shipped_evidence import SHIPPED_FOLDER, SHIPPED_SUFFIX
 from gpudojo.model.catalogue import BUILT_IN, GROUP, Day, registered_days
 from gpudojo.model.errors import CannotRelease
 
-SOURCES: Final = Path(__file__).resolve().parents[2]
-PROJECT: Final = SOURCES.parent
-# The first second of 2020: no zip can tell an earlier one on every system.
-EPOCH: Final = "1577836800"
+SOURCES: Final = Path(__file__).resolve().parents[2]  # the folder of these packages
+PACKAGES: Final = ("gpudojo", "virtual_cuda")
+DATE: Final = (2020, 1, 1, 0, 0, 0)  # no zip can tell an earlier one on every system
 LEFT_OUT: Final = re.compile(r"(^|/)(__pycache__|\..*)(/|$)|\.py[co]$|~$")
-PACKAGES_LINE: Final = re.compile(r"(?m)^(packages = \[.*)\]$")
-README_LINE: Final = re.compile(r"(?m)^readme = .*\n")  # it is for those who have the clone
-VERSION_LINE: Final = re.compile(r'(?m)^(__version__ = "[^"+]+)"')
+DESCRIPTION: Final = ("Description", "Description-Content-Type")  # for those who have the clone
+VERSION_FILE: Final = "gpudojo/__init__.py"
+VERSION_LINE: Final = re.compile(r'(?m)^__version__ = "([^"]+)"')
 
 
 def build_wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
-    """Return the wheel's name and bytes; raises CannotRelease where it cannot be built.
+    """Return the wheel's name and bytes, which are the same each time.
 
-    `evidence` is that of the references, as students get it instead of them.
+    `evidence` is that of the references, as students get it instead of them. Raises CannotRelease
+    where it cannot be built, KeyError for an unknown day, and OSError.
     """
+    files = files_of_wheel(day, evidence)
+    version = _version_in(files[VERSION_FILE])
+    info = f"gpudojo-{version}.dist-info"
+    files |= _files_about_distribution(info, version, registered_days()[day])
+    record = f"{info}/RECORD"
+    lines = [_line_of_record(name, data) for name, data in sorted(files.items())]
+    files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, DATE)
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return f"gpudojo-{version}-py3-none-any.whl", held.getvalue()
+
+
+def _files_about_distribution(info: str, version: str, day: Day) -> dict[str, bytes]:
+    """Return the metadata of the wheel but its list of files, by path; `info` is their folder.
+
+    They are those of the installed gpudojo. Raises CannotRelease where it is not installed.
+    """
+    installed = find_distribution()
+    headers = ""
+    for name in dict.fromkeys(installed.metadata):
+        values = installed.metadata.get_all(name) or []
+        if name == "Version":
+            values = [version]
+        elif name in DESCRIPTION:
+            values = []
+        headers += "".join(f"{name}: {value}\n" for value in values)
+    entry_points = installed.read_text("entry_points.txt") or ""
+    if not day.built_in:
+        entry_points += f"\n[{GROUP}]\n{day.name} = {day.package}\n"
+    texts = {
+        "METADATA": headers,
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: gpudojo\n"
+        "Root-Is-Purelib: true\nTag: py3-none-any\n",
+        "entry_points.txt": entry_points,
+    }
+    for name in installed.metadata.get_all("License-File") or ():
+        text = installed.read_text(f"licenses/{name}")
+        if text is None:
+            raise CannotRelease(f"the installed gpudojo has no {name}; install it again")
+        texts[f"licenses/{name}"] = text
+    return {f"{info}/{name}": text.encode() for name, text in texts.items()}
+
+
+def find_distribution() -> importlib.metadata.Distribution:
+    """Return what is installed as gpudojo. Raises CannotRelease where that is nothing."""
     try:
-        from hatchling.builders.wheel import WheelBuilder
-    except ImportError:
+        return importlib.metadata.distribution("gpudojo")
+    except importlib.metadata.PackageNotFoundError:
         raise CannotRelease(
-            "the wheel is built by hatchling, which is not installed; "
-            "run: pip install -c constraints.txt hatchling"
+            "gpudojo is not installed in this Python, and a release is made from what is installed"
         ) from None
-    with tempfile.TemporaryDirectory() as folder, _fixed_date():
-        root = Path(folder) / "gpudojo"
-        target = Path(folder) / "built"
-        write_files(root, files_of_wheel(day, evidence))
-        builder = WheelBuilder(str(root))
-        (built,) = builder.build(directory=str(target), versions=["standard"])
-        wheel = Path(built)
-        return wheel.name, wheel.read_bytes()
+
+
+def _line_of_record(name: str, data: bytes) -> str:
+    """Return the line about a file in a wheel's list of files."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return f"{name},sha256={digest},{len(data)}"
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -62,47 +110,24 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def files_of_wheel(day: str, evidence: bytes | None = None) -> dict[str, bytes]:
-    """Return the files the wheel is built from, by path.
+    """Return the files of the wheel's packages, by path.
 
-    Raises CannotRelease where this is no clone of gpudojo, or the day needs what is not shipped.
+    `evidence` is that of the references, if it is to be shipped. Raises CannotRelease where the day
+    needs what is not shipped, KeyError for an unknown day, and OSError.
     """
-    for name in ("pyproject.toml", "LICENSE"):
-        if not (PROJECT / name).is_file():
-            raise CannotRelease(
-                f"a release is made from a clone of gpudojo, and {PROJECT} is none: "
-                f"it has no {name}"
-            )
-    license_file = PROJECT / "LICENSE"
-    files = {"LICENSE": license_file.read_bytes()}
+    files = {}
     wanted = registered_days()[day]
-    for path, name in _shipped_files(SOURCES, PurePosixPath("graders")):
-        is_evidence = path.parent == SHIPPED_FOLDER
-        if not is_evidence and not _is_of_another_day(path, wanted):
-            files[name] = path.read_bytes()
+    for package in PACKAGES:
+        for path, name in _shipped_files(SOURCES / package, PurePosixPath(package)):
+            is_evidence = path.parent == SHIPPED_FOLDER
+            if not is_evidence and not _is_of_another_day(path, wanted):
+                files[name] = path.read_bytes()
     if not wanted.built_in:
         files |= _files_of_outside_day(wanted)
-    files["pyproject.toml"] = _project_file(wanted).encode()
     if evidence is not None:
-        folder = SHIPPED_FOLDER.relative_to(PROJECT).as_posix()
+        folder = SHIPPED_FOLDER.relative_to(SOURCES).as_posix()
         files[f"{folder}/{day}{SHIPPED_SUFFIX}"] = evidence
     return _with_own_version(files)
-
-
-def _project_file(day: Day) -> str:
-    """Return the pyproject.toml of the wheel: gpudojo's, without its readme.
-
-    A day from outside is added to its packages and entry points.
-    """
-    path = PROJECT / "pyproject.toml"
-    text = path.read_text(encoding="utf-8")
-    project = README_LINE.sub("", text)
-    if day.built_in:
-        return project
-    top = day.package.partition(".")[0]
-    project = PACKAGES_LINE.sub(rf'\1, "graders/{top}"]', project)
-    project += f'\n[project.entry-points."{GROUP}"]\n'
-    project += f'{day.name} = "{day.package}"\n'
-    return project
 
 
 def _is_of_another_day(path: Path, wanted: Day) -> bool:
@@ -116,13 +141,13 @@ class ShippedFile(NamedTuple):
     """A file that belongs into a wheel."""
 
     path: Path
-    name: str  # its path in the wheel's sources
+    name: str  # its path in the wheel
 
 
 def _shipped_files(folder: Path, inside: PurePosixPath) -> Iterator[ShippedFile]:
     """Yield every file below a folder that belongs into a wheel.
 
-    `inside` is the folder in the wheel's sources that it becomes.
+    `inside` is the folder in the wheel that it becomes.
     """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -133,13 +158,13 @@ def _shipped_files(folder: Path, inside: PurePosixPath) -> Iterator[ShippedFile]
 
 
 def _files_of_outside_day(day: Day) -> dict[str, bytes]:
-    """Return a day's package, and what makes those above it packages.
+    """Return a day's package, and what makes those above it packages, as files by path.
 
-    Raises CannotRelease where the day imports more than that of its distribution.
+    Raises CannotRelease where the day imports more than that of its distribution, and OSError.
     """
     parts = day.package.split(".")
     files = {}
-    for path, name in _shipped_files(day.folder, PurePosixPath("graders", *parts)):
+    for path, name in _shipped_files(day.folder, PurePosixPath(*parts)):
         files[name] = path.read_bytes()
     # The packages above it, from the inside out.
     folder = day.folder
@@ -148,7 +173,7 @@ def _files_of_outside_day(day: Day) -> dict[str, bytes]:
         init = folder / "__init__.py"
         if init.is_file():
             package = "/".join(parts[:depth])
-            files[f"graders/{package}/__init__.py"] = init.read_bytes()
+            files[f"{package}/__init__.py"] = init.read_bytes()
     _require_own_imports(day, files)
     return files
 
@@ -156,7 +181,8 @@ def _files_of_outside_day(day: Day) -> dict[str, bytes]:
 def _require_own_imports(day: Day, files: Mapping[str, bytes]) -> None:
     """Raise CannotRelease where a file imports a module of its distribution that is not shipped.
 
-    `files` are those that are shipped of the day, by path.
+    `files` are those that are shipped of the day, by path. Raises SyntaxError for one that is no
+    Python.
     """
     shipped = _modules_among(files)
     own_top = day.package.partition(".")[0]
@@ -167,10 +193,9 @@ def _require_own_imports(day: Day, files: Mapping[str, bytes]) -> None:
             top = module.partition("/")[0]
             if top != own_top or module in shipped:
                 continue
-            file = name.removeprefix("graders/")
             dotted = module.replace("/", ".")
             raise CannotRelease(
-                f"{file}, line {line}: students get only {day.package}, and it imports {dotted}"
+                f"{name}, line {line}: students get only {day.package}, and it imports {dotted}"
             )
 
 
@@ -178,7 +203,7 @@ def _modules_among(files: Iterable[str]) -> set[str]:
     """Return the modules that files are, and the packages above them: "my_course/day9"."""
     modules = set()
     for name in files:
-        module = name.removeprefix("graders/").removesuffix(".py")
+        module = name.removesuffix(".py")
         path = PurePosixPath(module.removesuffix("/__init__"))
         modules.add(str(path))
         for parent in path.parents:
@@ -196,9 +221,10 @@ class ImportedModule(NamedTuple):
 def _imports_of(name: str, data: bytes) -> Iterator[ImportedModule]:
     """Yield the modules that a file imports, also relative to itself.
 
-    `name` is its path in the wheel's sources, `data` its text.
+    `name` is its path in the wheel, `data` its text. Raises SyntaxError if it is no
+    Python.
     """
-    own_path = PurePosixPath(name.removeprefix("graders/"))
+    own_path = PurePosixPath(name)
     tree = ast.parse(data, name)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -225,25 +251,18 @@ def _with_own_version(files: Mapping[str, bytes]) -> dict[str, bytes]:
         digest.update(header.encode())
         digest.update(data)
     suffix = digest.hexdigest()[:8]
-    name = "graders/gpudojo/__init__.py"
-    source = files[name].decode()
-    versioned = VERSION_LINE.sub(rf'\1+{suffix}"', source)
-    if versioned == source:
+    source = files[VERSION_FILE]
+    public, _, _ = _version_in(source).partition("+")
+    version = f'__version__ = "{public}+{suffix}"'
+    versioned = VERSION_LINE.sub(version, source.decode())
+    return {**files, VERSION_FILE: versioned.encode()}
+
+
+def _version_in(source: bytes) -> str:
+    """Return the version that a source says. Raises CannotRelease where it says none."""
+    found = VERSION_LINE.search(source.decode())
+    if found is None:
         raise CannotRelease(
-            f'{name} has no line `__version__ = "…"` that a release could be told apart by'
+            f'{VERSION_FILE} has no line `__version__ = "…"` that a release could be told apart by'
         )
-    return {**files, name: versioned.encode()}
-
-
-@contextlib.contextmanager
-def _fixed_date() -> Iterator[None]:
-    """Let everything that is built have the same date, so that it has the same bytes."""
-    before = os.environ.get("SOURCE_DATE_EPOCH")
-    os.environ["SOURCE_DATE_EPOCH"] = EPOCH
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SOURCE_DATE_EPOCH"]
-        else:
-            os.environ["SOURCE_DATE_EPOCH"] = before
+    return found[1]

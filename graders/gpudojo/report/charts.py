@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 from virtual_cuda.ledger import count_phrase
 
+from gpudojo.model.results_file import format_points
 from gpudojo.report.rendering import SIZES, draw_chart, format_duration, format_size
 
 # The chart of memory curves: its height, and where its lines begin and end.
@@ -33,7 +34,7 @@ class Bar:
 
 
 def draw_bars(title: str, entries: Sequence[Bar]) -> Markup:
-    """Draw horizontal bars; the largest value is the longest."""
+    """Draw horizontal bars as SVG; the largest value is the longest."""
     descriptions = []
     values = []
     for entry in entries:
@@ -53,7 +54,7 @@ def _largest_or_1(values: Sequence[float]) -> float:
 
 
 def draw_histogram(scores: Sequence[float], most: float, clickable: bool = False) -> Markup:
-    """Draw the score distribution, in ten equal steps of the points.
+    """Draw the score distribution as SVG, in ten equal steps of the points.
 
     `most` are the points that can be had. A script lets a clickable bar show whose it is.
     """
@@ -68,7 +69,7 @@ def draw_histogram(scores: Sequence[float], most: float, clickable: bool = False
     descriptions = []
     pairs = itertools.pairwise(edges)
     for (start, end), count in zip(pairs, counts, strict=True):
-        span = f"{start:g} to {end:g}"
+        span = f"{format_points(start)} to {format_points(end)}"
         spans.append(span)
         if count:
             descriptions.append(f"{span} points: {count}")
@@ -92,7 +93,7 @@ class Dot(NamedTuple):
 
 
 def draw_scatter(dots: Sequence[Dot]) -> Markup:
-    """Draw one dot per submission: how long it took, and how much memory.
+    """Draw one dot per submission as SVG: how long it took, and how much memory.
 
     The axes have round numbers; that of memory need not begin with 0.
     """
@@ -259,7 +260,7 @@ class PeakLabel(NamedTuple):
 
 
 def draw_curves(title: str, curves: Sequence[Curve]) -> Markup:
-    """Draw several curves in one chart: areas, and the reference as a line.
+    """Draw several curves in one chart as SVG: areas, and the reference as a line.
 
     The peaks have labels at the axis. There is at least one curve.
     """

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from gpudojo.classes.check_statistics import ClassStatistics, absent_functions
-from gpudojo.model.catalogue import known_misconceptions
+from gpudojo.classes.check_statistics import ClassStatistics, absent_functions, misconceptions_of
+from gpudojo.classes.reviews import ReviewFilter
+from gpudojo.model.catalogue import day_title, known_misconceptions
+from gpudojo.model.errors import BadDay
 from gpudojo.model.results import (
     CheckRow,
     ClassResults,
     ExerciseRow,
     Grade,
+    GroupFilter,
     Outcome,
     SubmissionRow,
     SubmissionStatus,
+    split_sections,
 )
 from gpudojo.model.results_file import format_points
+from gpudojo.platforms._rows import published_maximum
 from gpudojo.platforms._texts import describe_delay
 from gpudojo.report.charts import Dot, draw_histogram, draw_scatter
 from gpudojo.report.people import Person, nameless_author
@@ -50,6 +56,8 @@ class SubmissionLine:
     grade: Grade
     section: str
     late: str  # how late, and the penalty; empty where it was in time or nothing is known
+    is_new_work: bool  # False for what another member of the group stands for
+    is_listed_for_review: bool  # False also where another member has the same to review
 
     @property
     def ran(self) -> bool:
@@ -89,7 +97,7 @@ class SectionLine(NamedTuple):
     all: list[int]
     absent: list[int]
     late: list[int]
-    scores: list[float]  # that count in means
+    points: list[float]  # to publish, of those that count in means
 
 
 class TitleAndWorth(NamedTuple):
@@ -109,22 +117,45 @@ class Tally:
     lines: list[SubmissionLine] = field(default_factory=list)
     exercises: dict[str, TitleAndWorth] = field(default_factory=dict)
     statistics: ClassStatistics = field(default_factory=ClassStatistics)
-    # By check, the places in the class's table of those who failed, or did not hand it in.
+    has_groups: bool = False  # several students have one submission, which counts once
+    groups: GroupFilter = field(default_factory=GroupFilter)
+    reviews: ReviewFilter = field(default_factory=ReviewFilter)
+    # By check, the places in the class's table of those who failed, or did not hand it in: all
+    # members of a group.
     failed: dict[str, list[int]] = field(default_factory=dict)
     absent: dict[str, list[int]] = field(default_factory=dict)
     mistakes: dict[str, Mistake] = field(default_factory=dict)
     named: bool = False  # students have names, on a roster
+    reviewed: list[int] = field(default_factory=list)  # places of those whom a person reviewed
+
+    @property
+    def title(self) -> str:
+        """The title of the course, else that of the day; its name where it is not installed."""
+        if self.header.title:
+            return self.header.title
+        with contextlib.suppress(BadDay, KeyError):
+            return day_title(self.header.day)
+        return self.header.day
 
     def add(self, row: SubmissionRow, person: Person) -> None:
-        """Count a submission, which gets the next line of the class's table."""
+        """Count a submission, which gets the next line of the class's table.
+
+        Its exercises, checks and mistakes are counted, too.
+        """
         self.lines.append(self._make_line(row, person))
         self.statistics.count_row(row)
+        if row.reviewed is not None:
+            self.reviewed.append(len(self.lines) - 1)
         if row.roster and row.roster.name:
             self.named = True
+        if row.group:
+            self.has_groups = True
         for exercise in row.exercises:
             self._note_exercise(exercise)
             if row.was_judged:
-                self._count_checks(exercise, row)
+                self._note_checks(exercise)
+        if row.was_judged:
+            self._note_mistakes(row)
 
     def _note_exercise(self, exercise: ExerciseRow) -> None:
         """Remember the title of an exercise, and the most points that anybody could have."""
@@ -163,13 +194,12 @@ class Tally:
             grade=row.final,
             section=row.section,
             late=_describe_lateness(row),
+            is_new_work=row.status is not ABSENT and self.groups.is_new_work(row),
+            is_listed_for_review=bool(row.review) and self.reviews.is_first(row),
         )
 
-    def _count_checks(self, exercise: ExerciseRow, row: SubmissionRow) -> None:
-        """Count the checks of an exercise that the last line failed, or did not hand in.
-
-        Counts the misconceptions behind failures, too.
-        """
+    def _note_checks(self, exercise: ExerciseRow) -> None:
+        """Note the checks of an exercise that the last line failed, or did not hand in."""
         absent = absent_functions(exercise)
         place = len(self.lines) - 1
         for check in exercise.checks:
@@ -177,29 +207,33 @@ class Tally:
                 self.absent.setdefault(check.id, []).append(place)
             elif check.outcome is Outcome.FAILED:
                 self.failed.setdefault(check.id, []).append(place)
-                if check.misconception:
-                    self._count_mistake(check.misconception, check, row, place)
 
-    def _count_mistake(self, key: str, check: CheckRow, row: SubmissionRow, place: int) -> None:
-        """Count a misconception for the submission at this place of the class's table.
+    def _note_mistakes(self, row: SubmissionRow) -> None:
+        """Note the misconceptions of the last line.
 
-        The first one is its example, or the first with a line to show.
+        The first one who has a misconception is its example, or the first with a line to show.
         """
-        mistake = self.mistakes.get(key)
-        if mistake is None:
-            mistake = Mistake(key, check, nameless_author(row), row)
-            self.mistakes[key] = mistake
-        elif mistake.check.line is None and check.line is not None:
-            mistake.check = check
-            mistake.person = nameless_author(row)
-            mistake.row = row
-        if place not in mistake.places:
+        place = len(self.lines) - 1
+        for key, check in misconceptions_of(row).items():
+            mistake = self.mistakes.get(key)
+            if mistake is None:
+                mistake = Mistake(key, check, nameless_author(row), row)
+                self.mistakes[key] = mistake
+            elif mistake.check.line is None and check.line is not None:
+                mistake.check = check
+                mistake.person = nameless_author(row)
+                mistake.row = row
             mistake.places.append(place)
 
     @property
     def handed_in(self) -> list[SubmissionLine]:
         """The lines of those who handed in something."""
         return [line for line in self.lines if line.handed_in]
+
+    @property
+    def submission_count(self) -> int:
+        """How many submissions there are. Members of a group have one."""
+        return sum(line.is_new_work for line in self.lines)
 
     @property
     def nobody(self) -> list[int]:
@@ -209,23 +243,28 @@ class Tally:
     @property
     def sections(self) -> list[SectionLine]:
         """The sections of the course, by name."""
-        names = {line.section for line in self.lines}
-        names.discard("")
+        sections_of = split_sections(line.section for line in self.lines)
+        names: set[str] = set()
+        for parts in sections_of.values():
+            names.update(parts)
         ordered = sorted(names, key=natural_key)
-        return [self._section_of_name(name) for name in ordered]
+        return [self._section_of_name(name, sections_of) for name in ordered]
 
-    def _section_of_name(self, name: str) -> SectionLine:
-        """Return a section with the places of its students."""
+    def _section_of_name(self, name: str, sections_of: Mapping[str, list[str]]) -> SectionLine:
+        """Return a section with the places of its students.
+
+        `sections_of` has those that are meant by what the roster says.
+        """
         section = SectionLine(name, [], [], [], [])
         for place, line in enumerate(self.lines):
-            if line.section != name:
+            if name not in sections_of.get(line.section, ()):
                 continue
             section.all.append(place)
             if not line.handed_in:
                 section.absent.append(place)
                 continue
             if line.counts_in_means:
-                section.scores.append(line.score)
+                section.points.append(line.grade.points)
             if line.late:
                 section.late.append(place)
         return section
@@ -236,9 +275,14 @@ class Tally:
         return [line for line in self.lines if line.counts_in_means]
 
     @property
-    def scores(self) -> list[float]:
-        """The points that count in means."""
-        return [line.score for line in self._lines_in_means]
+    def points(self) -> list[float]:
+        """The points to publish that count in means."""
+        return [line.grade.points for line in self._lines_in_means]
+
+    @property
+    def max_points(self) -> float:
+        """What can be had, on the scale that is published."""
+        return published_maximum(self.header)
 
     @property
     def scaled(self) -> bool:
@@ -251,42 +295,40 @@ class Tally:
 
     @property
     def median(self) -> float:
-        """The score that half of the class does not reach; 0 without scores."""
-        if not self.scores:
+        """The points to publish that half of the class does not reach; 0 without points."""
+        if not self.points:
             return 0.0
-        return statistics.median(self.scores)
+        return statistics.median(self.points)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """The score that a quarter does not reach, and that three quarters do not exceed."""
-        scores = self.scores
-        if not scores:
+        """The points that a quarter does not reach, and that three quarters do not exceed."""
+        points = self.points
+        if not points:
             return 0.0, 0.0
-        if len(scores) == 1:
-            return scores[0], scores[0]
-        lower, _, upper = statistics.quantiles(scores, n=4, method="inclusive")
+        if len(points) == 1:
+            return points[0], points[0]
+        lower, _, upper = statistics.quantiles(points, n=4, method="inclusive")
         return lower, upper
 
     @property
     def mean(self) -> float:
-        """The mean score; 0 without scores."""
-        if not self.scores:
+        """The mean of the points to publish; 0 without points."""
+        if not self.points:
             return 0.0
-        return statistics.fmean(self.scores)
+        return statistics.fmean(self.points)
 
     @property
-    def published(self) -> float:
-        """The mean of the points to publish, in percent."""
-        lines = self._lines_in_means
-        percent = 0.0
-        for line in lines:
-            if line.grade.max_points:
-                percent += 100 * line.grade.points / line.grade.max_points
-        return percent / max(len(lines), 1)
+    def mean_score(self) -> float:
+        """The mean of the points in the exercises; 0 without points."""
+        scores = [line.score for line in self._lines_in_means]
+        if not scores:
+            return 0.0
+        return statistics.fmean(scores)
 
     @property
     def reached(self) -> list[ExerciseLine]:
-        """The means of all exercises. Their sum is `mean`."""
+        """The means of all exercises. Their sum is `mean_score`."""
         lines = []
         for exercise, known in sorted(self.exercises.items()):
             scores = [line.scores.get(exercise, 0.0) for line in self._lines_in_means]
@@ -300,25 +342,26 @@ class Tally:
     @property
     def slowest(self) -> list[SubmissionLine]:
         """Submissions that ran, longest first."""
-        lines = [line for line in self.lines if line.ran]
+        lines = [line for line in self.lines if line.ran and line.is_new_work]
         return sorted(lines, key=lambda line: -line.seconds)
 
     @property
     def needs_review(self) -> list[SubmissionLine]:
         """Submissions to review before grades go out, the most serious reasons first."""
-        lines = [line for line in self.lines if line.review]
+        lines = [line for line in self.lines if line.is_listed_for_review]
         return sorted(lines, key=lambda line: line.review_rank)
 
     @property
     def ranked(self) -> list[Mistake]:
         """Misconceptions, the most frequent first."""
         by_key = sorted(self.mistakes.values(), key=lambda mistake: mistake.key)
-        return sorted(by_key, key=lambda mistake: -len(mistake.places))
+        counts = self.statistics.misconceptions
+        return sorted(by_key, key=lambda mistake: -counts[mistake.key])
 
 
 def _is_untouched(exercise: ExerciseRow) -> bool:
     """True if nothing of an exercise was handed in, and nobody gave points for it."""
-    if exercise.override is not None:
+    if exercise.has_points_by_hand:
         return False
     functions = {check.function for check in exercise.checks}
     return functions <= absent_functions(exercise)
@@ -337,10 +380,11 @@ def _describe_lateness(row: SubmissionRow) -> str:
 def class_page(
     tally: Tally, records: RecordStore, students: bool, anonymous: bool, similar: bool = False
 ) -> str:
-    """Return the text of the class page.
+    """Return the text of the class page, HTML.
 
     With `students`, each name is a link to the student's own page; with `similar`, there is a link
-    to the page of similar submissions.
+    to the page of similar submissions. Raises BadDay where the misconceptions of a day cannot be
+    read, and OSError where a template cannot be. With `anonymous`, names are pseudonyms.
     """
     known = known_misconceptions()
 
@@ -351,8 +395,8 @@ def class_page(
         return known[mistake.key].name
 
     distribution: Markup | str = ""
-    if tally.scores:
-        distribution = draw_histogram(tally.scores, tally.header.max_score, clickable=not anonymous)
+    if tally.points:
+        distribution = draw_histogram(tally.points, tally.max_points, clickable=not anonymous)
     dots = []
     for line in tally.slowest:
         kind = line.status.value.replace(" ", "-")

@@ -103,7 +103,7 @@ class Roll:
         return Person(file, f"students/{file}.html", patterns_to_hide(row), anonymous=True)
 
     def _replace_in_texts(self, name: str, shown: str) -> None:
-        """Let `replace_names` put `shown` in place of a name."""
+        """Let `replace_names` put `shown` in place of a name, from now on."""
         self._shown_by_name[name.casefold()] = shown
 
     def replace_names(self, text: str) -> str:
@@ -123,15 +123,21 @@ class Roll:
         """Finds every name that is replaced, the longest first; nothing, where there are none."""
         names = sorted(self._shown_by_name, key=len, reverse=True)
         pattern = "|".join(map(_whole_word, names))
+        if not self._secret:
+            # The name of a file is told as it is; with pseudonyms no name may be left.
+            pattern = rf"(?:{pattern}){_NOT_IN_FILE_NAME}"
         if not names:
             pattern = "(?!)"
         return re.compile(pattern, re.IGNORECASE)
 
 
 def name_on_pages(row: SubmissionRow) -> str:
-    """Return a student's name on the roster; without one, that of the submission."""
+    """Return a student's name on the roster; without one, that of the submission.
+
+    Of two of one name, the id is there, too.
+    """
     if row.roster and row.roster.name:
-        return row.roster.name
+        return row.roster.shown_name
     return row.submission
 
 
@@ -139,8 +145,7 @@ def all_names_of(row: SubmissionRow) -> set[str]:
     """Return everything that a student and the submissions are called."""
     names = {row.submission, row.student, row.identifier}
     if row.roster:
-        listed = row.roster
-        names |= {listed.id, listed.name, listed.email, listed.github, listed.login}
+        names |= {*row.roster.all_names}
     for attempt in row.attempts:
         names.add(attempt.submission)
     stripped = {name.strip() for name in names if name}
@@ -195,6 +200,10 @@ def _telling_parts(name: str) -> list[str]:
     return parts
 
 
+# A name is not followed by what makes it a file's: "_1026_55025_day8.7z".
+_NOT_IN_FILE_NAME: Final = r"(?![\w-]*\.\w)"
+
+
 def _whole_word(text: str) -> str:
     """Return a pattern that finds the text where it is no part of a longer word."""
     return rf"(?<![^\W_]){re.escape(text)}(?![^\W_])"
@@ -203,7 +212,8 @@ def _whole_word(text: str) -> str:
 def secret_of_pseudonyms(results: Path) -> tuple[bytes, str]:
     """Return the secret that pseudonyms are made with, and a warning if it cannot be stored.
 
-    It is kept beside the results, and made where there is none.
+    It is kept in a file beside the results, and made where there is none. The warning is empty if
+    all is well.
     """
     path = results.parent / FOLDER / "pseudonyms"
     with contextlib.suppress(OSError):

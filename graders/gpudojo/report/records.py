@@ -76,7 +76,7 @@ class SubmissionRecords:
 
     @functools.cached_property
     def texts(self) -> dict[str, list[ShownSource]]:
-        """The text of each file, or of each code cell.
+        """The text of each file, or of each of its code cells, by path; found once.
 
         Files that are long or cannot be read are left out.
         """
@@ -97,7 +97,8 @@ class SubmissionRecords:
     def timeline_pair(self, exercise: str, function: str) -> TimelinePair:
         """Return the timelines of the student's busiest call and of the reference's same call.
 
-        Where there is none of the reference, `missing` tells why.
+        Where there is none of the reference, `missing` tells why; both are None without a timeline
+        of the student's.
         """
         mine = _timeline_of(self.record, exercise, function)
         if mine is None:
@@ -114,7 +115,7 @@ class SubmissionRecords:
         return TimelinePair(mine, missing=NOTHING_THERE)
 
     def _timelines_of_reference(self) -> dict[str, Sequence[Timeline]]:
-        """Return the timelines of the reference's calls, by exercise and function."""
+        """Return the timelines of the reference's calls, by "exercise::function"."""
         timelines: dict[str, Sequence[Timeline]] = {}
         if self.reference is None:
             return timelines
@@ -207,7 +208,7 @@ class SubmissionRecords:
     ) -> list[SourceLine]:
         """Return the lines around the one that a check names; none where it is not known.
 
-        What they are indented by in common is left out.
+        What they are indented by in common is left out. `hide_names` replaces names in their text.
         """
         lines = self._lines_of_source(check) or self._lines_of_timeline(check)
         if check.line is None or check.line not in lines:
@@ -305,7 +306,7 @@ def _bar_of_size(label: str, count: float, kind: str) -> Bar:
 
 
 def _timeline_of(record: Record | None, exercise: str, function: str) -> Timeline | None:
-    """Return the timeline of a function's busiest call, if it was recorded."""
+    """Return the timeline of a function's busiest call, if it was recorded. Else None."""
     if record is None:
         return None
     seen = record.functions.get(f"{exercise}::{function}")
@@ -315,7 +316,7 @@ def _timeline_of(record: Record | None, exercise: str, function: str) -> Timelin
 
 
 def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mapping[str, Any]]:
-    """Return the facts of each observation of a function; none without a record of it."""
+    """Return the facts of each observation of a function, by name; none without a record of it."""
     if record is None:
         return []
     seen = record.functions.get(f"{exercise}::{function}")
@@ -326,7 +327,10 @@ def _facts_of(record: Record | None, exercise: str, function: str) -> list[Mappi
 
 
 def _modelled_times(record: Record | None, exercise: str, function: str) -> Modelled | None:
-    """Return the modelled times of a function, if it has any that can be drawn."""
+    """Return the modelled times of a function, if it has any that can be drawn.
+
+    Else None. All of them are seconds.
+    """
     for facts in _facts_of(record, exercise, function):
         speed = _value_in(facts, "speed")
         times = struct_or_none(speed, Modelled)

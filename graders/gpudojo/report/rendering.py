@@ -22,9 +22,11 @@ SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def render_page(template: str, script: str, **values: Any) -> str:
-    """Return the text of a page.
+    """Return the text of a page: a template with these values.
 
-    A browser refuses every style and script in it but these two, by their hashes.
+    A browser refuses every style and script in it but these two, by their hashes. `script` is the
+    name of a file, or empty. Raises OSError where a file of ours cannot be read, and an error of
+    jinja2 for a value that is missing.
     """
     style = _read_asset("style.css")
     code = ""
@@ -39,7 +41,10 @@ def render_page(template: str, script: str, **values: Any) -> str:
 
 
 def draw_chart(name: str, **values: Any) -> Markup:
-    """Return an SVG: what a macro of `charts.html` makes of some values."""
+    """Return an SVG: what a macro of `charts.html` makes of some values.
+
+    Raises AttributeError for a macro that is not there, and an error of jinja2 for a missing value.
+    """
     macros = _template_environment().get_template("charts.html").module
     svg: Markup = getattr(macros, name)(**values)
     return svg
@@ -73,7 +78,7 @@ def _template_environment() -> jinja2.Environment:
 
 @functools.cache
 def _read_asset(name: str) -> str:
-    """Return a style sheet or script of ours, which is not escaped."""
+    """Return a style sheet or script of ours, read once; it is not escaped. Raises OSError."""
     asset = resources.files("gpudojo.report").joinpath("templates", name)
     return asset.read_text(encoding="utf-8")
 
@@ -178,7 +183,10 @@ def format_duration(seconds: float) -> str:
 
 
 def share_bar(value: float, most: float, kind: str = "") -> Markup:
-    """Return a bar of a table. The number stands beside it, so screen readers skip it."""
+    """Return a bar of a table as SVG: `value` of `most`. `kind` is a class of the style sheet.
+
+    The number stands beside it, so screen readers skip it.
+    """
     filled = 0.0
     if most > 0:
         filled = 100 * min(max(value / most, 0.0), 1.0)

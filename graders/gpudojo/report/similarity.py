@@ -1,9 +1,9 @@
 """Similar submissions: pairs that share statements which few others have, ranked and side by side.
 
 A statement is compared by its syntax tree, without the names of variables, the texts of strings,
-annotations and comments. Statements of the reference, which holds the given code too, are left
-out, and so is what much of the class wrote. The rarer a shared statement is, the more it counts. A
-high rank is a reason to look, and no proof.
+annotations and comments. Statements of the reference, which holds the given code too, and of the
+notebooks that students are given are left out, and so is what much of the class wrote. The rarer a
+shared statement is, the more it counts. A high rank is a reason to look, and no proof.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gpudojo.report.people import Person
 from gpudojo.report.rendering import render_page
 from gpudojo.submissions.choosing import PARSED_CHARACTERS, PARSED_IN_ALL, is_unfilled, source_parts
 from gpudojo.submissions.names import SOURCES, ending_of
+from gpudojo.submissions.opening_cell import opening_code
 
 # Nodes of a statement that is compared: `x = x.to(device)` has as many.
 SMALLEST_STATEMENT: Final = 7
@@ -225,7 +226,8 @@ def similar_pairs(
 ) -> list[SimilarPair]:
     """Return pairs of submissions that share code which is not given and not everybody's.
 
-    `works` are by their places in the class. The most similar pairs come first.
+    `works` are by their places in the class; `given` is code that all were given. The most similar
+    pairs come first. Those that share fewer than FEWEST_SHARED statements are left out.
     """
     given_shapes = set()
     if given is not None:
@@ -283,10 +285,10 @@ def _total_weight(counts: Mapping[bytes, int], weights: Mapping[bytes, float]) -
 def _weights_of(
     owners: Mapping[bytes, list[int]], works: Mapping[int, ComparedWork]
 ) -> dict[bytes, float]:
-    """Return what each statement counts; those that much of the class has are left out.
+    """Return what each statement counts, by its shape; what much of the class has is left out.
 
-    It is the size times 1 for a statement that two have, and near 0 for one that half of the
-    class has. `owners` tells in which works a statement is.
+    It is the size times 1 for a statement that two have, and near 0 for one that half of the class
+    has. `owners` tells in which works a statement is.
     """
     sizes = {}
     for work in works.values():
@@ -374,14 +376,18 @@ def _mark_lines(block: SourceBlock, marked: set[int]) -> ShownBlock:
 def similarity_page(
     people: list[Person],
     works: Mapping[int, ComparedWork],
-    given: ComparedWork | None,
+    reference: Mapping[str, bytes],
     students: bool,
     title: str,
 ) -> str:
     """Return the text of the page; with `students`, names lead to the students' own pages.
 
     `works` are by their places in `people`; those of no known sources are not among them.
+    `reference` are the files of the reference, none where they were not kept. Raises OSError where
+    a file of ours cannot be read.
     """
+    opening = opening_code(package=None).encode()
+    given = ComparedWork({**reference, "opening_cell.py": opening})
     pairs = similar_pairs(works, given)
     compared = []
     for pair in pairs[:MOST_PAIRS]:
@@ -392,7 +398,7 @@ def similarity_page(
         "class.js",
         title=title,
         students=students,
-        given=given is not None,
+        has_reference=bool(reference),
         people=people,
         compared=compared,
         more=len(pairs[MOST_PAIRS:]),

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from virtual_cuda.ledger import Timeline
 
 from gpudojo.model.results import (
+    BY_HAND,
     CheckRow,
     ClassResults,
     ExerciseRow,
@@ -81,6 +82,7 @@ class FunctionView:
     """One function of an exercise."""
 
     name: str
+    is_decided: bool = False  # a person gave the points of its exercise: nothing is to fix
     points: float = 0.0
     worth: float = 0.0
     checks_shown: list[CheckView] = field(default_factory=list)
@@ -101,18 +103,42 @@ class FunctionView:
         return any(each.check.absent for each in self.checks_shown)
 
     @property
+    def is_unjudged(self) -> bool:
+        """True if points are missing of checks that wait for others, and there is nothing to fix.
+
+        So it is where a person gave points for the check that they wait for.
+        """
+        if self.absent or self.to_fix or not self.by_hand:
+            return False
+        return any(view.check.waits_in_vain for view in self.checks_shown)
+
+    @property
     def to_fix(self) -> list[CheckView]:
-        """Checks that failed; none, where it was not handed in."""
-        if self.absent:
+        """Checks that failed; none, where it was not handed in or a person gave the points."""
+        if self.absent or self.is_decided:
             return []
-        wrong = (Outcome.FAILED, Outcome.ERROR)
-        return [view for view in self.checks_shown if view.check.outcome in wrong]
+        wrong = []
+        for view in self.checks_shown:
+            if view.check.to_fix or view.check.outcome is Outcome.ERROR:
+                wrong.append(view)
+        return wrong
+
+    @property
+    def by_hand(self) -> list[CheckView]:
+        """Checks for which a person gave points or a comment, and that are not to be fixed."""
+        to_fix = self.to_fix
+        views = []
+        for view in self.checks_shown:
+            told = view.check.override is not None or view.check.remark
+            if told and view not in to_fix:
+                views.append(view)
+        return views
 
     @property
     def folded(self) -> list[CheckView]:
         """Checks that passed or wait for others; all, where there is nothing to check."""
-        to_fix = self.to_fix
-        return [view for view in self.checks_shown if view not in to_fix]
+        shown = self.to_fix + self.by_hand
+        return [view for view in self.checks_shown if view not in shown]
 
     @property
     def folded_counts(self) -> str:
@@ -150,6 +176,7 @@ class SourceView:
 
     name: str
     cells: list[CellView]
+    note: str = ""  # where its functions are defined, too
 
     @property
     def marks(self) -> int:
@@ -170,11 +197,11 @@ class Neighbours:
 
 
 def count_outcomes(views: Iterable[CheckView]) -> list[tuple[str, int]]:
-    """Return how many checks have each outcome that occurs."""
-    counts = dict.fromkeys(Outcome, 0)
+    """Return how many checks have each outcome that occurs, as people see it."""
+    counts = dict.fromkeys([*map(str, Outcome), BY_HAND], 0)
     for view in views:
-        counts[view.check.outcome] += 1
-    return [(outcome.value, count) for outcome, count in counts.items() if count]
+        counts[view.check.shown_outcome] += 1
+    return [(outcome, count) for outcome, count in counts.items() if count]
 
 
 def student_page(
@@ -184,33 +211,42 @@ def student_page(
     records: SubmissionRecords,
     neighbours: Neighbours | None = None,
 ) -> str:
-    """Return the text of a student's page.
+    """Return the text of a student's page, HTML.
 
-    Without neighbours it has no links to other pages, and can be mailed.
+    Without neighbours it has no links to other pages, and can be mailed. Raises OSError where a
+    file of ours cannot be read.
     """
     # Where nothing was judged, all checks failed for the one reason at the top.
     maker = _ViewMaker(person, records)
     exercises = []
     functions: list[tuple[str, FunctionView]] = []  # with the name of the exercise
+    decided = set()  # exercises for which a person gave points: nothing is to fix there
     for exercise in row.exercises:
         views = []
         if row.was_judged:
             views = maker.functions_of(exercise)
         exercises.append((exercise, views))
         functions += [(exercise.exercise, view) for view in views]
+        if exercise.override is not None:
+            decided.add(exercise.exercise)
 
     stubs = []
     absent = []
+    unjudged = []
     checks: list[CheckView] = []
     for name_of_exercise, function in functions:
+        if name_of_exercise in decided:
+            continue
         if function.stub:
             stubs.append((name_of_exercise, function.name))
+        if function.is_unjudged:
+            unjudged.append((name_of_exercise, function.name))
         if function.absent:
             absent.append((name_of_exercise, function.name))
         else:
             checks += function.checks_shown
     # Failures with a line in the student's file come first.
-    failed = [view for view in checks if view.check.outcome is Outcome.FAILED]
+    failed = [view for view in checks if view.check.to_fix]
     failed.sort(key=lambda view: view.check.line is None)
     sources = []
     if row.was_judged:
@@ -237,6 +273,7 @@ def student_page(
         counts=count_outcomes(checks),
         stubs=stubs,
         absent=absent,
+        unjudged=unjudged,
         drawn=any(function.call for _, function in functions),
         recorded=records.record is not None,
         neighbours=neighbours,
@@ -262,26 +299,28 @@ class _ViewMaker:
             checks_by_function.setdefault(check.function, []).append(check)
         views = []
         for function, checks in checks_by_function.items():
-            views.append(self._function_view(exercise.exercise, function, checks))
+            views.append(self._function_view(exercise, function, checks))
         return views
 
-    def _function_view(self, exercise: str, function: str, checks: list[CheckRow]) -> FunctionView:
+    def _function_view(
+        self, exercise: ExerciseRow, function: str, checks: list[CheckRow]
+    ) -> FunctionView:
         """Return a function with its checks, its busiest call and its charts."""
-        view = FunctionView(function)
-        failed = False
+        view = FunctionView(function, is_decided=exercise.override is not None)
         for check in checks:
-            failed |= check.outcome is Outcome.FAILED
             view.points += check.points
             view.worth += check.max_points
             view.checks_shown.append(self._check_view(check))
+        _explain_waiting_for_a_person(view.checks_shown)
         _say_reasons_once(view.checks_shown)
 
-        view.call = self._call_view(exercise, function, failed)
-        race = self.records.race_bars(exercise, function)
+        key = exercise.exercise
+        view.call = self._call_view(key, function, has_failed=bool(view.to_fix))
+        race = self.records.race_bars(key, function)
         if race:
             view.race = draw_bars(f"How long {function} takes, modelled", race)
-        view.curved = self.records.memory_curves(exercise, function)
-        peaks = self.records.peak_bars(exercise, function)
+        view.curved = self.records.memory_curves(key, function)
+        peaks = self.records.peak_bars(key, function)
         if view.curved:
             view.curves = draw_curves(f"Memory of {function}", view.curved)
         elif peaks:
@@ -305,10 +344,10 @@ class _ViewMaker:
             message=hide_names(check.message).removeprefix(f"{check.outcome.value}: "),
         )
 
-    def _call_view(self, exercise: str, function: str, failed: bool) -> CallView | None:
+    def _call_view(self, exercise: str, function: str, has_failed: bool) -> CallView | None:
         """Return the busiest call of a function; None where it has no timeline.
 
-        It is unfolded where a check `failed`.
+        It is unfolded where a check of it is to fix.
         """
         pair = self.records.timeline_pair(exercise, function)
         mine = pair.mine
@@ -341,7 +380,7 @@ class _ViewMaker:
             own,
             others,
             legend_of(mine, theirs),
-            open=failed or waits_more,
+            open=has_failed or waits_more,
             scaled=scaled,
         )
 
@@ -366,9 +405,11 @@ class _ViewMaker:
             if not cells or lines_left < 0:
                 continue
             name = file
+            note = _note_about_file(row, file)
             if self.person.anonymous:
                 name = f"file {len(sources) + 1}"
-            sources.append(SourceView(name, cells))
+                note = ""
+            sources.append(SourceView(name, cells, note))
         return sources
 
     def _lines_of_cell(
@@ -395,8 +436,23 @@ class _ViewMaker:
         return self._anchor_of(check.file, check.cell, check.line)
 
 
+def _explain_waiting_for_a_person(views: list[CheckView]) -> None:
+    """Say of blocked checks that one they wait for was decided by hand. The views are changed."""
+    by_hand = {view.check.id.rpartition("::")[2] for view in views if view.check.override}
+    for view in views:
+        check = view.check
+        if check.outcome is Outcome.BLOCKED and check.blocked_by in by_hand:
+            view.message = (
+                f"It was not judged: it waits for `{check.blocked_by}`, "
+                "for which a person gave points."
+            )
+
+
 def _say_reasons_once(views: list[CheckView]) -> None:
-    """Empty the message of a check that is like the one before it: to do or blocked, and why."""
+    """Empty the message of each check whose outcome and message are those of the one before it.
+
+    Failed checks keep theirs. The views are changed.
+    """
     last_outcome = None
     last_message = None
     for view in views:
@@ -410,10 +466,13 @@ def _say_reasons_once(views: list[CheckView]) -> None:
 
 
 def describe_place(check: CheckRow, person: Person) -> str:
-    """Return where a check points to: "line 3 of cell 5 of day8.ipynb"; empty without a line."""
+    """Return where a check points to: "line 3 of cell 5 of day8.ipynb"; empty without a line.
+
+    Of a line that is not the mistake itself it also says what it is: "returned in line 3".
+    """
     if check.line is None:
         return ""
-    text = f"line {check.line}"
+    text = f"{check.line_role.before}line {check.line}"
     if check.cell is not None:
         text += f" of cell {check.cell}"
     if not check.file:
@@ -424,3 +483,12 @@ def describe_place(check: CheckRow, person: Person) -> str:
     if PurePosixPath(check.file).suffix == ".ipynb":
         return f"{text} of the notebook"
     return f"{text} of the file"
+
+
+def _note_about_file(row: SubmissionRow, file: str) -> str:
+    """Return where else functions are defined that were graded in this file; empty for nowhere."""
+    notes: dict[str, str] = {}  # the first function with each
+    for definition in row.definitions:
+        if definition.file == file and definition.note:
+            notes.setdefault(definition.note, definition.function)
+    return " ".join(f"{function}: {note}" for note, function in notes.items())

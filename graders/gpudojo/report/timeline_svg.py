@@ -123,7 +123,7 @@ def _describe_copies(count: int, sent: int) -> str:
 
 
 def largest_copy(*timelines: Timeline | None) -> int:
-    """Return the bytes of the largest copy, for arrows of comparable width."""
+    """Return the bytes of the largest copy, for arrows of comparable width; 1 without copies."""
     largest = 1
     for event in _events_of(timelines):
         if event.kind in COPIES:
@@ -173,7 +173,10 @@ class DrawnLane(NamedTuple):
 
 
 def scaled_svg(scaled: Scaled, label: str) -> Markup:
-    """Return the lanes of host and streams to scale; the height of a mark is its share of time."""
+    """Return an SVG of the lanes of host and streams to scale; `label` describes it in words.
+
+    The height of a mark is its share of the time of its place.
+    """
     lanes = []
     top = 0
     for lane in scaled.lanes:
@@ -268,6 +271,10 @@ class _CallDrawing:
     def __init__(
         self, timeline: Timeline, highest: int, widest: int, hide_names: HideNames, code: bool
     ) -> None:
+        """Draw nothing yet. `highest` and `widest` are the bytes that set the scale.
+
+        With `code`, lines of code are shown; `hide_names` is applied to what is shown.
+        """
         self.timeline = timeline
         self.highest = highest
         self.widest = widest
@@ -280,7 +287,7 @@ class _CallDrawing:
         return LEFT + (place + 0.5) * self.slot
 
     def marks_of_events(self) -> Iterator[Mark]:
-        """Yield one mark for each copy, wait, pass and step.
+        """Yield one mark for each copy, wait, pass and step, in the order of time.
 
         Neighbouring operations of one line share one, if they are alike in gradients and autocast.
         """

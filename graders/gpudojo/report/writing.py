@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from gpudojo.model.errors import BadResults, CannotReport
-from gpudojo.model.results import SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import header, iterate
+from gpudojo.model.results import GroupFilter, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import StoredRows, header, iterate
 from gpudojo.platforms._files import save_text
-from gpudojo.platforms._rows import find_submission
+from gpudojo.platforms._rows import find_submissions
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.people import Person, Roll, secret_of_pseudonyms
 from gpudojo.report.records import RecordStore
@@ -33,7 +33,7 @@ class ReportOptions:
     out: Path
     anonymous: bool = False
     students: bool = True
-    only: str | None = None  # one submission's page, and no class page
+    only: tuple[str, ...] = ()  # the pages of these submissions, and no class page
     similarity: bool = False  # a page of similar submissions too
 
     @property
@@ -47,15 +47,16 @@ class ReportOptions:
 def write_report(options: ReportOptions, say: Say) -> list[Path]:
     """Write the pages and return them, the one to open first.
 
-    Raises DojoError. The text of BadResults is then on a page too: otherwise an older class's
-    page would stay in the folder.
+    `say` is called with remarks for the user. Raises DojoError, and OSError where a page cannot be
+    written. The text of BadResults is then on a page too: otherwise an older class's page would
+    stay in the folder.
     """
     try:
         return _ReportWriter(options, say).write_pages()
     except BadResults as error:
         # A mistyped name must not replace the page of a class.
         is_of_class = options.file.name == "results.json" and options.file.exists()
-        if is_of_class and options.only is None:
+        if is_of_class and not options.only:
             text = render_page("problem.html", "", sentence=str(error))
             save_text(options.out / "index.html", text)
         raise
@@ -65,7 +66,10 @@ class _ReportWriter:
     """Goes through the results twice: for the names of all, then for their pages."""
 
     def __init__(self, options: ReportOptions, say: Say) -> None:
-        """Read the header and the names of all. Raises BadResults."""
+        """Read the header and the names of all. Raises BadResults.
+
+        For pseudonyms a secret may be written beside the results; `say` is told if that fails.
+        """
         self.options = options
         self.say = say
         self.header = header(options.file)
@@ -80,31 +84,32 @@ class _ReportWriter:
         rows = iterate(options.file)
         self.people = [roll.add_person(row) for row in rows]
         self.works: dict[int, ComparedWork] = {}  # by place in the class
+        self.groups = GroupFilter()
+        # By group and its work, the places of its members.
+        self.members: dict[tuple[str, str], list[int]] = {}
         self.without_records = 0
 
     def write_pages(self) -> list[Path]:
-        """Write the pages, and return them, that of the class first. Raises DojoError.
+        """Write the pages, and return them, that of the class first.
 
-        With `only`, it is one student's page alone.
+        With `only`, they are the pages of these students alone. Raises DojoError, such as
+        BadResults or CannotReport, and OSError where a page cannot be written.
         """
         options = self.options
-        only = None
-        if options.only is not None:
-            rows = iterate(options.file)
-            only = find_submission(options.only, rows, options.file)
+        only = find_submissions(options.only, StoredRows(options.file), options.file)
         neighbours = self._neighbours_by_place()
         written = []
         for place, row in enumerate(iterate(options.file)):
             self.tally.add(row, self.people[place])
             if options.similarity:
                 self._add_work(place, row)
-            if only is None and options.students:
+            if not only and options.students:
                 page = self._write_student(place, row, neighbours[place])
                 written.append(page)
-            elif row.submission == only:
+            elif row.submission in only:
                 page = self._write_student(place, row, None)
                 written.append(page)
-        if only is not None:
+        if only:
             return written
         if self.without_records:
             count = f"{self.without_records} of {len(self.tally.lines)}"
@@ -137,15 +142,32 @@ class _ReportWriter:
         return neighbours
 
     def _add_work(self, place: int, row: SubmissionRow) -> None:
-        """Note a submission for the page of similar ones, if its sources were kept."""
+        """Note a submission for the page of similar ones, if its sources were kept.
+
+        The members of a group have one, which is the group's.
+        """
+        if row.group:
+            self.members.setdefault((row.group, row.digest), []).append(place)
+        if not self.groups.is_new_work(row):
+            return
         sources = self.records.sources_of(row)
         if sources:
             self.works[place] = ComparedWork(sources)
 
+    def _authors(self) -> list[Person]:
+        """The people by place; the first member of a group is shown with the others."""
+        authors = list(self.people)
+        for (group, _), places in self.members.items():
+            names = ", ".join(self.people[place].shown for place in places)
+            first = self.people[places[0]]
+            authors[places[0]] = replace(first, shown=f"{group} ({names})")
+        return authors
+
     def _write_student(self, place: int, row: SubmissionRow, neighbours: Neighbours | None) -> Path:
         """Write a student's page, and return its path. Counts those without records.
 
-        Without neighbours it has no links to other pages.
+        `place` is that in the class. Without neighbours it has no links to other pages. Raises
+        OSError where it cannot be written.
         """
         person = self.people[place]
         records = self.records.of_submission(row)
@@ -159,7 +181,8 @@ class _ReportWriter:
     def _write_similarity(self) -> Path:
         """Write the page of similar submissions, and return its path.
 
-        Raises CannotReport where there are not two submissions with sources.
+        Raises CannotReport where there are not two submissions with sources, and OSError where it
+        cannot be written.
         """
         if len(self.works) == 1:
             raise CannotReport(
@@ -170,15 +193,18 @@ class _ReportWriter:
             raise CannotReport(
                 f"there are no sources to compare in {folder}; grade the class again"
             )
-        given = None
-        if self.records.given:
-            given = ComparedWork(self.records.given)
         title = self.header.title or self.header.day
-        text = similarity_page(self.people, self.works, given, self.options.students, title)
+        text = similarity_page(
+            self._authors(), self.works, self.records.given, self.options.students, title
+        )
         return save_text(self.options.out / "similarity.html", text)
 
     def _write_class(self) -> Path:
-        """Write the page of the class, and return its path. Sorts the lines of its table."""
+        """Write the page of the class, and return its path. Sorts the lines of an anonymous table.
+
+        Raises BadDay where the misconceptions of a day cannot be read, and OSError where it cannot
+        be written.
+        """
         options = self.options
         if options.anonymous:
             # The places of their rows are not on anonymous pages.

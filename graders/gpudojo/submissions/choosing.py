@@ -13,7 +13,12 @@ from typing import Final, NamedTuple, TypeGuard
 import msgspec
 
 from gpudojo.grading import notebooks, sources
-from gpudojo.grading.bindings import find_bindings, is_demo, nodes_of_scope
+from gpudojo.grading.bindings import (
+    bindings_of_statement,
+    find_bindings,
+    is_demo,
+    nodes_of_scope,
+)
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.names import (
@@ -35,6 +40,8 @@ OTHERS_SHOWN: Final = 3  # definitions that were passed over
 _WITHOUT_STATEMENTS: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
 # Not the real name: to show the line of a syntax error, Python opens the file of that name.
 _NOWHERE: Final = PurePosixPath("<submission>")
+# Of a release, with a folder for each day.
+_RELEASED_FOLDERS: Final = ("exercises", "notebooks")
 _TEST_FILE: Final = re.compile(r"test_.*|.*_tests?|conftest")
 
 
@@ -149,7 +156,7 @@ def choose_definitions(
         trees = {}
     bindings, unreadable = _bindings_in_files(files, names, trees)
     # The best definition of each function.
-    versions = _versions_of_files(bindings)
+    versions = _versions_of_files(files, bindings)
     definitions = []
     for exercise in exercises:
         for function in exercise.functions:
@@ -204,12 +211,12 @@ def _may_name_any(data: bytes, names: set[str]) -> bool:
     return any(name.encode() in data for name in names)
 
 
-def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
-    """All versions of a file, by each of them, where there are several.
+def _versions_of_files(files: Collection[str], bindings: _Bindings) -> dict[str, tuple[str, ...]]:
+    """All versions of a file, by the path of each of them, where there are several.
 
-    Versions are files like `day8.py` and `day8 (1).py`. Of these one is graded, the one with most
-    work in it, or else the latest: what counts is never put together of two attempts. It comes
-    first.
+    Versions are files like `day8.py` and `day8 (1).py`. Of these one is graded: the one in the
+    place of the released file, else the one with most work in it, or else the latest. What counts
+    is never put together of two attempts. It comes first in each tuple.
     """
     work = {}  # by file: how many functions it defines
     groups: dict[str, list[str]] = {}  # by the name that all versions share
@@ -229,9 +236,26 @@ def _versions_of_files(bindings: _Bindings) -> dict[str, tuple[str, ...]]:
         group.sort(key=depth_key)
         group.sort(key=copy_number, reverse=True)
         group.sort(key=work.__getitem__, reverse=True)
+        group.sort(key=lambda path: _is_released_place(path, files), reverse=True)
         for path in group:
             versions[path] = tuple(group)
     return versions
+
+
+def _is_released_place(path: str, files: Collection[str]) -> bool:
+    """True if a file lies where the released one does, under its own name.
+
+    That is `exercises/DAY/FILE` or `notebooks/DAY/FILE`, in the folder that holds all `files`.
+    """
+    parts = PurePosixPath(path).parts
+    *around, top, day, name = ("", "", *parts)
+    around = [folder for folder in around if folder]
+    if top.casefold() not in _RELEASED_FOLDERS or day.casefold() not in day_names():
+        return False
+    if copy_number(name) or PurePosixPath(name).stem.casefold() != curriculum_name(name):
+        return False
+    folder = "".join(f"{each}/" for each in around)
+    return all(each.startswith(folder) for each in files)
 
 
 class _NameRank(NamedTuple):
@@ -252,6 +276,7 @@ class _Chooser:
     def __init__(
         self, exercise: Exercise, function: str, versions: Mapping[str, tuple[str, ...]]
     ) -> None:
+        """Choose nothing yet. `versions` is what `_versions_of_files` returns."""
         self._exercise = exercise
         self._function = function
         self._versions = versions  # by file that has several: all, the one that is graded first
@@ -276,11 +301,13 @@ class _Chooser:
         versions = list(self._versions.get(best.file, ()))
         if best.file in versions:
             versions.remove(best.file)
-        if not named and best.state is State.DEFINED:
-            # Whichever file is meant, perhaps old.py or final.py: ask a person.
-            for other in others:
-                if _are_rivals(best, other) and other.file not in versions:
-                    versions.append(other.file)
+        # Whichever file is meant, perhaps old.py or final.py: ask a person.
+        for other in others:
+            if other.file in versions or not _have_both_work(best, other):
+                continue
+            one_name = curriculum_name(best.file) == curriculum_name(other.file)
+            if (not named and not one_name) or _differ(best, other, self._function, files):
+                versions.append(other.file)
         return ChosenDefinition(
             exercise=self._exercise.stem,
             function=self._function,
@@ -355,14 +382,34 @@ class _Chooser:
         return None
 
 
-def _are_rivals(one: Candidate, other: Candidate) -> bool:
-    """True if two files each have work on a function; not for a notebook and its export."""
+def _have_both_work(one: Candidate, other: Candidate) -> bool:
+    """True if two files each have work on a function that may be meant to be graded."""
     for each in (one, other):
         if each.state is not State.DEFINED:
             return False
         if each.imported or _is_test_or_backup(each.file):
             return False
-    return curriculum_name(one.file) != curriculum_name(other.file)
+    return True
+
+
+def _differ(one: Candidate, other: Candidate, function: str, files: Mapping[str, bytes]) -> bool:
+    """True if two files define a function by different code; not for a notebook and its export."""
+    codes = [_code_of(each, function, files[each.file]) for each in (one, other)]
+    return codes[0] != codes[1]
+
+
+def _code_of(candidate: Candidate, function: str, data: bytes) -> str:
+    """The last definition of a function in a file, without comments and layout.
+
+    Empty where it is not found. The file could be parsed before.
+    """
+    for part in source_parts(candidate.file, data):
+        if part.cell != candidate.cell:
+            continue
+        for statement in reversed(_parse_part(part, {}).body):
+            if any(each.name == function for each in bindings_of_statement(statement)):
+                return ast.dump(statement)
+    return ""
 
 
 def _is_test_or_backup(path: str) -> bool:
@@ -428,6 +475,10 @@ class _BindingsReader:
     """Collects what the parts of one file bind."""
 
     def __init__(self, path: str, names: set[str], trees: sources.Trees) -> None:
+        """Read nothing yet; `path` is that of the file.
+
+        `names` are the functions to look for; syntax trees are put into `trees`.
+        """
         self.fault = ""  # of the first part that is not Python
         self._path = path
         self._names = names
@@ -471,10 +522,11 @@ class _BindingsReader:
 
 
 def _parse_part(part: SourcePart, trees: sources.Trees) -> ast.Module:
-    """The syntax tree of a text; raises sources.Unparsable.
+    """The syntax tree of a text, which is also put into `trees`.
 
-    Puts it into `trees`, but not if there are warnings, about escapes and comparisons: they belong
-    to the output of the student's file, and come when it is parsed again.
+    Not if there are warnings, about escapes and comparisons: they belong to the output of the
+    student's file, and come when it is parsed again. Raises sources.Unparsable for a text that is
+    no Python or too long.
     """
     if len(part.source) > PARSED_CHARACTERS:
         size = f"{PARSED_CHARACTERS // 1000} kB"
@@ -499,7 +551,7 @@ def _place_in_words(line: int | None, cell: int | None) -> str:
 def _bindings_in_tree(
     path: str, part: SourcePart, tree: ast.Module, names: set[str]
 ) -> dict[str, Candidate]:
-    """The last binding of each name in a syntax tree.
+    """The last binding of each of these names in a syntax tree.
 
     Lines are counted within the part: in a notebook, within the cell.
     """

@@ -42,7 +42,10 @@ def commit_time(checkout: Path) -> str:
 
 
 def _current_commit(git_folder: Path) -> str:
-    """The id of the commit that is checked out; raises OSError or ValueError."""
+    """The id of the commit that is checked out; "" where its branch has none.
+
+    Raises OSError or ValueError for files that cannot be read.
+    """
     head = _read_text(git_folder / "HEAD").strip()
     branch = _BRANCH.fullmatch(head.removeprefix("ref: "))
     if branch is None:
@@ -58,7 +61,11 @@ def _current_commit(git_folder: Path) -> str:
 
 
 def _read_commit(commit_id: str, objects: Path) -> bytes:
-    """The text of a commit, by git in an empty repository of ours; raises OSError and others."""
+    """The text of a commit, by git in an empty repository of ours; empty where git finds none.
+
+    `objects` is the student's folder of objects. Raises OSError if git cannot be run, and
+    subprocess.TimeoutExpired.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name in ("objects", "refs"):
             (Path(folder) / name).mkdir()

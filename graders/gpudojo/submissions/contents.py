@@ -48,9 +48,10 @@ class Contents:
     def add_archived_file(
         self, name: str, limits: ReadLimits, problem: str, size: int, fetch: Fetch
     ) -> None:
-        """Add a file of an archive, or a note on what is wrong with it.
+        """Add a file of an archive to `files`, or a note on what is wrong with it.
 
-        Junk, which tools make, is left out without a note.
+        `problem` is what the archive says is wrong, or empty; `fetch` reads the file later. Junk,
+        which tools make, is left out without a note.
         """
         try:
             path, needs_note = path_in_archive(name, limits)

@@ -54,6 +54,8 @@ class SubmissionEntry(msgspec.Struct, frozen=True):
     # Its parts: the name inside the submission ("" for a folder or archive that is all of it),
     # and the path.
     members: tuple[tuple[str, Path], ...] = ()
+    # The digest of its files where they are not read here: a class keeps what was handed in before.
+    kept: str = ""
 
 
 class IgnoredPath(msgspec.Struct, frozen=True):

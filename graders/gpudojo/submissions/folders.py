@@ -28,7 +28,8 @@ _FLAGS: Final = sum(getattr(os, name, 0) for name in _FLAG_NAMES)
 def list_folder(root: Path, limits: ReadLimits) -> Contents:
     """The files below a folder, with notes on what cannot be used; no file is opened yet.
 
-    Junk and virtual environments are left out without a note.
+    Junk and virtual environments are left out without a note. Raises nothing: a folder that cannot
+    be read is noted.
     """
     return _FolderLister(root, limits).list_all()
 
@@ -45,6 +46,7 @@ class _FolderLister:
     """Lists the files below one folder, the shallowest first."""
 
     def __init__(self, root: Path, limits: ReadLimits) -> None:
+        """List nothing yet."""
         self.root = root
         self.limits = limits
         self.contents = Contents()
@@ -87,7 +89,10 @@ class _FolderLister:
         return children
 
     def _add_child(self, folder: _Folder, child: os.DirEntry[str]) -> None:
-        """Add a file, keep a folder for later, or note what cannot be used."""
+        """Add a file, keep a folder for later, or note what cannot be used. Raises nothing.
+
+        `child` is an entry of `folder`.
+        """
         if folder.name:
             name = f"{folder.name}/{child.name}"
         else:
@@ -123,7 +128,8 @@ class _FolderLister:
 def read_file(path: Path, most: int) -> bytes:
     """The bytes of a regular file, at most `most` and one more.
 
-    The one more shows that the file is larger. Raises Unreadable.
+    The one more shows that the file is larger. Raises Unreadable for anything else and for a file
+    that cannot be read.
     """
     try:
         descriptor = os.open(path, _FLAGS)

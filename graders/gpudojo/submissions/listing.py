@@ -56,8 +56,8 @@ _CLASS_LIMITS: Final = ReadLimits(entries=200_000, archive_bytes=1 << 30, total_
 def list_submissions(paths: Sequence[Path]) -> Listing:
     """Return the submissions at these paths, in natural order.
 
-    Those with the same name are renamed, and none is left out. Raises nothing: a path that cannot
-    be read is among the ignored, with the reason.
+    Those with the same name are renamed, and none is left out. Of a checkout, git tells when it was
+    handed in. Raises nothing: a path that cannot be read is among the ignored, with the reason.
     """
     lister = _Lister()
     for path in paths:
@@ -66,7 +66,10 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
 
 
 def list_one(folder: Path) -> Listing:
-    """The listing of one folder as one submission, whatever is in it."""
+    """The listing of one folder, or of one file, as one submission, whatever is in it.
+
+    A path that does not exist, or is no submission, is among the ignored.
+    """
     origin = Path(os.path.abspath(folder))
     entry = None
     if origin.exists():
@@ -105,7 +108,8 @@ def unpack_class(path: Path, folder: Path, only_known: bool = False) -> Path:
 def _write_contents(contents: Contents, folder: Path, target: Path) -> None:
     """Write the files of an archive to `target`, as far as they can be read and are not too large.
 
-    The folder appears when it is complete.
+    `folder` is the one that `target` lies in. The folder appears when it is complete. Raises
+    OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     bytes_left = _CLASS_LIMITS.total_bytes
@@ -122,7 +126,10 @@ def _write_contents(contents: Contents, folder: Path, target: Path) -> None:
 
 
 def _innermost_folder(folder: Path) -> Path:
-    """The folder with the submissions: Gradescope packs everything into one."""
+    """The folder with the submissions: Gradescope packs everything into one.
+
+    Raises OSError for a folder that cannot be read.
+    """
     while True:
         inner = list(folder.iterdir())
         if len(inner) != 1 or not inner[0].is_dir():
@@ -287,20 +294,22 @@ class _Lister:
     def _add_child(
         self, child: os.DirEntry[str], path: Path, submitters: Mapping[str, HandedIn]
     ) -> None:
-        """Add a file or folder of a class; links and devices are ignored, with the reason.
+        """Add a file or folder of a class.
+
+        Links, devices and what is no submission are ignored, with the reason.
 
         `submitters` is who handed in, by folder.
         """
-        if child.is_symlink():
-            self._ignore_path(path, _LINK)
-            return
         try:
+            is_link = child.is_symlink()
             is_folder = child.is_dir(follow_symlinks=False)
             is_file = child.is_file(follow_symlinks=False)
         except OSError as error:
             self._ignore_path(path, f"it cannot be read: {reason_of(error)}")
             return
-        if is_folder or is_file:
+        if is_link:
+            self._ignore_path(path, _LINK)
+        elif is_folder or is_file:
             self._add_submission(path, is_folder, path, submitters)
         else:
             self._ignore_path(path, _NEITHER)
@@ -314,7 +323,8 @@ class _Lister:
     ) -> None:
         """Add a submission that is one file or folder, or a student's loose file.
 
-        `given` is the path as the user gave it, `submitters` is who handed in, by folder.
+        `given` is the path as the user gave it, `submitters` is who handed in, by folder. What is
+        no submission is added to the ignored.
         """
         parsed = parse_platform_name(path.name, is_folder)
         if parsed is not None and parsed.naming is not Naming.GRADESCOPE:
@@ -375,7 +385,7 @@ class _Lister:
 def _entry_of(path: Path, is_folder: bool, parsed: ParsedName | None) -> SubmissionEntry | None:
     """A submission that is one file or folder; None for a file of another kind.
 
-    Of a checkout, it was handed in when its last commit was made.
+    Of a checkout, it was handed in when its last commit was made, which git tells.
     """
     name = path.name or str(path)
     kind = _kind_of(name, is_folder)
@@ -432,17 +442,18 @@ def _entries_of_attempts(files: list[_LooseFile]) -> list[SubmissionEntry]:
 
 
 def _split_into_attempts(files: list[_LooseFile]) -> list[list[_LooseFile]]:
-    """The files of each attempt of a student.
+    """The files of each attempt of a student, the first attempt first.
 
-    A platform numbers files as they arrive. A file that was there before under the same name
-    begins another attempt.
+    A platform numbers files as they arrive. A file that was there before under the same name begins
+    another attempt.
     """
     attempts: list[list[_LooseFile]] = [[]]
     names: set[str] = set()
     for file in sorted(files, key=lambda file: file.parsed.file):
         rest = file.parsed.rest
         ending = ending_of(rest, (*SOURCES, *ARCHIVES))
-        name = f"{curriculum_name(rest)}{ending}"
+        stem = rest[: len(rest) - len(ending)]
+        name = f"{curriculum_name(stem)}{ending}"
         if rest and name in names:
             attempts.append([])
             names = set()

@@ -82,9 +82,14 @@ class NaturalKey(NamedTuple):
 
 @functools.lru_cache(1024)  # a class has the same names again and again
 def natural_key(name: str) -> NaturalKey:
-    """A sort key that puts `student-2` before `student-10`, the same on every machine."""
+    """A sort key that puts `student-2` before `student-10`, the same on every machine.
+
+    Letters with accents stand beside those without.
+    """
     parts = []
-    for part in _DIGITS.split(fold_case(name)):
+    letters = unicodedata.normalize("NFKD", fold_case(name))
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    for part in _DIGITS.split(plain):
         if _DIGITS.fullmatch(part):
             parts.append(_KeyPart(False, int(part), ""))
         elif part:
@@ -108,7 +113,10 @@ def is_junk(name: str) -> bool:
 
 @functools.lru_cache(1024)
 def ending_of(name: str, endings: tuple[str, ...]) -> str:
-    """The first of these endings that a name has, or an empty text; a name is more than that."""
+    """The first of these endings that a name has; an empty text for a name that is nothing else.
+
+    The endings are in lower case, the name in any.
+    """
     folded = name.casefold()
     for ending in endings:
         if folded != ending and folded.endswith(ending):
@@ -120,7 +128,8 @@ def ending_of(name: str, endings: tuple[str, ...]) -> str:
 def parse_platform_name(name: str, is_folder: bool) -> ParsedName | None:
     """The parts of a name given by Canvas, Moodle or Gradescope; None for other names.
 
-    Folders are named by Moodle and Gradescope, files by Moodle and Canvas.
+    Folders are named by Moodle and Gradescope, files by Moodle and Canvas. What was parsed before
+    is remembered.
     """
     moodle = _MOODLE.fullmatch(name)
     if moodle:
@@ -208,9 +217,9 @@ def _repository_pattern() -> re.Pattern[str]:
 
 
 def curriculum_name(name: str) -> str:
-    """The name of a file as in the curriculum.
+    """The name of a file as in the curriculum, in small letters and with underscores.
 
-    It is without ending, prefix of a platform, and mark of a copy.
+    It is without ending, prefix of a platform, and mark of a copy; a day is spelt `day8`.
     """
     stem = _stem_of(name)
     parsed = parse_platform_name(stem, is_folder=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from virtual_cuda.hooks import format_size
@@ -46,6 +47,10 @@ _STRANGE_MARKS: Final = {b"Rar!": "rar", b"7z\xbc\xaf": "7z", b"BZh": "bzip2", b
 # A magic in the JSON of a notebook that writes a Python file.
 _WRITEFILE: Final = re.compile(rb'"\s*%%(?:write)?file\s+(?:-a\s+)?([^"\\\s]+\.py)\b')
 FILES_SHOWN: Final = 3  # that cells of one notebook write
+DEEPEST_ARCHIVE: Final = 2  # platforms pack what students packed
+TOO_DEEP: Final = (
+    "lies in an archive in an archive and is not opened; pack the files themselves into one .zip"
+)
 WRITTEN: Final = "with %%writefile; such cells are not run."
 
 
@@ -116,6 +121,12 @@ def _fault_in_notebook(data: bytes) -> str | None:
     return None
 
 
+def _unsupported_archive(name: str) -> str:
+    """Why an archive of this name is not read: the rest of a sentence."""
+    kind = ending_of(name, STRANGE_ARCHIVES)
+    return f"is an archive of a kind that is not supported ({kind}); hand in a .zip"
+
+
 def note_on_written_files(file: SourceFile) -> str:
     """A sentence about Python files that cells of a notebook would write; empty if there are none.
 
@@ -135,10 +146,18 @@ def note_on_written_files(file: SourceFile) -> str:
     return f"A cell of {name_in_text(file.path)} writes {names} {WRITTEN}"
 
 
+class _WaitingArchive(NamedTuple):
+    """An archive that is still to be read."""
+
+    file: ListedFile
+    depth: int  # of how many archives its files lie in, with itself
+
+
 class _SourceReader:
     """Collects sources as long as the limits allow, and notes on what it cannot use."""
 
     def __init__(self, limits: ReadLimits) -> None:
+        """Read nothing yet."""
         self.limits = limits
         self.files: dict[str, SourceFile] = {}
         self.notes: list[str] = []
@@ -146,7 +165,7 @@ class _SourceReader:
         self.bytes_unpacked = 0  # of gzips
         self.other_files = 0  # neither sources nor archives
         self.files_too_many = 0
-        self.waiting: list[ListedFile] = []  # archives inside what was handed in
+        self.waiting: deque[_WaitingArchive] = deque()  # inside what was handed in
         # Paths of files, and of folders that they need, as compared where case does not count.
         self._folded_files: set[str] = set()
         self._folded_folders: set[str] = set()
@@ -154,7 +173,8 @@ class _SourceReader:
     def take_path(self, name: str, path: Path) -> None:
         """Read a path on disk: a folder, an archive or a source.
 
-        `name` is its path inside the submission; empty if it is all of it.
+        `name` is its path inside the submission; empty if it is all of it. Archives inside of it
+        wait for `take_waiting`. Raises nothing: what cannot be read becomes a note.
         """
         try:
             mode = os.lstat(path).st_mode
@@ -173,27 +193,29 @@ class _SourceReader:
         self.notes.append(f"{name_in_text(name)} {reason}.")
 
     def _take_by_kind(self, name: str, path: Path, mode: int) -> None:
-        """Read a folder, an archive or a single file; raises Unreadable, OSError, ValueError.
+        """Read a folder, an archive or a single file; `mode` is that of the path.
 
-        Archives inside of it wait for `take_waiting`.
+        Archives inside of it wait for `take_waiting`. Raises Unreadable, OSError or ValueError for
+        what cannot be read.
         """
         strange = ending_of(path.name, STRANGE_ARCHIVES)
         if stat.S_ISDIR(mode):
-            self.take_all(list_folder(path, self.limits), name, nested=True)
+            self.take_all(list_folder(path, self.limits), name, depth=0)
         elif not stat.S_ISREG(mode):
             raise Unreadable(NOT_A_FILE)
         elif ending_of(path.name, ARCHIVES):
             data = self._read_archive(path)
-            self.take_all(self.list_archive(data), name, nested=True)
+            self.take_all(self.list_archive(data), name, depth=1)
         elif strange:
-            raise Unreadable(
-                f"is an archive of a kind that is not supported ({strange}); hand in a .zip"
-            )
+            raise Unreadable(_unsupported_archive(path.name))
         else:
             self._take_single(name, path)
 
     def _read_archive(self, path: Path) -> bytes:
-        """The bytes of an archive on disk; raises Unreadable."""
+        """The bytes of an archive on disk.
+
+        Raises Unreadable if it is too large or cannot be read.
+        """
         most = self.limits.archive_bytes
         data = read_file(path, most)
         if len(data) > most:
@@ -201,7 +223,10 @@ class _SourceReader:
         return data
 
     def _take_single(self, name: str, path: Path) -> None:
-        """Read a file on disk that is no archive; raises Unreadable."""
+        """Read a file on disk that is no archive; raises Unreadable and OSError.
+
+        `name` is its path inside the submission; empty if it is all of it.
+        """
         contents = Contents()
         own_name = name or path.name
         inside, needs_note = path_on_disk(own_name, self.limits)
@@ -210,7 +235,7 @@ class _SourceReader:
         if inside is not None:
             size = os.stat(path).st_size
             contents.files[name] = ListedFile(inside, size, partial(read_file, path))
-        self.take_all(contents, "", nested=False)
+        self.take_all(contents, "", depth=0)
 
     def list_archive(self, data: bytes) -> Contents:
         """The files in an archive, by its content, whatever its name is; raises Unreadable.
@@ -232,10 +257,11 @@ class _SourceReader:
                 raise Unreadable(f"is a {kind} archive under another name; hand in a .zip")
         return list_zip(data, self.limits)
 
-    def take_all(self, contents: Contents, folder: str, nested: bool) -> None:
+    def take_all(self, contents: Contents, folder: str, depth: int) -> None:
         """Read everything that can be graded in a folder or archive, the shallowest first.
 
-        `nested` is whether archives in it are to be read, too; `take_waiting` does that.
+        `folder` is put before its paths. `depth` is the number of archives that they lie in;
+        archives in it wait for `take_waiting`. What cannot be used is noted.
         """
         self.notes += contents.notes
         files = list(contents.files.values())
@@ -247,28 +273,31 @@ class _SourceReader:
             placed = ListedFile(path, file.size, file.fetch)
             if ending_of(path, SOURCES):
                 self.take_source(placed)
+            elif ending_of(path, STRANGE_ARCHIVES):
+                self._add_note(path, _unsupported_archive(path))
             elif not ending_of(path, ARCHIVES):
                 self.other_files += 1
-            elif nested:
-                self.waiting.append(placed)
+            elif depth < DEEPEST_ARCHIVE:
+                self.waiting.append(_WaitingArchive(placed, depth + 1))
             else:
-                self._add_note(
-                    path, "is an archive in an archive in an archive, which is not opened"
-                )
+                self._add_note(path, TOO_DEEP)
 
     def take_waiting(self) -> None:
-        """Read archives inside what was handed in, one level deep.
+        """Read archives inside what was handed in, and archives in these.
 
-        Platforms pack what students packed.
+        Platforms pack what students packed. What cannot be read is noted.
         """
-        for file in self.waiting:
+        while self.waiting:
+            file, depth = self.waiting.popleft()
             try:
                 data = self._read_listed_file(file, self.limits.archive_bytes)
                 contents = self.list_archive(data)
             except Unreadable as error:
                 self._add_note(file.path, error)
             else:
-                self.take_all(contents, file.path, nested=False)
+                if not contents.files and not contents.notes:
+                    self._add_note(file.path, "has no files in it")
+                self.take_all(contents, file.path, depth)
 
     def take_source(self, file: ListedFile) -> None:
         """Read a source, or note why it is not used.
@@ -312,9 +341,10 @@ class _SourceReader:
             raise Unreadable("was ignored: it is a file and a folder at once")
 
     def _read_listed_file(self, file: ListedFile, most: int) -> bytes:
-        """The bytes of a file, which are counted; raises Unreadable.
+        """The bytes of a file, which are counted.
 
-        Those of a damaged file count as if it had been read.
+        Those of a damaged file count as if it had been read. Raises Unreadable where it is larger
+        than `most`, goes beyond what is read in total, or cannot be read.
         """
         bytes_left = self.limits.total_bytes - self.bytes_read
         in_total = format_size(self.limits.total_bytes)

@@ -30,7 +30,10 @@ class StorablePath(NamedTuple):
 
 
 def path_in_archive(name: str, limits: ReadLimits) -> StorablePath:
-    """The path for a name in an archive. Raises Unreadable for a path that leads out."""
+    """The path for a name in an archive.
+
+    Raises Unreadable for a path that leads out, or is too long or too deep.
+    """
     return _path_for(name, name, limits)
 
 
@@ -47,7 +50,8 @@ def path_on_disk(name: str, limits: ReadLimits) -> StorablePath:
 def _path_for(name: str, shown_as: str, limits: ReadLimits) -> StorablePath:
     """The path for a name; a note is needed if a source or archive was called otherwise.
 
-    Raises Unreadable where it leads out, or is too long or too deep.
+    `shown_as` is the name as it was written. Raises Unreadable where it leads out, or is too long
+    or too deep.
     """
     path = storable_path(name, limits)
     if path is None or path == "/".join(_parts_of_path(shown_as)):

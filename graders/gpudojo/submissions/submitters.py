@@ -62,6 +62,7 @@ class _MetadataReader:
     """Reads the few lines of the YAML that matter; a whole parser would take minutes for it."""
 
     def __init__(self) -> None:
+        """Read nothing yet."""
         self._people: dict[str, list[Submitter]] = {}  # by folder
         self._dates: dict[str, str] = {}
         self._folder = ""  # of the current submission
@@ -96,7 +97,7 @@ class _MetadataReader:
         return indent > self._list_indent
 
     def _read_field(self, line: str) -> None:
-        """Take a field of a submitter, or the first field of another one.
+        """Take a field of a submitter of the current folder, or the first field of another one.
 
         Other fields than those of `Submitter` are passed over.
         """

@@ -52,7 +52,10 @@ def is_tar(data: bytes) -> bool:
 
 
 def unpack_gzip(data: bytes, limits: ReadLimits) -> UnpackedGzip:
-    """The content of a gzip up to the limit, with a remark where that is not all of it."""
+    """The content of a gzip up to the limit, with a remark where that is not all of it.
+
+    Raises nothing: damage is a remark.
+    """
     unpacker = _GzipUnpacker(data, limits.total_bytes)
     remark = unpacker.unpack_all()
     return UnpackedGzip(bytes(unpacker.unpacked), remark)
@@ -86,7 +89,7 @@ class _GzipUnpacker:
         return ""
 
     def _unpack_piece(self) -> str:
-        """Unpack one piece. Returns a remark where something stopped it; else empty."""
+        """Add one piece to `unpacked`. Returns a remark where something stopped it; else ""."""
         stream = zlib.decompressobj(wbits=_GZIP_WITH_HEADER)
         while not stream.eof:
             if self._at >= len(self.data):
@@ -106,7 +109,10 @@ class _GzipUnpacker:
 
 
 def list_tar(data: bytes, limits: ReadLimits) -> Contents:
-    """The files in a tar, which may be gzipped; raises Unreadable if it is no tar."""
+    """The files in a tar, which may be gzipped, with notes on those that cannot be used.
+
+    Raises Unreadable if it is no tar, and for a bomb.
+    """
     contents = Contents()
     if data.startswith(GZIP_MARK):
         data = _unpack_tar(data, limits, contents)
@@ -117,9 +123,10 @@ def list_tar(data: bytes, limits: ReadLimits) -> Contents:
 
 
 def _unpack_tar(packed: bytes, limits: ReadLimits, contents: Contents) -> bytes:
-    """The tar in a gzip, as far as the limits allow, which `contents` notes.
+    """The tar in a gzip, as far as the limits allow; what is left out is noted in `contents`.
 
-    Raises Unreadable for a bomb, and where there is no tar in it.
+    How many bytes it unpacks to is put there, too. Raises Unreadable for a bomb, and where there is
+    no tar in it.
     """
     data, remark = unpack_gzip(packed, limits)
     contents.unpacked = len(data)
@@ -138,6 +145,7 @@ class _TarReader:
     """Lists the entries of a tar: each is a header of one block, then the content in blocks."""
 
     def __init__(self, data: bytes, limits: ReadLimits, contents: Contents) -> None:
+        """List nothing yet; entries and notes go into `contents`."""
         self.data = data
         self.limits = limits
         self.contents = contents
@@ -171,7 +179,10 @@ class _TarReader:
         self.contents.add_note("The archive", problem)
 
     def _read_entry(self, header: bytes, size: int) -> None:
-        """Take an entry: a file, or the name of the next one. Goes on to the next header."""
+        """Take an entry: a file, or the name of the next one. Goes on to the next header.
+
+        `size` is the number of bytes of its content, which follows the header.
+        """
         kind = header[156:157]
         start = self._at + _BLOCK
         blocks = -(-size // _BLOCK)
@@ -188,7 +199,10 @@ class _TarReader:
             self._add_file(name, kind, start, size)
 
     def _add_file(self, name: str, kind: bytes, start: int, size: int) -> None:
-        """Add a file, or a note on something that cannot be used; folders are left out."""
+        """Add a file, or a note on something that cannot be used; folders are left out.
+
+        Its content has `size` bytes from `start` on. `kind` is the byte that tells what it is.
+        """
         problem = ""
         if kind == _FOLDER:
             return

@@ -24,7 +24,10 @@ _BEGIN_OF_FILE: Final = b"PK\x03\x04"
 
 
 def list_zip(data: bytes, limits: ReadLimits) -> Contents:
-    """The files in a zip, nothing unpacked yet; raises Unreadable if it is no zip."""
+    """The files in a zip, nothing unpacked yet, with notes on those that cannot be used.
+
+    Raises Unreadable if it is no zip, or has too many entries.
+    """
     archive = _open_zip(data, limits)
     contents = Contents()
     overlapping = _overlapping_entries(archive)
@@ -81,7 +84,7 @@ def _name_of(info: zipfile.ZipInfo) -> str:
 
 
 def _overlapping_entries(archive: zipfile.ZipFile) -> set[int]:
-    """The offsets of entries that overlap another one."""
+    """The offsets of entries whose bytes overlap those of another one, in a zip."""
     offsets: set[int] = set()
     reach = 0  # the end of what has been passed, and the entry that ends there
     owner = -1

@@ -1,5 +1,5 @@
-"""Autolab: `feedback.txt` for each submission, as its autograder prints it: the last
-line has the scores as JSON.
+"""Autolab, inside its container: `feedback.txt` for each submission, whose last line has the
+scores as JSON.
 
 There is one problem for each exercise, called by its file's name, as the assessment's own
 problems have to be.
@@ -21,15 +21,19 @@ from gpudojo.platforms._texts import (
     lines_for_student,
     one_line,
     printable_lines,
-    say_which_points_differ,
+    say_how_many_have_other_points,
 )
 
 
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `feedback.txt` for each submission, and return the files."""
-    say_which_points_differ(rows, options)
+    """Write `feedback.txt` for each submission, or the one asked for, and return the files.
+
+    It is in a folder of its own below `target`, that of the one asked for in `target` itself. How
+    many have other points in the course is told by `options.say`. Raises OSError.
+    """
+    say_how_many_have_other_points(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
         text = _feedback_text(entry.row, options)

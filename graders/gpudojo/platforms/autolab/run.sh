@@ -14,5 +14,5 @@ for file in submission/*.zip; do
 done
 chmod -R go-rwx evidence
 cd results || exit 1
-"$home/gpudojo/bin/python" -I -m gpudojo.platforms._autograder autolab "$root" @DAY@ "${GPUDOJO_SECONDS:-20}" > log.txt 2>&1
+"$home/gpudojo/bin/python" -I -m gpudojo.platforms._autograder autolab "$root" @DAY@ "${GPUDOJO_SECONDS:-20}"@ONLY@ > log.txt 2>&1
 cat feedback.txt

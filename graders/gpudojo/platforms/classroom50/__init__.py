@@ -1,4 +1,4 @@
-"""Classroom 50: `result.json` for each submission, with whole numbers for points.
+"""Classroom 50, inside its runner: `result.json` for each submission, points in whole numbers.
 
 Scores there are integers, and ours have fractions, so points are written in hundredths: 65.85 of
 100 is 6585 of 10000. Points finer than that make all of a submission's numbers ten times larger,
@@ -32,7 +32,7 @@ from gpudojo.platforms._texts import (
     join_texts,
     one_line,
     points_left_out,
-    say_which_points_differ,
+    say_how_many_have_other_points,
 )
 
 # Variables of the runner, none of which may be empty.
@@ -42,9 +42,11 @@ REQUIRED: Final = ("CLASSROOM", "ASSIGNMENT", "SUBMISSION_TAG", "COMMIT_URL", "R
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `result.json` for each submission, and return the files.
+    """Write `result.json` for each submission, or the one asked for, and return the files.
 
-    Raises CannotExport where the runner has not set its variables.
+    It is in a folder of its own below `target`, that of the one asked for in `target` itself. How
+    many have other points in the course is told by `options.say`. Raises CannotExport where the
+    runner has not set its variables, and OSError.
     """
     missing = [name for name in REQUIRED if not options.environment.get(name)]
     if missing:
@@ -56,7 +58,7 @@ def export(
             f"{', '.join(missing)} {verb} not set; "
             "its runner sets them where it grades a submission",
         )
-    say_which_points_differ(rows, options)
+    say_how_many_have_other_points(rows, options)
     written = []
     for entry in entries_to_export(rows, target, options):
         result = _result_of(entry, options)
@@ -65,7 +67,10 @@ def export(
 
 
 def _result_of(entry: Entry, options: Options) -> dict[str, Any]:
-    """Return the content of `result.json`: who and what was graded, and the tests."""
+    """Return the content of `result.json`: who and what was graded, and the tests.
+
+    Raises KeyError where a variable of the runner is missing in `options.environment`.
+    """
     row = entry.row
     checks = entry.checks
     environment = options.environment

@@ -16,9 +16,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
-    """Grade the checkout, and return the exit status of the grader.
+    """Grade the checkout, and return the exit status of the grader, which writes its result there.
 
-    Where the grader cannot be started, an error is printed for GitHub, and the status is 1.
+    Where the grader cannot be started, an error is printed for GitHub, and the status is 1. Raises
+    OSError where a file of the bundle cannot be read.
     """
     # The wheel, as the release has it.
     manifest = HERE / "release.json"
@@ -46,7 +47,7 @@ def main() -> int:
 
 
 def has_digest(file: Path, digest: str) -> bool:
-    """True if the file is there and this is its SHA-256."""
+    """True if the file is there and this is its SHA-256. Raises OSError if it cannot be read."""
     if not file.is_file():
         return False
     return hashlib.sha256(file.read_bytes()).hexdigest() == digest

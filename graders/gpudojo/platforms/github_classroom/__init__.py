@@ -1,4 +1,4 @@
-"""GitHub Classroom's Actions: what a grader step hands to autograding-grading-reporter.
+"""GitHub Classroom, inside a workflow: what a grader step hands to autograding-grading-reporter.
 
 The reporter has two totals: it records the sum of the tests' scores, and shows passed / all tests
 × max_score. They agree only if all tests weigh the same, so a check is repeated until they do: one
@@ -42,7 +42,7 @@ from gpudojo.platforms._texts import (
     join_texts,
     one_line,
     points_left_out,
-    say_which_points_differ,
+    say_how_many_have_other_points,
 )
 
 # Characters of base64; the system's limit is 131,072 with the variable's name.
@@ -65,8 +65,12 @@ class EncodedRunner(NamedTuple):
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write the runners of each submission, and return the files."""
-    say_which_points_differ(rows, options)
+    """Write the runners of each submission, or the one asked for, and return the files.
+
+    An earlier `.base64` file of a runner that is too large for one now is deleted. What the teacher
+    should know is told by `options.say`. Raises OSError.
+    """
+    say_how_many_have_other_points(rows, options)
     written: list[Path] = []
     too_large = 0
     uneven = 0
@@ -101,7 +105,11 @@ def export(
 
 
 def _write_exercises(entry: Entry, options: Options) -> list[Path]:
-    """Write a runner for each exercise of a submission, and return the files."""
+    """Write a runner for each exercise of a submission, and return the files.
+
+    They are in the folder of the entry, with a file `outputs` that has a line for each of them.
+    Raises OSError.
+    """
     rows_by_runner = _rows_by_runner(entry, options)
     runners = {}
     all_checks: list[CheckRow] = []
@@ -123,7 +131,10 @@ def _write_exercises(entry: Entry, options: Options) -> list[Path]:
 
 
 def _rows_by_runner(entry: Entry, options: Options) -> dict[str, list[CheckRow]]:
-    """Return rows under the ids of runners, which may only have letters and digits."""
+    """Return rows under the ids of runners, which may only have letters and digits.
+
+    There is one for each exercise, and one for rows of the whole submission.
+    """
     runners: dict[str, list[CheckRow]] = {}
     count = 0
     exercises = exercises_with_missing(entry.row, options.exercises)
@@ -201,7 +212,10 @@ def _repeat_check(check: CheckRow, weight: int) -> list[Test]:
 
 
 def _make_test(check: CheckRow, name: str, earned: bool, score: float) -> Test:
-    """Return a test of the reporter, with texts that cannot be commands."""
+    """Return a test of the reporter, with texts that cannot be commands.
+
+    `earned` is whether it passes.
+    """
     return {
         "name": _without_commands(name),
         "status": "pass" if earned else "fail",
@@ -215,7 +229,7 @@ def _make_test(check: CheckRow, name: str, earned: bool, score: float) -> Test:
 
 
 def _say_points_left_out_in_first_test(runner: Runner, row: SubmissionRow) -> None:
-    """Let the first test say what the points of the exercises leave out."""
+    """Let the first test of a runner say what the points of the exercises leave out."""
     first = runner["tests"][0]
     message = join_texts(" ", _without_commands(points_left_out(row)), first["message"])
     first["message"] = message[:LONGEST_MESSAGE]
@@ -230,11 +244,11 @@ def _shows_what_it_records(runner: Runner) -> bool:
 
 
 def _make_sum_exact(runners: list[Runner], checks: list[CheckRow]) -> None:
-    """Let the scores, added up in order as the reporter does, be the points of the checks.
+    """Change scores so that they add up, in the reporter's order, to the points of the checks.
 
-    They would be 0.30000000000000004 otherwise. A last score that makes up for the others'
-    rounding does not always exist: nothing added to 1.97 is 3.98. Where it does not, all scores
-    become multiples of the last digit that the total has, whose sums are exact.
+    They would be 0.30000000000000004 otherwise. A last score that makes up for the others' rounding
+    does not always exist: nothing added to 1.97 is 3.98. Where it does not, all scores become
+    multiples of the last digit that the total has, whose sums are exact.
     """
     tests = [test for runner in runners for test in runner["tests"]]
     total = points_of(sum(in_millionths(check.points) for check in checks))

@@ -49,9 +49,10 @@ CHANGES: Final = {
 
 @contextlib.contextmanager
 def guard_workflow_files(environment: Mapping[str, str]) -> Iterator[list[str]]:
-    """Undo what student code writes to the workflow's own files.
+    """Undo what student code writes to the workflow's own files during the block.
 
-    Afterwards the list names the variables of the files that were written to.
+    Gives a list, which afterwards names the variables of the files that were written to. A file
+    that cannot be put back stays as it is.
     """
     before = {}
     for name in WORKFLOW_FILES:
@@ -81,7 +82,10 @@ def _content_of(path: str) -> bytes | None:
 
 
 def append_text(path: Path, text: str, most: int | None = None) -> None:
-    """Append to a file; a text of more than `most` bytes is cut, and ends with three dots."""
+    """Append to a file; a text of more than `most` bytes is cut, and ends with three dots.
+
+    Raises OSError.
+    """
     data = text.encode("utf-8", "replace")
     if most is not None and len(data) > most:
         beginning = data[:most].decode("utf-8", "ignore")
@@ -164,7 +168,7 @@ def annotations_of_failures(row: SubmissionRow, inside: str = "") -> list[Annota
     """Return what failed, each on the student's own line, one for each line of a function.
 
     `inside` is where in the repository the checkout lies. There are none where no check was
-    judged.
+    judged, and at most MOST_ANNOTATIONS.
     """
     if not row.was_judged:
         return []
@@ -202,7 +206,10 @@ def _annotation_of_failure(check: CheckRow, inside: str) -> Annotation:
 
 
 def annotations_of_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
-    """Return what was changed of the release."""
+    """Return a remark on each file that is not as it was released, but only the first ones.
+
+    `inside` is where in the repository the checkout lies.
+    """
     annotations = []
     for change in changes:
         message = (
@@ -252,7 +259,8 @@ def summary_page(
 ) -> str:
     """Return the page in Markdown.
 
-    `changes` is None where there was no release to compare with.
+    `changes` is None where there was no release to compare with. Raises OSError where the template
+    of ours cannot be read.
     """
     row = checkout.row
     results = checkout.results
@@ -275,7 +283,7 @@ def summary_page(
 
 @functools.cache
 def _summary_template() -> jinja2.Template:
-    """Return the template of the page, read once."""
+    """Return the template of the page, read once. Raises OSError."""
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -316,7 +324,10 @@ class Report:
             yield annotation.as_sentence()
 
     def _table_of_points(self) -> Iterator[str]:
-        """Yield a line for each exercise, and one for the total."""
+        """Yield a line for each exercise, and one for the total.
+
+        Raises ValueError without exercises.
+        """
         row = self.checkout.row
         names = [exercise.exercise for exercise in row.exercises]
         width = max(map(len, names))
@@ -344,7 +355,9 @@ def write_report(
 ) -> list[Path]:
     """Write the files that each of `readers` ("github", "classroom50") reads, and return them.
 
-    All of them are made before one is written.
+    All of them are made before one is written. `environment` are the runner's variables. Raises
+    CannotExport where some of them are missing, BadDay where the day cannot be imported, and
+    OSError.
     """
     # The contents.
     outputs = None
@@ -370,9 +383,10 @@ def write_report(
 
 
 def _write_for_workflow(name: str, text: str, out: Path, environment: Mapping[str, str]) -> Path:
-    """Append to the file that GitHub has made for it.
+    """Append to the file that GitHub has made for it, by the variable `name`.
 
-    Where there is no workflow, write one that a person can look at. Returns the file.
+    Where there is no workflow, write one to `out` that a person can look at. Returns the file.
+    Raises OSError.
     """
     if environment.get(name):
         path = Path(environment[name])
@@ -390,7 +404,8 @@ def _write_for_workflow(name: str, text: str, out: Path, environment: Mapping[st
 def _github_outputs(checkout: GradedCheckout, environment: Mapping[str, str]) -> str:
     """Return a line for each runner, and `result` for the whole submission.
 
-    The latter is there only if one variable can hold it.
+    The latter is there only if one variable can hold it. Raises BadDay where the day cannot be
+    imported, and OSError.
     """
     files = _export_one("github_classroom", checkout.results, checkout.row, environment)
     outputs = files["outputs"].decode("ascii")
@@ -405,7 +420,11 @@ def _github_outputs(checkout: GradedCheckout, environment: Mapping[str, str]) ->
 
 
 def _classroom50_result(checkout: GradedCheckout, environment: Mapping[str, str]) -> bytes:
-    """Return result.json. Who was graded, the environment says: a name may be misread."""
+    """Return the content of result.json. Who was graded, the environment says, not the name.
+
+    Raises CannotExport where variables are missing, BadDay where the day cannot be imported, and
+    OSError.
+    """
     variables = dict(environment)
     if not variables.get("REVIEW_URL"):
         variables["REVIEW_URL"] = variables.get("COMMIT_URL", "")
@@ -420,7 +439,10 @@ def _classroom50_result(checkout: GradedCheckout, environment: Mapping[str, str]
 def _export_one(
     name: str, header: ClassResults, row: SubmissionRow, environment: Mapping[str, str]
 ) -> dict[str, bytes]:
-    """Return the files of an exporter for one submission, by name."""
+    """Return the files of an exporter for one submission, by name.
+
+    Raises what the exporter raises, BadDay where the day cannot be imported, and OSError.
+    """
     options = Options(
         submission=row.submission,
         exercises=exercises_of_day(header.day),

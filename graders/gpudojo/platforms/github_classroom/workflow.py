@@ -28,13 +28,22 @@ PYTHON: Final = "3.12"
 
 
 def seal(files: Mapping[str, bytes], day: str) -> dict[str, bytes]:
-    """Return the workflow, for a repository that is otherwise complete."""
+    """Return the workflow, as a file by path, for a repository that is otherwise complete.
+
+    `files` are all others of it. Raises CannotRelease where they are no release, BadDay where the
+    day cannot be imported, and OSError.
+    """
     return {WORKFLOW: workflow_text(make_manifest(files, day)).encode()}
 
 
 def workflow_text(released: Manifest) -> str:
-    """Return the text of the workflow that grades a release."""
-    runners = runner_ids(released.day)
+    """Return the text of the workflow that grades a release.
+
+    It has the release's manifest in it, without the workflow itself. Raises BadDay where the day
+    cannot be imported, OSError where the template cannot be read, and KeyError for a manifest
+    without its wheel.
+    """
+    runners = runner_ids(released.day, released.only)
     results = []
     for runner in runners:
         results.append(f"{runner.upper()}_RESULTS: ${{{{ steps.grade.outputs.{runner} }}}}")
@@ -56,14 +65,22 @@ def workflow_text(released: Manifest) -> str:
 
 
 def add_workflow(released: Manifest) -> Manifest:
-    """Return the manifest with the hash of the workflow that it stands in."""
+    """Return a new manifest, with the hash of the workflow that it stands in.
+
+    Raises BadDay where the day cannot be imported, and OSError.
+    """
     digest = hash_of(workflow_text(released).encode())
     return msgspec.structs.replace(released, files=released.files | {WORKFLOW: digest})
 
 
-def runner_ids(day: str) -> list[str]:
-    """Return the ids under which the exporter hands each exercise to the reporter."""
-    return [f"exercise{exercise.stem.partition('_')[0]}" for exercise in exercises_of(day)]
+def runner_ids(day: str, only: Sequence[str] = ()) -> list[str]:
+    """Return the ids under which the exporter hands each exercise to the reporter.
+
+    `only` are the stems of those that are graded; empty: all. Raises BadDay where the day cannot be
+    imported.
+    """
+    stems = only or [exercise.stem for exercise in exercises_of(day)]
+    return [f"exercise{stem.partition('_')[0]}" for stem in stems]
 
 
 def _indent_lines(lines: Sequence[str], width: int) -> str:

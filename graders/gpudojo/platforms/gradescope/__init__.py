@@ -1,4 +1,4 @@
-"""Gradescope: `results.json` for each submission, as its autograder harness reads it.
+"""Gradescope, inside its container: `results.json` for each submission.
 
 Everything is plain text: what a student printed or named is never read as HTML or Markdown. Hints
 for the teacher stay out, because students see this file's texts.
@@ -34,7 +34,11 @@ VISIBILITY: Final[dict[When, str]] = {
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `results.json` for each submission, and return the files."""
+    """Write `results.json` for each submission, or the one asked for, and return the files.
+
+    It is in a folder of its own below `target`, that of the one asked for in `target` itself.
+    Raises OSError.
+    """
     written = []
     for entry in entries_to_export(rows, target, options):
         result = _result_of(entry, header)
@@ -74,7 +78,10 @@ def _result_of(entry: Entry, header: ClassResults) -> dict[str, Any]:
 
 
 def _test_of(check: CheckRow, position: int, scale: float, visibility: str) -> dict[str, Any]:
-    """Return a check as a test, with its points on the scale of the course."""
+    """Return a check as a test, with its points on the scale of the course.
+
+    `position` is its number from 1; points are multiplied by `scale`.
+    """
     return {
         "score": round(check.points * scale, POINT_PLACES),
         "max_score": round(check.max_points * scale, POINT_PLACES),

@@ -1,4 +1,4 @@
-"""PrairieLearn: `results.json` for each submission, as an external grader leaves it.
+"""PrairieLearn, inside its container: `results.json` for each submission.
 
 The score is a share from 0 to 1. A file may have a megabyte, so texts are cut. A submission that
 could not be read is not gradable there: it costs no attempt.
@@ -30,7 +30,11 @@ LONGEST_OUTPUT: Final = 50_000  # characters of what a student printed
 def export(
     header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options
 ) -> list[Path]:
-    """Write `results.json` for each submission, and return the files."""
+    """Write `results.json` for each submission, or the one asked for, and return the files.
+
+    It is in a folder of its own below `target`, that of the one asked for in `target` itself. How
+    many have more than the maximum is told by `options.say`. Raises OSError.
+    """
     above = sum(row.final.points > row.final.max_points for row in chosen_rows(rows, options))
     if above:
         options.say(

@@ -50,7 +50,7 @@
       row.hidden = !fits;
       count += fits;
     }
-    of("shown").textContent = `${count} of ${rows.length} submissions shown${chosen ? `: ${chosen.label}` : ""}`;
+    of("shown").textContent = `${count} of ${rows.length} ${table.dataset.noun} shown${chosen ? `: ${chosen.label}` : ""}`;
     of("everybody").hidden = !chosen;
   };
   filters.addEventListener("input", filter);
@@ -108,7 +108,7 @@
     const lines = [first, ...shown.map((row) => Array.from(row.cells, value))];
     const csv = lines.map((cells) => cells.map((cell) => quoted(safe(cell))).join(",")).join("\r\n") + "\r\n";
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([csv], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob(["\ufeff", csv], { type: "text/csv" }));
     link.download = table.dataset.name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -8,7 +8,8 @@
     walk.className = "walk";
     const said = document.createElement("p");
     said.setAttribute("role", "status");
-    said.textContent = `${marks.length} ${marks.length === 1 ? "event" : "events"}: point at one, or use the arrow keys here`;
+    // Operations that are alike and follow each other are one mark.
+    said.textContent = `${marks.length} ${marks.length === 1 ? "mark" : "marks"}: point at one, or use the arrow keys here`;
     const show = (next) => {
       if (place >= 0) marks[place].classList.remove("on");
       place = Math.min(Math.max(next, 0), marks.length - 1);
