@@ -9,6 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpudojo.authoring.solution_tests import (
+    BENCH,
+    claim_in,
+    exercise_of,
+    grade_once,
+    reference_solution,
+)
 from gpudojo.grading.engine import FileGrader, grade_function
 from gpudojo.grading.feedback import check_to_mend_first, hints_about
 from gpudojo.grading.load import load_submission
@@ -16,8 +23,6 @@ from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome, describe_blocking
 from gpudojo.pytest_plugin.terminal import Feedback
-
-from tests.solutions import BENCH, claim_in, exercise_of, grade_once, reference_solution
 
 MOVING = exercise_of("day8", "02_moving_model_to_device")
 TIMING = exercise_of("day8", "10_timing_and_profiling")

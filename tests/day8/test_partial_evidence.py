@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from gpudojo.authoring.solution_tests import reference_evidence
 from gpudojo.grading.engine import judge_checks
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import Outcome
-
-from tests.solutions import reference_evidence
 
 FUNCTIONS = [
     (e, f)

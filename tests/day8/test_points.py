@@ -7,9 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpudojo.authoring.solution_tests import grade_once
 from gpudojo.model.results import Outcome
-
-from tests.solutions import grade_once
 
 WRONG = Path(__file__).parent / "wrong"
 # What a solution is not paid for; everything else it is.
@@ -50,3 +49,20 @@ def test_what_is_right_is_paid(solution: str) -> None:
         solution
     ]
     assert sum(result.points for result in results) > 0
+
+
+def test_a_wrong_device_costs_more_than_a_wrong_mean() -> None:
+    folder = WRONG / "04_modifying_training_loop_gpu"
+    points = {}
+    for name in ("outputs_to_the_cpu", "hard_coded_data", "weighted_by_full_batches"):
+        results = grade_once(folder / f"{name}.py")
+        points[name] = sum(result.points for result in results)
+    wrong_mean = points.pop("weighted_by_full_batches")
+    assert max(points.values()) < wrong_mean
+
+
+def test_a_step_without_mixed_precision_gets_little() -> None:
+    results = grade_once(WRONG / "07_mixed_precision" / "neither_autocast_nor_scaler.py")
+    points = sum(result.points for result in results)
+    most = sum(result.max_points for result in results)
+    assert points <= most / 6

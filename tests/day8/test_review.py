@@ -16,7 +16,8 @@ from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results_file import iterate
 
 from tests.exploits.conftest import Quiet
-from tests.solutions import ROOT
+
+ROOT = Path(__file__).parents[2]
 
 HERE = Path(__file__).parent
 REFERENCE = ROOT / "reference" / HERE.name

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from gpudojo.authoring.solution_tests import exercise_of, reference_solution
 from gpudojo.days.day8.managing_memory import largest_batch
 from gpudojo.days.day8.mixed_precision import steps as precision_steps
 from gpudojo.days.day8.modifying_evaluation_loop_gpu import numbers as evaluation_numbers
@@ -15,8 +16,6 @@ from gpudojo.days.day8.modifying_evaluation_loop_gpu.evaluate import make_layers
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load_submission
 from gpudojo.model.results import Outcome
-
-from tests.solutions import exercise_of, reference_solution
 
 SEEDS = range(1, 101)
 

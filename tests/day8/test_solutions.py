@@ -2,4 +2,4 @@
 solution.
 """
 
-from tests.solutions import *  # noqa: F403 - the tests are the same for every day
+from gpudojo.authoring.solution_tests import *  # noqa: F403 - the tests are the same for every day

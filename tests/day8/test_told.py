@@ -7,14 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpudojo.authoring.solution_tests import grade_once
 from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.grading.references import reference_of
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import encode_evidence
 from gpudojo.model.results import Outcome
 from virtual_cuda.modelled_time import _REAL_CLOCKS
-
-from tests.solutions import grade_once
 
 WRONG = Path(__file__).parent / "wrong"
 
@@ -54,6 +53,12 @@ WRONG = Path(__file__).parent / "wrong"
             "11_multiple_gpus/parallel_two_of_three",
             "with three GPUs and device='cuda' it uses the GPUs [0, 1]",
         ),
+        ("01_checking_device/kinds_in_a_table", "another kind of device raised KeyError: 'xpu'"),
+        ("09_managing_memory/device_equals_cuda", "device='cuda:0' gave 0"),
+        (
+            "09_managing_memory/lambda_looks_block_up_late",
+            "in backward blocks 1, 2 and 3 did not run again, block 4 did",
+        ),
         ("11_multiple_gpus/unwrap_to_the_cpu", "inside DataParallel are torch.float32 on cpu"),
         ("12_self_assessment/renamed", "`ANSWERS` was not handed in, or is None"),
         ("12_self_assessment/whole_answer", "is 'A smaller batch.'"),
@@ -66,11 +71,126 @@ def test_what_happened_is_told(name: str, told: str) -> None:
     assert told in first.happened
 
 
+@pytest.mark.parametrize(
+    ("name", "check", "line", "mistake"),
+    [
+        ("03_moving_batches/device_of_the_first_parameter", "is_true_of_nothing", 11, None),
+        (
+            "04_modifying_training_loop_gpu/builds_its_own_optimizer",
+            "steps_once_for_every_batch",
+            7,
+            "another-optimizer",
+        ),
+        (
+            "07_mixed_precision/steps_with_and_without_the_scaler",
+            "learns_from_this_batch_alone",
+            16,
+            None,
+        ),
+        (
+            "07_mixed_precision/steps_with_and_without_the_scaler",
+            "skips_the_step_on_overflow",
+            16,
+            None,
+        ),
+    ],
+)
+def test_later_checks_tell_the_same_mistake(
+    name: str, check: str, line: int, mistake: str | None
+) -> None:
+    results = grade_once((WRONG / name).with_suffix(".py"))
+    told = next(result for result in results if result.check == check)
+    assert (told.outcome, told.line, told.misconception) == (Outcome.FAILED, line, mistake)
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("09_managing_memory/halves_with_a_point", "raises_when_nothing_fits"),
+        ("09_managing_memory/one_is_never_tried", "gives_the_cache_back"),
+        ("10_timing_and_profiling/last_line_cut_off", "reads_missing_values"),
+    ],
+)
+def test_a_check_fails_by_its_own_claim(name: str, check: str) -> None:
+    results = grade_once((WRONG / name).with_suffix(".py"))
+    assert next(result for result in results if result.check == check).outcome is Outcome.PASSED
+
+
 def test_a_batch_with_something_else_instead_of_a_tensor() -> None:
     results = grade_once(WRONG / "03_moving_batches" / "named_tuple_constructor.py")
     told = next(result for result in results if result.check == "moves_every_tensor")
     assert told.happened == "nested, non_blocking=True: `batch['labels'][1].images` is a list"
     assert told.expected == "a tensor, moved"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "told"),
+    [
+        ("03_moving_batches/compares_with_cuda", 10, "one on the CPU, one on the device"),
+        ("04_modifying_training_loop_gpu/rounded_mean", 17, "which is rounded"),
+        ("07_mixed_precision/clipping_skipped_without_scaler", 12, "changed nothing"),
+        ("07_mixed_precision/everything_in_half_precision", 9, "unscale FP16 gradients"),
+        ("09_managing_memory/ends_without_an_error", 10, "it ended without an error"),
+        ("10_timing_and_profiling/smi_last_first", 8, "in another order: the GPUs 1, 0"),
+        ("10_timing_and_profiling/smi_spaces_left", None, "`name` has spaces at its beginning"),
+        ("11_multiple_gpus/average_by_gpus", 9, "in rank 0"),
+    ],
+)
+def test_what_happened_is_told_at_its_line(name: str, line: int | None, told: str) -> None:
+    results = grade_once((WRONG / name).with_suffix(".py"))
+    first = next(result for result in results if result.outcome is Outcome.FAILED)
+    assert told in first.happened
+    if line is not None:
+        assert first.line == line
+
+
+@pytest.mark.parametrize(
+    ("name", "checks"),
+    [
+        (
+            "03_moving_batches/named_tuple_lost_and_dict_written",
+            ["keeps_the_structure", "leaves_the_input_alone"],
+        ),
+        ("09_managing_memory/reentrant_everywhere", ["trains_on_plain_data"]),
+        ("10_timing_and_profiling/smi_name_with_its_space", ["reads_every_gpu"]),
+        ("10_timing_and_profiling/smi_texts_but_none", ["reads_every_gpu"]),
+    ],
+)
+def test_one_mistake_fails_no_other_check(name: str, checks: list[str]) -> None:
+    results = grade_once((WRONG / name).with_suffix(".py"))
+    assert [each.check for each in results if each.outcome is not Outcome.PASSED] == checks
+
+
+def test_a_warm_up_that_is_timed_is_not_told_as_a_missing_wait() -> None:
+    results = grade_once(WRONG / "10_timing_and_profiling" / "clock_times_every_call.py")
+    failed = [result for result in results if result.outcome is Outcome.FAILED]
+    assert {result.check for result in failed} == {"leaves_the_warm_up_out", "waits_for_the_device"}
+    assert {result.misconception for result in failed} == {"timed-the-warm-up"}
+
+
+def test_state_dict_is_not_named_where_it_was_not_used() -> None:
+    results = grade_once(WRONG / "02_moving_model_to_device" / "names_of_children_only.py")
+    told = next(result for result in results if result.check == "names_every_buffer")
+    assert told.outcome is Outcome.FAILED
+    assert told.misconception is None
+
+
+def test_a_scaler_of_its_own_is_not_told_as_clipping() -> None:
+    path = WRONG / "07_mixed_precision" / "own_scaler_in_the_name_of_the_given.py"
+    results = grade_once(path)
+    told = next(result for result in results if result.check == "unscales_before_clipping")
+    assert "the loss was scaled by 65536" in told.happened
+    failed = [result for result in results if result.outcome is Outcome.FAILED]
+    assert {result.line for result in failed} == {8}
+
+
+def test_a_failure_that_another_function_causes_is_shown_there() -> None:
+    results = grade_once(WRONG / "10_timing_and_profiling" / "clock_and_compare_in_milliseconds.py")
+    told = {result.function: result for result in results if result.outcome is Outcome.FAILED}
+    of_helper = told["time_on_device"]
+    of_caller = told["compare_devices"]
+    assert "this call uses `time_on_device`, which fails as well" in of_caller.happened
+    assert of_caller.line == of_helper.line
 
 
 @pytest.mark.parametrize("function", ["time_on_device", "compare_devices"])

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.kept_solutions import kept_solutions
+from gpudojo.authoring.solution_tests import grade_once, pytest_generate_tests
 from gpudojo.model.catalogue import known_misconceptions
 from gpudojo.model.exercise import Exercise, was_executed
 from gpudojo.model.results import Outcome
-
-from tests.solutions import grade_once, pytest_generate_tests
 
 __all__ = ["pytest_generate_tests"]
 HERE = Path(__file__).parent

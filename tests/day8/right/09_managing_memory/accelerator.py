@@ -14,12 +14,12 @@ def peak_memory(fn, device):
 
 
 def largest_batch(try_batch, start):
-    """Recursive; the message says what went wrong."""
+    """Recursive; the name of the class says what went wrong."""
     try:
         try_batch(start)
         return start
     except RuntimeError as error:
-        if "out of memory" not in str(error) or start <= 1:
+        if type(error).__name__ != "OutOfMemoryError" or start <= 1:
             raise
     torch.accelerator.empty_cache()
     return largest_batch(try_batch, start // 2)

@@ -2,7 +2,8 @@ import gc
 import math
 
 import torch
-from torch.utils.checkpoint import checkpoint_sequential
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 
 def largest_batch(try_batch, start):
@@ -34,6 +35,10 @@ def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
 
 
 def checkpointed(blocks, x):
-    if not len(blocks):
+    """All but the last segment by torch, and that one in the same way."""
+    if len(blocks) == 0:
         return x
-    return checkpoint_sequential(list(blocks), max(1, len(blocks) // 2), x, use_reentrant=False)
+    first, last = list(blocks)[:-1], blocks[len(blocks) - 1]
+    if first:
+        x = checkpoint_sequential(first + [nn.Identity()], len(first) + 1, x, use_reentrant=False)
+    return checkpoint(last, x, use_reentrant=False)

@@ -1,4 +1,4 @@
-# fails: select_device::lets_torch_refuse_nonsense as -
+# fails: select_device::replaces_what_is_absent as -
 
 import torch
 def select_device(prefer=None):

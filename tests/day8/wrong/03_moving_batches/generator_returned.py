@@ -1,4 +1,4 @@
-# fails: move_batch::moves_a_pair as structure-changed
+# fails: move_batch::moves_a_pair as generator-returned
 
 import torch
 def move_batch(batch, device, non_blocking=False):

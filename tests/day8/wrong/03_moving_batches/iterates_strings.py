@@ -1,4 +1,4 @@
-# fails: move_batch::leaves_other_things_alone as everything-a-tensor
+# fails: move_batch::leaves_other_things_alone as string-taken-for-container
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: evaluate::evaluates_in_evaluation_mode as no-grad-without-eval
+# fails: evaluate::evaluates_in_evaluation_mode as eval-not-called
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: recolor::stays_on_the_device as trip-through-numpy
+# fails: recolor::stays_on_the_device as made-on-the-cpu
 import torch
 
 def recolor(indices, palette):

@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::runs_under_autocast as no-autocast
+# fails: mixed_precision_step::runs_under_autocast as autocast-not-always
 import torch
 from torch import nn
 

@@ -1,7 +1,11 @@
 # fails: checkpointed::copes_with_no_blocks as -
 
-from torch.utils.checkpoint import checkpoint_sequential
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def checkpointed(blocks, x):
-    return checkpoint_sequential(list(blocks), 2, x, use_reentrant=False) if len(blocks) else x
+    half = len(blocks) // 2
+    for start in range(0, len(blocks), half):
+        x = checkpoint(nn.Sequential(*blocks[start : start + half]), x, use_reentrant=False)
+    return x

@@ -1,4 +1,4 @@
-# fails: accumulate_gradients::steps_after_every_group as -
+# fails: accumulate_gradients::steps_after_every_group as losses-scaled-otherwise
 
 
 def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):

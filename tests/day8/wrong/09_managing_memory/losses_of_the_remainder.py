@@ -1,4 +1,4 @@
-# fails: accumulate_gradients::steps_for_the_remainder as -
+# fails: accumulate_gradients::steps_for_the_remainder as losses-scaled-otherwise
 
 
 def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):

@@ -1,4 +1,4 @@
-# fails: average_gradients::makes_them_the_mean as gradients-summed-not-averaged
+# fails: average_gradients::makes_them_the_mean as result-dropped
 import copy
 
 import torch

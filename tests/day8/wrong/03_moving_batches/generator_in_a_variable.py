@@ -1,0 +1,16 @@
+# fails: move_batch::moves_a_pair as generator-returned
+import torch
+
+
+def move_batch(batch, device, non_blocking=False):
+    if torch.is_tensor(batch):
+        return batch.to(device, non_blocking=non_blocking)
+    if isinstance(batch, dict):
+        return {k: move_batch(v, device, non_blocking) for k, v in batch.items()}
+    if isinstance(batch, list):
+        items = (move_batch(v, device, non_blocking) for v in batch)
+        return items
+    if isinstance(batch, tuple):
+        items = [move_batch(v, device, non_blocking) for v in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else tuple(items)
+    return batch

@@ -1,0 +1,16 @@
+# fails: train_epoch::learns_as_it_should as batches-left-out
+def train_epoch(model, loader, loss_fn, optimizer, device):
+    model.to(device)
+    model.train()
+    total, n = 0.0, 0
+    for i, (x, y) in enumerate(loader):
+        if i == 0:
+            continue
+        x, y = x.to(device), y.to(device)
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(y)
+        n += len(y)
+    return total / n if n else 0.0

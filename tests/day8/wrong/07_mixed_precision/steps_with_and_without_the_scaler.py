@@ -1,0 +1,18 @@
+# fails: mixed_precision_step::scaler_steps_the_optimizer as -
+import torch
+from torch import nn
+
+
+def mixed_precision_step(model, batch, loss_fn, optimizer, scaler, device, max_norm=None):
+    inputs, targets = (part.to(device) for part in batch)
+    optimizer.zero_grad()
+    with torch.autocast(device_type=torch.device(device).type):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    if max_norm is not None:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    optimizer.step()
+    scaler.update()
+    return loss.item()

@@ -1,0 +1,15 @@
+# fails: largest_batch::swallows_nothing_else as other-error-taken-for-memory
+
+import torch
+
+
+def largest_batch(try_batch, start):
+    while True:
+        try:
+            try_batch(start)
+            return start
+        except RuntimeError as error:
+            if "out of memory" not in str(error) or start == 1:
+                raise
+        torch.cuda.empty_cache()
+        start //= 2
