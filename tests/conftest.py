@@ -21,7 +21,10 @@ from tests.sharing import LoadedForkServers, WarmPython
 # run by naming it: CUDA_VISIBLE_DEVICES=0 python -m pytest tests/virtual_cuda/test_real.py
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-VERDICTS = "DOJO_TEST_VERDICTS"  # as in `tests/solutions.py`, which would import torch
+VERDICTS = "DOJO_TEST_VERDICTS"  # as in `solution_tests`, which would import torch
+# Variables that stay set in the process: pytest's, a notebook's first cell's, the compiler's, and
+# the profiler's, which `gpudojo.grading` sets before torch reads it.
+LASTING = ("PYTEST_CURRENT_TEST", "GPUDOJO_CELLS", "TORCH", "TRITON", "KINETO_LOG_LEVEL")
 # fixtures of a file or of all workers that take more than a second
 LONG = {
     "autograder",
@@ -102,6 +105,22 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _process_left_as_it_was() -> Iterator[None]:
+    """A test that leaves its process changed fails here, instead of a later one elsewhere."""
+    before = _state_of_process()
+    yield
+    assert _state_of_process() == before
+
+
+def _state_of_process() -> dict[str, object]:
+    variables = {}
+    for name, text in os.environ.items():
+        if not name.startswith(LASTING):
+            variables[name] = text
+    return {**variables, "folder": os.getcwd(), "breakpoint()": sys.breakpointhook}
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ def test_the_class_is_graded_as_the_readme_says(tmp_path: Path) -> None:
         "--out",
         str(tmp_path),
         "--time-limit",
-        "2",
+        "4",
         "--jobs",
         "2",
     ]

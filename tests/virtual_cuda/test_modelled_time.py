@@ -129,6 +129,17 @@ def test_a_wait_for_what_has_no_work_is_found() -> None:
         assert not wait.device_works
 
 
+def test_work_takes_its_time_in_whichever_thread_it_is_done() -> None:
+    with modelled_time() as clock:
+        began = time.perf_counter()
+        thread = threading.Thread(target=clock.work, args=(2.0,))
+        thread.start()
+        thread.join()
+        clock.work(1.0)
+        assert time.perf_counter() - began == pytest.approx(3.0, abs=1e-3)
+        assert clock.slept == 3.0
+
+
 def test_a_thread_in_the_background_sleeps_in_real_time_and_adds_nothing() -> None:
     slept: list[float] = []
 

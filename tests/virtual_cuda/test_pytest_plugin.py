@@ -21,6 +21,8 @@ def run(pytester: pytest.Pytester, warm_python: WarmPython, monkeypatch: pytest.
     # too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "graders"), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    # Where it is set, pytest's summary repeats whole messages instead of their beginnings.
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv(
         "PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -p no:cacheprovider"
     )
@@ -71,6 +73,10 @@ def test_the_fixture_and_the_marker_open_the_device_that_was_asked_for(run: Run)
         def test_marker_without_argument():
             assert torch.cuda.device_count() == 3
 
+        @pytest.mark.virtual_cuda(values=False, memory="80 GiB", max_memory="40 GiB")
+        def test_without_values():
+            assert torch.ones(2**30, 9, device="cuda").sum().item() == 0
+
         @pytest.mark.xfail(strict=True, raises=ZeroDivisionError)
         def test_fails(virtual_cuda):
             1 / 0
@@ -82,7 +88,7 @@ def test_the_fixture_and_the_marker_open_the_device_that_was_asked_for(run: Run)
             assert len(virtual_cuda.ledger.transfers()) == 0
         """,
     )
-    assert found == {"passed": 7, "xfailed": 1}, said
+    assert found == {"passed": 8, "xfailed": 1}, said
 
 
 def test_a_forgotten_move_fails_as_on_a_gpu(run: Run) -> None:
@@ -125,23 +131,34 @@ def test_a_marker_that_makes_no_sense_says_so(run: Run) -> None:
 
         @pytest.mark.virtual_cuda(gpu="abacus")
         def test_no_gpu(): ...
+
+        @pytest.mark.virtual_cuda(name=5)
+        def test_no_name(): ...
+
+        @pytest.mark.virtual_cuda(values="no")
+        def test_no_answer(): ...
         """,
     )
-    assert found == {"errors": 5}
+    assert found == {"errors": 7}
     for sentence in (
         (
             "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., "
-            "clock=...; it was given 2"
+            "clock=..., values=...; it was given 2"
         ),
         (
             "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., "
-            "clock=...; it was given gpus"
+            "clock=..., values=...; it was given gpus"
         ),
         "no virtual CUDA device: '8 sheep' is not a size",
         "no virtual CUDA device: 0 is not a number of devices",
         "no virtual CUDA device: there are no figures for a GPU 'abacus'",
+        "(did you mean gpu?)",
+        "no virtual CUDA device: name=5 is not possible; write a text",
+        "no virtual CUDA device: values='no' is not possible; write True or False",
     ):
         assert sentence in said
+    assert said.count("choose one of H200") == 1
+    assert "During handling of the above exception" not in said
     assert "pytest_plugin.py" not in said, "the plugin's own frames are of no use to the reader"
 
 
@@ -243,6 +260,7 @@ def test_the_option_runs_tests_that_are_skipped_without_a_gpu(
     assert found == {"passed": 5, "failed": 1, "skipped": 1}
     assert "SEEN=True" in said
     assert "3 tests used the device: 2 passed, 1 failed." in said
+    assert "1 test was skipped for a reason that names a GPU:" in said
     assert "1 x needs two GPUs" in said
     monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda-devices 2")
     found, _ = outcomes(run, SKIPPING)
@@ -284,3 +302,232 @@ def test_what_the_device_cannot_do_is_told_apart(run: Run, monkeypatch: pytest.M
     found, said = outcomes(run, source)
     assert found == {"failed": 2}
     assert "1 failed because the virtual device cannot do something" in said
+
+
+ISOLATED = """
+    import functools
+    import pytest
+    import torch
+    import unittest
+    import conftest
+
+    kept = []
+
+    @functools.cache
+    def table():
+        return torch.arange(100, device="cuda")
+
+    def test_first(model):
+        kept.append(torch.ones(1000, 1000, device="cuda"))
+        torch.manual_seed(3)
+        torch.cuda.set_sync_debug_mode("error")
+        table()
+
+    @pytest.mark.parametrize("time", range(2))
+    def test_begins_with_an_empty_device(model, virtual_cuda, time):
+        assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == 0
+        assert torch.cuda.get_sync_debug_mode() == 0
+        assert len(virtual_cuda.ledger) == 0
+        # What is left of other tests and of wider fixtures can be used, as on a GPU.
+        assert kept[0].sum().item() == 1e6
+        assert table()[7].item() == 7
+        assert (conftest.TABLE + 1).sum().item() == 55
+        model(torch.ones(2, 1000, device="cuda")).sum().backward()
+        assert len(virtual_cuda.ledger.syncs("item")) == 3
+        assert model.weight.data_ptr() != conftest.TABLE.data_ptr()
+
+    @pytest.mark.virtual_cuda(devices=2)
+    def test_on_another_device():
+        assert torch.cuda.device_count() == 2
+        with pytest.raises(RuntimeError, match="is paused here"):
+            kept[0].sum()
+
+    def test_after_that():
+        assert kept[0].sum().item() == 1e6
+
+    def test_loses_the_device():
+        torch.ones(3, device="cuda")[torch.tensor([5], device="cuda")]
+        with pytest.raises(RuntimeError, match="device-side assert"):
+            torch.cuda.synchronize()
+
+    def test_after_the_device_was_lost():
+        assert kept[0].sum().item() == 1e6
+
+    class Old(unittest.TestCase):
+        @classmethod
+        def setUpClass(cls):
+            cls.x = torch.ones(1000).cuda()
+
+        def setUp(self):
+            self.y = torch.ones(1000).cuda()
+
+        def test_one(self):
+            self.assertEqual(torch.cuda.memory_allocated(), 4096)
+            self.assertEqual((self.x + self.y).sum().item(), 2000)
+
+        test_two = test_one
+    """
+CONFTEST = """
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TABLE = torch.arange(10, device=DEVICE)
+
+@pytest.fixture(scope="session")
+def model():
+    return torch.nn.Linear(1000, 1000).to(DEVICE)
+"""
+
+
+def test_with_the_option_each_test_has_a_device_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run[0].makeconftest(CONFTEST)
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda")
+    found, said = outcomes(run, ISOLATED)
+    assert found == {"passed": 9}, said
+    assert "8 tests used the device: 8 passed." in said
+
+
+WIDER = """
+    import pytest
+    import torch
+
+    @pytest.fixture(scope="module")
+    def weights(virtual_cuda_module):
+        return torch.ones(1000).cuda()
+
+    class TestOfAClass:
+        def test_1(self, virtual_cuda_class):
+            type(self).x = torch.ones(1000).cuda()
+
+        def test_2(self, virtual_cuda_class):
+            assert torch.cuda.memory_allocated() == 4096
+            assert len(virtual_cuda_class.ledger.transfers()) == 1
+
+        def test_3(self, virtual_cuda_class, virtual_cuda):
+            assert torch.cuda.memory_allocated() == 0
+            assert self.x.sum().item() == 1000
+            assert virtual_cuda_class.ledger.syncs("item") == ()
+            assert len(virtual_cuda.ledger.syncs("item")) == 1
+
+        @pytest.mark.virtual_cuda(max_syncs=0)
+        def test_4(self, virtual_cuda_class):
+            assert self.x.is_cuda
+
+    def test_of_a_module(weights):
+        assert weights.sum().item() == 1000
+
+    def test_of_a_module_and_its_own(weights, virtual_cuda):
+        total = weights.sum()
+        assert total.item() == 1000
+        assert torch.cuda.memory_allocated() == 512
+
+    def test_of_the_session(virtual_cuda_session):
+        assert torch.ones(3).cuda().is_cuda
+    """
+
+
+@pytest.mark.parametrize("option", ["", "--virtual-cuda"])
+def test_fixtures_of_a_wider_scope_share_a_device(
+    run: Run, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} {option}")
+    found, said = outcomes(run, WIDER)
+    assert found == {"passed": 7}, said
+
+
+def test_the_command_line_chooses_the_device_of_fixtures_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "PYTEST_ADDOPTS",
+        f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda-gpu T4 --virtual-cuda-devices 2",
+    )
+    found, said = outcomes(
+        run,
+        """
+        import pytest
+        import torch
+
+        def test_plain(virtual_cuda):
+            assert (torch.cuda.device_count(), torch.cuda.get_device_name()) == (2, "Tesla T4")
+
+        @pytest.mark.virtual_cuda(devices=1)
+        def test_marker():
+            assert (torch.cuda.device_count(), torch.cuda.get_device_name()) == (1, "Tesla T4")
+        """,
+    )
+    assert found == {"passed": 2}, said
+
+
+def test_outcomes_are_counted_once_and_in_english(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda")
+    _, said = outcomes(run, "import torch\ndef test_it(): torch.ones(3).cuda()")
+    assert "1 test used the device: 1 passed." in said
+    _, said = outcomes(
+        run,
+        """
+        import pytest
+        import torch
+
+        @pytest.fixture
+        def on_device(): return torch.ones(3).cuda()
+
+        @pytest.fixture
+        def broken(on_device): 1 / 0
+
+        @pytest.fixture
+        def breaks_late(on_device):
+            yield
+            1 / 0
+
+        def test_passes(on_device): pass
+        def test_fails(on_device): 1 / 0
+        def test_error(broken): pass
+        def test_late_error(breaks_late): pass
+        def test_skips(on_device): pytest.skip("no")
+        @pytest.mark.xfail
+        def test_xfails(on_device): 1 / 0
+        @pytest.mark.virtual_cuda(devices=2)
+        def test_marker(): torch.ones(3).cuda(1)
+        def test_host(): pass
+        """,
+    )
+    assert "7 tests used the device: 2 passed, 1 failed, 2 error, 1 skipped, 1 xfailed." in said, (
+        said
+    )
+
+
+def test_the_five_forms_of_the_manual_pass(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "docs" / "virtual-cuda.md").read_text(encoding="utf-8")
+    forms = page.split("<!-- five forms -->")[1].split("<!-- /five forms -->")[0]
+    source = forms.replace("```python", "").replace("```", "")
+    found, said = outcomes(run, source)
+    assert found == {"passed": 4, "skipped": 1}, said
+    # A test that opens a device by itself gets it with the option, too.
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda")
+    found, said = outcomes(run, source)
+    assert found == {"passed": 5}, said
+
+
+def test_a_device_that_conftest_starts_is_there_at_import(run: Run) -> None:
+    run[0].makeconftest("from virtual_cuda import virtual_cuda; virtual_cuda().start()")
+    found, said = outcomes(
+        run,
+        """
+        import torch
+        TABLE = torch.arange(10, device="cuda" if torch.cuda.is_available() else "cpu")
+
+        def test_fixture(virtual_cuda):
+            assert TABLE.is_cuda and TABLE.sum().item() == 45
+            assert len(virtual_cuda.ledger.syncs("item")) == 1
+
+        def test_none():
+            assert TABLE.cpu().tolist()[-1] == 9
+        """,
+    )
+    assert found == {"passed": 2}, said

@@ -13,16 +13,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
+from gpudojo.authoring import fairness, lint
 from gpudojo.authoring.fairness import (
     EQUIVALENT,
     Equivalent,
+    FairnessRow,
     KnownMutant,
     all_mutants,
+    all_rewrites,
     doubtful_entries,
     examine_exercise,
     read_equivalents,
 )
 from gpudojo.authoring.lint_solutions import grade_on_virtual_device, paid_for_nothing
+from gpudojo.cli import authoring, main
 from gpudojo.grading.call import Call, torch, try_scenarios
 from gpudojo.grading.checks import Ran, describe_call, runs, same_as_reference
 from gpudojo.grading.reference_solutions import ReferenceSolution
@@ -168,6 +173,36 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path: Path) -> None:
     assert (row.alive, row.failing) == ([], [])
 
 
+@pytest.mark.skipif(os.name == "nt", reason="classes are graded on Linux and macOS")
+def test_an_unfinished_exercise_is_left_out_and_the_others_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is one that cannot be graded, but that is a problem."""
+    graded, broken, unfinished, last = (Exercise(f"0{n}_x", "X", points=1) for n in (1, 2, 3, 4))
+    exercises = (graded, broken, unfinished, last)
+    examined = []
+
+    def examine(day: str, exercise: Exercise, *rest: Any) -> FairnessRow:
+        examined.append(exercise.stem)
+        if exercise is broken:
+            raise BadClass("this is no Python")
+        return FairnessRow(exercise.stem, mutants=7, rewrites=2)
+
+    monkeypatch.setattr(authoring, "exercises_of", lambda day: exercises)
+    monkeypatch.setattr(fairness, "examine_exercise", examine)
+    monkeypatch.setattr(
+        lint, "unfinished_notes", lambda day, exercise, root: ["a note"] * (exercise is unfinished)
+    )
+    command = ["lint", "--mutants", "--day", "day8", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 1, done.output
+    assert examined == ["01_x", "02_x", "04_x"]
+    assert re.search(r"04_x +│ +7 │", done.output), done.output
+    assert re.search(r"total +│ +14 │", done.output), done.output
+    assert "problem: 02_x: it cannot be graded: this is no Python\n" in done.output
+    assert "warning: 03_x: it is unfinished, and was left out; see: dojo lint\n" in done.output
+
+
 def small_exercise() -> Exercise:
     exercise = Exercise(STEM, "The sum", points=2)
     function = exercise.function("total")
@@ -234,6 +269,22 @@ def test_an_entry_that_is_stale_or_gives_no_reason_is_refused(tmp_path: Path) ->
     assert text.endswith("give a reason in a sentence")
     (text,) = said(msgspec.structs.replace(good, quote="a string is as good"))
     assert text.endswith("the reference's file does not say 'a string is as good'")
+
+
+@pytest.mark.parametrize("text", ["def total(values:\n", "total = 1\0\n"])
+@pytest.mark.parametrize("name", [f"reference/day9/{STEM}.py", f"tests/day9/right/{STEM}/odd.py"])
+def test_a_solution_that_is_no_python_is_told_by_its_place(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    reference = tmp_path / "reference" / "day9" / f"{STEM}.py"
+    reference.parent.mkdir(parents=True)
+    reference.write_text(REFERENCE, encoding="utf-8")
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    for make in (all_mutants, all_rewrites):
+        with pytest.raises(BadClass, match=rf"^{re.escape(name)}(:1)?: this is not Python, so no "):
+            make("day9", small_exercise(), tmp_path)
 
 
 def test_a_file_that_is_not_one_of_entries_is_refused(tmp_path: Path) -> None:

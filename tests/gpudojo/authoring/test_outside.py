@@ -10,38 +10,22 @@ import re
 import subprocess
 import sys
 import traceback
-import venv
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from gpudojo.authoring import new
 from gpudojo.model import catalogue
 from gpudojo.model.catalogue import Day
-from gpudojo.model.errors import BadDay, CannotBegin, CannotRelease
+from gpudojo.model.errors import BadDay, CannotRelease
 from gpudojo.model.results_file import read
 from gpudojo.release import wheel
 
-from tests.gpudojo.authoring.test_page import STEM, blocks, files_in
+from tests.gpudojo.authoring.test_page import STEM, blocks, environment_at, write_files_of
 from tests.sharing import WarmPython
 
 ROOT = Path(__file__).parents[3]
-
-
-def environment_at(folder: Path, *more: Path) -> Path:
-    """Python in an environment of its own that borrows what this one has installed.
-
-    `more` is on its path first.
-    """
-    venv.create(folder, with_pip=False)
-    packages = next(folder.glob("lib/python*/site-packages"))
-    borrowed = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "borrowed.pth").write_text(
-        "\n".join([*map(str, more), *borrowed]), encoding="utf-8"
-    )
-    return folder / "bin" / "python"
 
 
 def register(python: Path, entry_points: str) -> None:
@@ -72,7 +56,7 @@ def run(python: Path | WarmPython, *arguments: str, cwd: Path) -> str:
 
 @dataclass(frozen=True)
 class Course:
-    """A repository with the day of CONTRIBUTING's page, and Python in which it is installed."""
+    """A repository with the day of docs/authoring.md, and Python in which it is installed."""
 
     folder: Path
     python: WarmPython
@@ -86,25 +70,23 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
     base = tmp_path_factory.mktemp("course")
     folder = base / "repository"
     for language, block in blocks():
-        for name, text in () if language == "sh" else files_in(block):
-            path = folder / name.replace("graders/gpudojo/days/", "src/my_course/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    (folder / "src" / "my_course" / "__init__.py").write_text('"""A course."""\n')
-    (folder / "src" / "my_course" / "day9" / "__init__.py").write_text(
-        '"""Day 9: finding sprites."""\n\nEXERCISES = 1\nPOINTS = 4\n'
+        if language != "sh":
+            write_files_of(block, folder)
+    (folder / "sprite_course" / "__init__.py").write_text('"""A course."""\n')
+    (folder / "sprite_course" / "day1" / "__init__.py").write_text(
+        '"""Day 1: finding sprites."""\n'
     )
-    python = environment_at(base / "environment", folder / "src", ROOT / "graders")
-    register(python, "day9 = my_course.day9")
+    python = environment_at(base / "environment", folder, ROOT / "graders")
+    register(python, "day1 = sprite_course.day1")
     warm = WarmPython(python)
-    run(warm, "gpudojo", "release", "stubs", "--day", "day9", cwd=folder)
-    text = (folder / "tests" / "day9" / f"solutions_{STEM}.py").read_text(encoding="utf-8")
+    run(warm, "gpudojo", "release", "stubs", "--day", "day1", cwd=folder)
+    text = (folder / "tests" / "day1" / f"solutions_{STEM}.py").read_text(encoding="utf-8")
     yield Course(folder, warm, re.split(r"^# .*\n", text, flags=re.M)[1:])
     warm.close()
 
 
 def test_it_is_linted(course: Course) -> None:
-    output = run(course.python, "gpudojo", "lint", "--day", "day9", cwd=course.folder)
+    output = run(course.python, "gpudojo", "lint", "--day", "day1", cwd=course.folder)
     assert re.search(rf"{STEM} +│ +4 │ +1 │ +3 │ +3 │ (fine|ok) ", output), output
     assert "problem:" not in output
     assert "warning:" not in output
@@ -117,7 +99,7 @@ def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
     arguments = (
         str(tmp_path / "class"),
         "--day",
-        "day9",
+        "day1",
         "--out",
         str(tmp_path / "out"),
         "--jobs",
@@ -143,13 +125,13 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
         "student",
         str(tmp_path / "out"),
         "--day",
-        "day9",
+        "day1",
         cwd=course.folder,
     )
     assert output.startswith("written: "), output
     released = tmp_path / "out"
     text = (released / "README.md").read_text(encoding="utf-8")
-    assert text.startswith("# Day 9: finding sprites\n\n1 exercise, 4 points.")
+    assert text.startswith("# Day 1: finding sprites\n\n2 exercises, 7 points.")
     (built,) = (released / "vendor").glob("*.whl")
     with zipfile.ZipFile(built) as archive:
         names = set(archive.namelist())
@@ -157,29 +139,27 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
             archive.read(name).decode() for name in names if name.endswith("/entry_points.txt")
         )
     assert {
-        "my_course/__init__.py",
-        "my_course/day9/brightest_sprite.py",
-        "my_course/day9/hints/01_brightest_sprite.toml",
-        "my_course/day9/misconceptions.toml",
+        "sprite_course/__init__.py",
+        "sprite_course/day1/brightest_sprite.py",
+        "sprite_course/day1/hints/01_brightest_sprite.toml",
+        "sprite_course/day1/misconceptions.toml",
     } <= names
-    assert "gpudojo/grading/of_reference/day9.mp" in names
+    assert "gpudojo/grading/of_reference/day1.mp" in names
     assert not [name for name in names if name.startswith("gpudojo/days/day8")]
-    assert "[gpudojo.days]\nday9 = my_course.day9" in points
+    assert "[gpudojo.days]\nday1 = sprite_course.day1" in points
 
     # A student installs it, where there is neither the course nor a reference.
     python = environment_at(tmp_path / "student")
     run(python, "pip", "install", "--quiet", "--no-deps", str(built), cwd=tmp_path)
     with contextlib.closing(WarmPython(python)) as warm:
         output = run(warm, "pytest", "exercises", "notebooks", "-q", cwd=released)
-        assert "9 to do" in output, output  # the file, its notebook, and that of the day
-        (released / "exercises" / "day9" / f"{STEM}.py").write_text(
-            course.solutions[1], encoding="utf-8"
-        )
-        assert "Everything passes" in run(warm, "pytest", "exercises", "-q", cwd=released)
-        (released / "exercises" / "day9" / f"{STEM}.py").write_text(
-            course.solutions[-1], encoding="utf-8"
-        )
-        output = run(warm, "pytest", "exercises", "-q", cwd=released)
+        assert "21 to do" in output, output  # the files, their notebooks, and that of the day
+        handed_in = released / "exercises" / "day1" / f"{STEM}.py"
+        handed_in.write_text(course.solutions[1], encoding="utf-8")
+        output = run(warm, "pytest", str(handed_in), "-q", cwd=released)
+        assert "Everything passes" in output, output
+        handed_in.write_text(course.solutions[-1], encoding="utf-8")
+        output = run(warm, "pytest", str(handed_in), "-q", cwd=released)
     assert "with eight sprites the CPU waited 8 times" in output
     assert "Reading a value makes the CPU wait" in output
 
@@ -192,7 +172,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for place in (folder, folder.parent):
         (place / "__init__.py").touch()
     found = catalogue.registered_days() | {"day9": Day("day9", "my_course.day9", folder)}
-    for module in (catalogue, new, wheel):
+    for module in (catalogue, wheel):
         monkeypatch.setattr(module, "registered_days", lambda: found)
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_course"]:
@@ -231,9 +211,7 @@ def test_a_day_may_import_its_own_modules(outside: Path) -> None:
     (outside / "x.py").write_text(
         "from . import tools\nfrom .tools import Exercise\nimport my_course.day9.tools\n"
     )
-    assert {"graders/my_course/__init__.py", "graders/my_course/day9/x.py"} <= set(
-        wheel.files_of_wheel("day9")
-    )
+    assert {"my_course/__init__.py", "my_course/day9/x.py"} <= set(wheel.files_of_wheel("day9"))
 
 
 @pytest.mark.parametrize(
@@ -278,21 +256,14 @@ def test_an_authors_mistake_has_a_traceback_of_its_own_each_time(outside: Path) 
 
 def test_misconceptions_that_cannot_be_read_are_an_error(outside: Path) -> None:
     (outside / "misconceptions.toml").write_text('[a]\nname = "x"\n')
-    with pytest.raises(BadDay, match=r"misconceptions\.toml: .*'why'"):
+    with pytest.raises(BadDay, match=r"misconceptions\.toml, line 1: `why` is missing"):
         catalogue.misconceptions_of("day9")
 
 
-def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
-    known = new.find_surroundings(outside.parents[1])
-    assert list(new.exercise_files(new.Plan("day9", "first"), known)) == [
-        "reference/day9/01_first.py",
-        "exercises/day9/01_first.py",
-        "my_course/day9/first.py",
-        "my_course/day9/hints/01_first.toml",
-        "tests/day9/solutions_01_first.py",
-    ]
-    with pytest.raises(CannotBegin, match="for a course of your own, see CONTRIBUTING"):
-        new.day_files("day10", known)
+def test_misconceptions_that_are_no_utf_8_are_an_error(outside: Path) -> None:
+    (outside / "misconceptions.toml").write_bytes('[a]\nname = "für"\n'.encode("latin-1"))
+    with pytest.raises(BadDay, match=r"misconceptions\.toml, line 2: this is not UTF-8 text"):
+        catalogue.misconceptions_of("day9")
 
 
 def test_of_two_days_with_the_same_file_name_the_folder_decides(outside: Path) -> None:

@@ -1,133 +1,145 @@
-"""CONTRIBUTING's page on adding an exercise works word for word, typed and written in a copy."""
+"""docs/authoring.md works word for word, typed and written in an empty folder.
+
+gpudojo is installed there as from a wheel, without its clone.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import shutil
 import subprocess
+import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gpudojo.model.results_file import read
+from hatchling.builders.wheel import WheelBuilder
 
-from tests.sharing import WarmPython
+from tools import list_checks
 
 ROOT = Path(__file__).parents[3]
-PAGE = "## Add an exercise"
+PAGE = ROOT / "docs" / "authoring.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-FILE = re.compile(r"^# ((?:reference|graders|tests)/\S+\.(?:py|toml))\n", re.M)
+FILE = re.compile(
+    r"^# ((?:add to )?(?:reference|sprite_course|tests|submissions)/\S+\.(?:py|toml))\n", re.M
+)
 STEM = "01_brightest_sprite"
 
 
 def blocks() -> list[tuple[str, str]]:
     """The page's blocks of code, in order, with their language."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    page = text.partition(f"{PAGE}\n")[2].partition("\n## ")[0]
-    return [(match[1], match[2]) for match in BLOCK.finditer(page)]
+    return [(match[1], match[2]) for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
 
 
 def files_in(block: str) -> Iterator[tuple[str, str]]:
-    """The files of a block; a comment with its path stands above each."""
+    """The files of a block; a comment with its path stands above each, or "add to" and the path."""
     before, *parts = FILE.split(block)
     assert not before, f"a block begins without a path: {before}"
     yield from zip(parts[::2], parts[1::2], strict=True)
 
 
-def copy_of_the_repository(target: Path) -> Path:
-    for folder in ("graders", "reference", "exercises", "tests/day8"):
-        shutil.copytree(
-            ROOT / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    for file in ("conftest.py", "pyproject.toml", "tests/__init__.py", "tests/solutions.py"):
-        shutil.copy(ROOT / file, target / file)
-    return target
+def environment_at(folder: Path, *more: Path) -> Path:
+    """Python in an environment of its own that borrows what this one has installed.
+
+    `more` is on its path first.
+    """
+    venv.create(folder, with_pip=False)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "borrowed.pth").write_text(
+        "\n".join([*map(str, more), *borrowed]), encoding="utf-8"
+    )
+    return folder / "bin" / "python"
 
 
-def typed(python: WarmPython, line: str, where: Path) -> subprocess.CompletedProcess[str]:
-    """A line of the page, as a shell would run it where the copy is installed."""
+def environment_without_clone(folder: Path) -> Path:
+    """Python in an environment of its own, in which gpudojo is installed from a wheel."""
+    python = environment_at(folder / "environment")
+    built = next(iter(WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])))
+    run = typed(python, f"pip install --quiet --no-deps {built}", folder)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return python
+
+
+def typed(python: Path, line: str, where: Path) -> subprocess.CompletedProcess[str]:
+    """A line of the page, as a shell would run it where that environment is switched on."""
     word, *rest = shlex.split(line)
-    module, *rest = {"dojo": ["gpudojo"], "python": []}[word] + [
-        part for part in rest if part != "-m"
-    ]
-    environment = os.environ | {
-        "PYTHONPATH": str(where / "graders"),
+    module = {"dojo": ["-m", "gpudojo"], "pip": ["-m", "pip"], "python": []}[word]
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTE"))
+    }
+    environment = kept | {
         "COLUMNS": "140",
         "PYTHONUTF8": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # which pip reads as: do not isolate
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
-    environment.pop("PYTEST_ADDOPTS", None)
-    return python.run(module, *rest, cwd=where, env=environment)
-
-
-def graded(python: WarmPython, repository: Path, submissions: Path) -> dict[str, Any]:
-    """Each student's row, by `dojo grade`."""
-    run = typed(
-        python,
-        f"dojo grade {submissions.as_posix()} --day day9 --out results --jobs 1 -q",
-        repository,
+    command = [str(python), *module, *rest]
+    return subprocess.run(
+        command, cwd=where, env=environment, capture_output=True, encoding="utf-8", timeout=300
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return {
-        row.submission: row for row in read(repository / "results" / "results.json").submissions
-    }
+
+
+def write_files_of(block: str, folder: Path) -> None:
+    """Write the files of a block below a folder."""
+    for name, text in files_in(block):
+        path = folder / name.removeprefix("add to ")
+        if path != folder / name:
+            text = path.read_text(encoding="utf-8") + text
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_page_followed_literally_ends_in_an_exercise_that_grades(
-    warm_python: WarmPython, tmp_path: Path
-) -> None:
-    repository = copy_of_the_repository(tmp_path / "repository")
-    said: list[tuple[str, str]] = []
-    written: dict[str, str] = {}
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.name == "nt", reason="classes are graded on Linux and macOS")
+def test_the_page_followed_literally_ends_in_a_graded_submission(tmp_path: Path) -> None:
+    python = environment_without_clone(tmp_path)
+    course = tmp_path / "course"
+    course.mkdir()
+    said: dict[str, list[str]] = {}
     for language, block in blocks():
-        if language == "sh":
-            for line in block.splitlines():
-                run = typed(warm_python, line, repository)
-                assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
-                said.append((line, run.stdout))
+        if language != "sh":
+            write_files_of(block, course)
             continue
-        for name, text in files_in(block):
-            path = repository / name
-            if path.suffix == ".py":
-                assert path.is_file(), f"the skeleton has no {name}"
-            written[name] = text
-            path.write_text(text, encoding="utf-8")
-    lints = [output for line, output in said if "lint" in line]
-    assert len(lints) == 2
-    assert "unfinished, " in lints[0]
-    assert f"next: reference/day9/{STEM}.py:" in lints[0]
-    assert re.search(r"│ (fine|ok) ", lints[1])
-    assert not re.search("^(warning|problem): ", lints[1], re.M), lints[1]
-    assert "= 9 passed in " in said[-1][1]
-    assert list(repository.glob("exercises/day9/*.py")) == [
-        repository / "exercises" / "day9" / f"{STEM}.py"
-    ]
+        for line in block.splitlines():
+            run = typed(python, line, course)
+            assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
+            said.setdefault(line, []).append(run.stdout)
+    first, second, third = said["dojo lint"]
+    assert f"next: reference/day1/{STEM}.py:" in first
+    for later in (second, third):
+        assert re.search(r"│ ok ", later)
+        assert not re.search("^(warning|problem): ", later, re.M), later
+    tested, tested_again = said["python -m pytest tests"]
+    assert "10 passed" in tested
+    assert "22 passed" in tested_again
 
-    # Every file of the page is clean by the rules of the house, and what students write is let be.
+    # What students get has the wheel of the installed gpudojo with this day alone.
+    (built,) = (tmp_path / "sprites" / "vendor").glob("*.whl")
+    assert built.name.startswith("gpudojo-")
+
+    # Ada's loop returns the right index and waits once: for the index.
+    (row,) = read(course / "results" / "results.json").submissions
+    assert (row.submission, row.score) == ("ada", 4)
+
+    # Every file that the page shows is clean by the rules of the house.
     for rule in ("check", "format --check"):
-        run = typed(
-            warm_python,
-            f"python -m ruff {rule} --no-cache graders/gpudojo/days/day9 reference/day9 tests/day9",
-            repository,
-        )
+        line = f"python -m ruff {rule} --no-cache --config {ROOT / 'pyproject.toml'}"
+        run = typed(python, f"{line} sprite_course reference", course)
         assert run.returncode == 0, run.stdout + run.stderr
 
-    # A class of two.
-    solutions = re.split(r"^# .*\n", written[f"tests/day9/solutions_{STEM}.py"], flags=re.M)[1:]
-    for student, solution in (("right", solutions[2]), ("wrong", solutions[-1])):
-        target = tmp_path / "class" / student / f"{STEM}.py"
-        target.parent.mkdir(parents=True)
-        target.write_text(solution, encoding="utf-8")
-    found = graded(warm_python, repository, tmp_path / "class")
-    assert found["right"].score == 4
-    assert found["wrong"].score == 2.5
-    (failed,) = [check for check in found["wrong"].exercises[0].checks if check.outcome == "failed"]
-    assert (failed.id, failed.misconception) == (
-        f"{STEM}::brightest::waits_once",
-        "waits-in-a-loop",
-    )
-    assert (failed.happened, failed.line) == ("with eight sprites the CPU waited 8 times", 2)
+
+def test_the_tables_of_the_page_are_those_of_the_code() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert list_checks.fill_page(page) == page, "run: python -m tools.list_checks"
+    ready_made = list_checks.tables()["ready-made"]
+    for name in ("runs", "same_as_reference", "reads_nothing_back", "changes_no_settings"):
+        assert f"| `{name}(function" in ready_made
+    assert "| `trip-through-numpy` |" in ready_made
+    with pytest.raises(ValueError, match="no place for the table 'ready-made'"):
+        list_checks.fill_page("")

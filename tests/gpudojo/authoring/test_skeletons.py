@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from gpudojo.authoring.new import (
     share_points,
     write_new,
 )
+from gpudojo.authoring.signatures import split_signatures
 from gpudojo.cli import main
 from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
@@ -44,8 +46,9 @@ def everything(root: Path) -> set[str]:
 
 
 def test_what_is_here_is_known() -> None:
-    known = find_surroundings(ROOT)
-    assert known.clone
+    known = find_surroundings(ROOT / "docs")
+    assert known.course is None
+    assert known.root == ROOT
     assert known.folder_of("day8") == "graders/gpudojo/days/day8"
     assert known.functions["train_epoch"] == "04_modifying_training_loop_gpu"
     assert "moving_model_to_device" in known.modules["day8"]
@@ -114,6 +117,17 @@ def test_files_of_short_long_few_and_many_names_are_clean(tmp_path: Path) -> Non
         ),
         Plan("day9", "q", ("zebra", "ANSWERS", "apple"), points=7, title="Naïve: 50 % of 'em"),
         Plan("day9", "r", ("m10", "m2", "m1x", "m1y"), points=7),
+        Plan(
+            "day9",
+            "s",
+            (
+                "cut(batch, device) -> Tensor",
+                "f() -> tuple[Tensor, int]",
+                f"{'g' * 30}({'h' * 30}, {'i' * 40}: int) -> Tensor",
+                "j(model: nn.Module, x, *, dtype: torch.dtype, eps=1e-5, **more)",
+            ),
+            points=7,
+        ),
     ]
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(
@@ -175,6 +189,11 @@ REFUSED = [
         Plan("day8", "new", ("values",)),
         "the files of the exercise use that name for something else",
     ),
+    (Plan("day8", "new", ("f(call)",)), "'call' cannot be the name of a parameter"),
+    (Plan("day8", "new", ("f(try_scenarios)",)), "'try_scenarios' cannot be the name of a param"),
+    (Plan("day8", "new", ("f(x",)), "'f(x' cannot be the name of a function: "),
+    (Plan("day8", "new", ("f(x): pass; g(y)",)), "write it as behind `def`, such as: rescale("),
+    (Plan("day8", "new", ("f(x: Array)",)), "the file does not know Array: write torch.…"),
     (
         Plan("day8", "new", ("a", "b", "c", "d", "e"), points=1),
         "5 functions need more than 1 points",
@@ -197,6 +216,9 @@ def test_a_day() -> None:
     assert (
         files["graders/gpudojo/days/day10/__init__.py"]
         == '"""Day 10: sprites of one\'s own."""\n\nEXERCISES = 3\nPOINTS = 30\n'
+    )
+    assert day_files("day11", KNOWN)["graders/gpudojo/days/day11/__init__.py"] == (
+        '"""Day 11: the exercises of day 11."""\n'
     )
     assert {path for path, text in files.items() if text is None} == {
         "reference/day10",
@@ -256,7 +278,8 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
 def test_the_commands_speak_in_sentences_and_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpudojo.cli.authoring.find_surroundings", lambda root: KNOWN)
+    known = replace(KNOWN, root=tmp_path)
+    monkeypatch.setattr("gpudojo.cli.authoring.find_surroundings", lambda root: known)
 
     def said(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(main, ["new", *words, "--root", str(tmp_path)])
@@ -281,9 +304,31 @@ def test_the_commands_speak_in_sentences_and_write_nothing(
     assert (tmp_path / "exercises" / "day10").is_dir()
 
 
-def test_a_repository_whose_code_does_not_run_here_is_refused(tmp_path: Path) -> None:
-    known = find_surroundings(tmp_path)
-    with pytest.raises(CannotBegin, match="this is not the clone of gpudojo that runs here"):
-        day_files("day99", known)
-    with pytest.raises(CannotBegin, match="the package of day8 is not in this repository but in "):
-        exercise_files(Plan("day8", "new"), known)
+def test_another_clone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "graders" / "gpudojo" / "days").mkdir(parents=True)
+    with pytest.raises(CannotBegin, match="the gpudojo that runs is another one; run: pip install"):
+        find_surroundings(tmp_path / "graders")
+    with pytest.raises(CannotBegin, match=r"is no course: .*, run: dojo new course NAME$"):
+        find_surroundings(tmp_path.parent)
+
+
+def test_a_signature_is_that_of_reference_stub_and_module() -> None:
+    text = "crop(batch: Tensor, size: int, device) -> Tensor; flip(batch)"
+    files = exercise_files(Plan("day9", "crops", split_signatures(text)), KNOWN)
+    definition = "def crop(batch: torch.Tensor, size: int, device) -> torch.Tensor:\n"
+    for path in ("reference/day9/01_crops.py", "exercises/day9/01_crops.py"):
+        made = files[path] or ""
+        assert definition in made
+        assert "def flip(batch):\n" in made
+        assert "        result = crop(batch, 3, device)\n" in made
+    module = files["graders/gpudojo/days/day9/crops.py"] or ""
+    assert "lambda: describe_call(call, batch, 3, call.device)," in module
+    assert "lambda: describe_call(call, batch[:1], 3, call.device)," in module
+    solutions = files["tests/day9/solutions_01_crops.py"] or ""
+    assert solutions.startswith("import torch\n")
+    assert solutions.count("def crop(batch, size, device):\n") == 3
+
+
+def test_functions_are_separated_outside_of_brackets() -> None:
+    text = "a, b(x, y=(1, 2)) -> tuple[int, str]; c"
+    assert split_signatures(text) == ("a", "b(x, y=(1, 2)) -> tuple[int, str]", "c")

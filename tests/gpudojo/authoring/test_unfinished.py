@@ -120,7 +120,7 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
     assert first == (
         f"unfinished, 1 note left; next: module.py:1: {note.text}"
         if unfinished
-        else "it has no functions"
+        else 'it has no functions; declare one with exercise.function("name")'
     )
 
 
@@ -140,7 +140,7 @@ def test_right_solutions_are_counted_and_stubs_are_none(tmp_path: Path) -> None:
     )
     right[4].path.write_text("def second(:\n")
     assert [finding.text for finding in too_few_spellings(exercise, right)] == [
-        "right/4.py is not Python: invalid syntax",
+        "this is not Python: invalid syntax",
         "`second` has 3 right solutions; it needs 4",
     ]
 

@@ -93,6 +93,12 @@ def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path
         ("points = nan", 1, "points must be more than 0"),
         ("[late]\ncap = 150", 2, "cap is in percent, at most 100, not 150"),
         ("[late]\npenalty = -1", 2, "penalty must be 0 or more"),
+        ("[late]\npenalty = 150", 2, "penalty is in percent, at most 100, not 150"),
+        (
+            'roster = "C:\\Users\\x.csv"',
+            1,
+            "in double quotes a backslash begins an escape: write 'C:\\course\\roster.csv'",
+        ),
         ("title = x y", 1, "this is not TOML"),
         (
             f"{DUE}[extensions]\nada = 'monday'",
@@ -178,7 +184,7 @@ def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path
             1,
             "all of it is extra credit; something has to count",
         ),
-        ("points = 3\npoints = 4\n", 2, "this is not TOML: Cannot overwrite a value"),
+        ("points = 3\npoints = 4\n", 2, "points is set a second time; leave one of the two out"),
         ("[[by_hand]]\nname = 'r'\npoints = -5", 3, "`points` must be 0 or more"),
         (
             "[[by_hand]]\nname = 'r'\npoints = inf",
@@ -354,6 +360,20 @@ def test_init_tells_what_being_late_costs(tmp_path: Path) -> None:
         "note: there is no deadline: only what a platform marks as late costs points\n"
         in done.output
     )
+
+
+def test_init_counts_extensions_of_one_student(tmp_path: Path) -> None:
+    (tmp_path / "roster.csv").write_text("id,name\n1,Ada\n2,Bo\n3,Bo\n", encoding="utf-8")
+    table = "roster = 'roster.csv'\n[extensions]\nada = 1\n"
+    for more, said in (("", "1 extension, "), ("bo = 1\ncy = 1\n", "3 extensions, 1 of them for")):
+        course(tmp_path, f"{DUE}{table}{more}")
+        assert said in CliRunner().invoke(main, ["init", str(tmp_path)]).output
+
+
+def test_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "course.toml").write_bytes("day = 'day8'\ntitle = 'Übung'\n".encode("latin-1"))
+    said = CliRunner().invoke(main, ["init", str(tmp_path)]).output
+    assert "course.toml, line 2: this is not UTF-8 text; save the file as UTF-8" in said
 
 
 def test_late_by_a_platforms_word_alone(tmp_path: Path) -> None:

@@ -40,7 +40,19 @@ def outcome(*rows: SubmissionRow) -> GradedClass:
     tally = ClassTally()
     for each in rows:
         tally.count_row(each)
-    return GradedClass(Path("results.json"), len(rows), len(rows), 1.0, {}, tally, [], [], [])
+    return GradedClass(
+        Path("results.json"),
+        len(rows),
+        len(rows),
+        1.0,
+        {},
+        tally,
+        [],
+        [],
+        [],
+        stale=[],
+        unusual_rules=[],
+    )
 
 
 def test_what_could_not_be_read_failed_no_check() -> None:
@@ -54,8 +66,8 @@ def test_what_could_not_be_read_failed_no_check() -> None:
     print_summary(screen, outcome(*both, wrong))
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
-    assert "2 unreadable, 1 graded" in said
-    hardest, _, review = said.partition("Most-missed checks\n")[2].partition("\n\n")
+    assert "3 students: 2 unreadable, 1 graded. 3 handed in, 3 run now in 1.0 s" in said
+    hardest, _, review = said.partition("Most-failed checks\n")[2].partition("\n\n")
     assert review.split("\n")[1:3] == [f"       {name}: the archive is damaged" for name in "ab"]
     assert [line.split() for line in hardest.splitlines()] == [
         ["failed", "absent", "attempted"],

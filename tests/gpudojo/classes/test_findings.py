@@ -43,7 +43,9 @@ def summary_of(*rows: SubmissionRow) -> str:
     tally = ClassTally()
     for row in rows:
         tally.count_row(row)
-    graded = GradedClass(Path("results.json"), len(rows), len(rows), 1.0, {}, tally, [], [], [])
+    graded = GradedClass(
+        Path("results.json"), len(rows), len(rows), 1.0, {}, tally, [], [], [], [], []
+    )
     console = Console(file=io.StringIO(), width=200)
     print_summary(console, graded)
     assert isinstance(console.file, io.StringIO)
@@ -120,15 +122,15 @@ def test_students_to_review_are_ordered_by_their_first_reason() -> None:
         "ada: reported: a.py line 5 asked for all living objects",
         "z: two files",
     ]
-    assert lines[MOST_REVIEWS].strip() == "… and 3 more: see results.csv"
+    assert lines[MOST_REVIEWS].strip() == "… and 3 more: see dojo review --out ."
 
 
 def test_what_was_not_graded_is_no_zero_in_a_mean() -> None:
     half = SubmissionRow("bo", SubmissionStatus.GRADED, 50.0, 100.0)
     said = summary_of(half, judged(FORGED_FRAME))
-    assert "2 submissions: 1 graded, 1 not graded." in said
+    assert "2 students: 1 graded, 1 not graded." in said
     assert "Scores in percent: mean 50.0" in said
-    assert "Most-missed checks" not in said
+    assert "Most-failed checks" not in said
 
 
 def test_checks_of_what_was_not_graded_are_not_counted() -> None:

@@ -15,20 +15,33 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from gpudojo.classes import judging
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.run_settings import POOL_SIZE
 from gpudojo.cli import main
+from gpudojo.grading.engine import judge_function
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadFile
-from gpudojo.model.results import ClassResults, Grade, RosterRow, SubmissionRow, SubmissionStatus
+from gpudojo.model.exercise import Exercise
+from gpudojo.model.results import (
+    CheckResult,
+    ClassResults,
+    Grade,
+    RosterRow,
+    SubmissionRow,
+    SubmissionStatus,
+)
 from gpudojo.model.results_file import read
 from gpudojo.submissions.choosing import PARSED_CHARACTERS
 
 from tests.gpudojo.classes.test_grading import REFERENCE, Quiet
+from tests.gpudojo.report.test_similarity import OWN
 
 EXERCISES = REFERENCE.parents[1] / "exercises" / "day8"
 FIRST = "01_checking_device.py"
+SECOND = "12_self_assessment.py"
+FILES = {1: FIRST, 2: "02_moving_model_to_device.py"}
 RIGHT = (REFERENCE / FIRST).read_text(encoding="utf-8")
 WRONG = "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
 PARTLY = (
@@ -110,9 +123,9 @@ def test_one_student_again_keeps_the_others_and_the_settings(term: Path) -> None
     (change,) = outcome.changes
     assert str(change).startswith(f"bo: {first.score:g} → {second.score:g} (select_device::")
     assert second.changes == change.checks
-    with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
+    with (term / "out" / "history.csv").open(encoding="utf-8-sig", newline="") as file:
         (line,) = csv.DictReader(file)
-    assert (line["submission"], line["why"], line["before"]) == (
+    assert (line["submission"], line["why"], line["published_before"]) == (
         "bo",
         "new attempt",
         f"{first.score:g}",
@@ -126,7 +139,7 @@ def test_the_history_has_the_name_on_the_roster(term: Path) -> None:
     hand_in(term / "class" / "bo", RIGHT + "\n# mended\n")
     (term / "roster.csv").write_text("id,name,email\nbo,Bo Bell,bo@school.org\n")
     grade(term / "out", term / "class" / "bo", roster=term / "roster.csv")
-    with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
+    with (term / "out" / "history.csv").open(encoding="utf-8-sig", newline="") as file:
         (line,) = csv.DictReader(file)
     assert (line["submission"], line["student"]) == ("bo", "Bo Bell")
 
@@ -152,7 +165,7 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
     # whichever command is the first to use it
     said = dojo("override", "bo", "01", "--points", "1", "--out", term / "out")
     assert (
-        "Changed by the course file, the roster or the choice of attempts\n  ada: 7.2 → 8 of 8\n"
+        "Changed by the course file, the roster, dates, --only or --attempt\n  ada: 7.2 → 8 of 8\n"
         in said
     )
     assert grade(term / "out", term / "class")[0].tally.changed_by_rules == []
@@ -164,13 +177,21 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
         "bo: 1 of 8 → 2.5 of 20",
         "cy: 0 of 8 → 0 of 20",
     ]
-    with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
+    with (term / "out" / "history.csv").open(encoding="utf-8-sig", newline="") as file:
         lines = [
-            (line["submission"], line["before"], line["after"], line["why"])
+            (line["submission"], line["published_before"], line["published_after"], line["why"])
             for line in csv.DictReader(file)
         ]
-    assert lines[:2] == [("ada", "8", "7.2", "settings"), ("ada", "7.2", "8", "settings")]
-    assert lines[3:] == [("bo", "1", "2.5", "settings"), ("cy", "0", "0", "settings")]
+    assert [line for line in lines if line[0] == "ada"] == [
+        ("ada", "8", "7.2", "settings"),
+        ("ada", "7.2", "8", "settings"),
+        ("ada", "8", "20", "settings"),
+    ]
+    assert lines[-2:] == [("bo", "1", "2.5", "settings"), ("cy", "0", "0", "settings")]
+    # what was graded again has the published points first
+    hand_in(term / "class" / "cy", RIGHT)
+    outcome, _, _ = grade(term / "out", term / "class")
+    assert str(outcome.changes[0]).startswith("cy: 20 of 20; 0 → 8 of 8 in the exercises")
 
 
 def test_another_attempt_of_another_name_is_a_change(term: Path) -> None:
@@ -271,13 +292,192 @@ def test_what_is_gone_is_kept_and_said(term: Path) -> None:
 
 def test_other_functions_do_not_get_into_the_same_table(term: Path) -> None:
     said = (
-        "has 2 more submissions, graded for day8, select_device; give --only select_device, grade "
-        "all of them again"
+        "has 2 more submissions, graded with --only select_device; give it again, grade all of "
+        "them again"
     )
     for other in (frozenset({"move_batch"}), frozenset[str]()):
         with pytest.raises(BadClass, match=said):
             grade(term / "out", term / "class" / "bo", only=other)
     assert len(read(term / "out" / "results.json").submissions) == 3
+
+
+def write_course(term: Path, text: str) -> None:
+    (term / "class" / "course.toml").write_text(f"[exercises]\n{text}", encoding="utf-8")
+
+
+def test_a_course_that_changes_runs_only_what_is_new(term: Path) -> None:
+    """An exercise is dropped, added and weighted anew; points given by hand come back with it."""
+    hand_in(term / "class" / "ada", (REFERENCE / "12_self_assessment.py").read_text(), SECOND)
+    course: dict[str, Any] = {"only": frozenset(), "asked": frozenset()}
+    write_course(term, "'01' = 8\n'12' = 2\n")
+    first, rows, _ = grade(term / "out", term / "class", **course)
+    assert (first.ran, rows["ada"].score, rows["ada"].max_score) == (4, 10, 10)  # both attempts
+    dojo("override", "ada", "12", "--points", "1", "--out", term / "out")
+    write_course(term, "'01' = 4\n")
+    dropped, rows, _ = grade(term / "out", term / "class", **course)
+    assert (dropped.ran, rows["ada"].score, rows["ada"].max_score) == (0, 4, 4)
+    assert [item.exercise for item in rows["bo"].exercises] == ["01_checking_device"]
+    # added again: nothing runs, also where one student alone is given, or nobody
+    write_course(term, "'01' = 4\n'12' = 2\n")
+    for given in ((term / "class" / "bo",), ()):
+        added, rows, _ = grade(term / "out", *given, **course)
+        assert (added.ran, rows["ada"].score, rows["ada"].max_score) == (0, 5, 6)
+        assert (rows["bo"].max_score, len(rows)) == (6, 3)
+    # one that was never run: it alone runs, from what the class keeps
+    shutil.rmtree(term / "class" / "ada")
+    write_course(term, "'01' = 4\n'12' = 2\n'02' = 4\n")
+    new, rows, results = grade(term / "out", term / "class" / "bo", **course)
+    assert (new.ran, rows["ada"].score, results.max_score) == (4, 5, 10)
+    assert [item.exercise for item in rows["ada"].exercises] == [
+        "01_checking_device",
+        "02_moving_model_to_device",
+        "12_self_assessment",
+    ]
+    write_course(term, "'02' = 4\n'01' = 8\n")
+    again, rows, _ = grade(term / "out", rejudge=True, **course)
+    assert (again.ran, rows["ada"].score, rows["ada"].max_score) == (0, 8, 12)
+
+
+def test_what_was_judged_is_not_judged_again_when_an_exercise_is_dropped(
+    term: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in FILES.items():
+        hand_in(term / "class" / "ada", (REFERENCE / name).read_text(), name)
+        hand_in(term / "class" / "cy", (EXERCISES / name).read_text() + f"# {number}\n", name)
+    course: dict[str, Any] = {"only": frozenset(), "asked": frozenset()}
+    write_course(term, "'01' = 4\n'02' = 4\n")
+    grade(term / "out", term / "class", **course)
+    judged = []
+
+    def judge(exercise: Exercise, *given: Any) -> list[CheckResult]:
+        judged.append(exercise.stem)
+        return judge_function(exercise, *given)
+
+    monkeypatch.setattr(judging, "judge_function", judge)
+    write_course(term, "'02' = 8\n")
+    outcome, rows, _ = grade(term / "out", **course)
+    assert (outcome.ran, judged, rows["ada"].score) == (0, [], 8)
+    # Judged anew, it is the same.
+    _, anew, _ = grade(term / "out", rejudge=True, **course)
+    assert judged
+    assert {name: row.exercises for name, row in rows.items()} == {
+        name: row.exercises for name, row in anew.items()
+    }
+    assert [row.needs_human for row in rows.values()] == [row.needs_human for row in anew.values()]
+    # Only what is added is judged.
+    judged.clear()
+    write_course(term, "'02' = 8\n'03' = 2\n")
+    grade(term / "out", **course)
+    write_course(term, "'03' = 2\n'02' = 8\n'01' = 1\n")
+    judged.clear()
+    grade(term / "out", **course)
+    assert set(judged) == {"01_checking_device"}
+
+
+def test_what_is_dropped_is_no_reason_to_review_any_more(tmp_path: Path) -> None:
+    """A record that was made for more functions is judged as if it had been made for these."""
+    broken = "import os\n\n\ndef select_device(prefer=None):\n    os._exit(3)\n"
+    right = (REFERENCE / "02_moving_model_to_device.py").read_text()
+    for number in (1, 2):
+        hand_in(tmp_path / "class" / "ada", broken if number == 1 else right, FILES[number])
+    write_course(tmp_path, "'01' = 4\n'02' = 4\n")
+    course: dict[str, Any] = {"only": frozenset(), "asked": frozenset()}
+    _, rows, _ = grade(tmp_path / "out", tmp_path / "class", **course)
+    assert rows["ada"].status is SubmissionStatus.CRASHED
+    write_course(tmp_path, "'02' = 4\n")
+    outcome, rows, _ = grade(tmp_path / "out", tmp_path / "class", **course)
+    _, anew, _ = grade(tmp_path / "new", tmp_path / "class", **course)
+    assert outcome.ran == 0
+    assert (rows["ada"].status, rows["ada"].needs_human) == (SubmissionStatus.GRADED, [])
+    assert rows["ada"].exercises == anew["ada"].exercises
+    assert rows["ada"].definitions == anew["ada"].definitions
+
+
+def test_a_part_of_the_class_has_the_secret_and_the_device_of_all(term: Path) -> None:
+    """Another secret is for all of them: what was kept of the others would be run again, too."""
+    path = term / "out" / ".dojo" / "secret"
+    secret = path.read_text()
+    said = "has 2 more submissions, whose scenarios are drawn from another secret; leave out --seed"
+    with pytest.raises(BadClass, match=said):
+        grade(term / "out", term / "class" / "bo", secret="other")
+    with pytest.raises(
+        BadClass, match="graded on virtual; give --bench virtual, grade all of them"
+    ):
+        grade(term / "out", term / "class" / "bo", bench="cuda", asked=frozenset({"bench"}))
+    assert path.read_text() == secret
+    same, _, _ = grade(term / "out", term / "class" / "bo", secret=secret)
+    all_again, _, _ = grade(term / "out", secret="other")
+    assert (same.ran, all_again.ran, path.read_text()) == (0, 3, "other")
+
+
+def test_a_secret_that_is_lost_is_told(term: Path) -> None:
+    """Without a word, a new one would be drawn and everybody run again."""
+    secret = (term / "out" / ".dojo" / "secret").read_text()
+    (term / "out" / ".dojo" / "secret").unlink()
+    with pytest.raises(BadClass, match="secret is gone, from which the scenarios"):
+        grade(term / "out", term / "class")
+    outcome, _, _ = grade(term / "out", term / "class", secret=secret)
+    assert outcome.ran == 0
+
+
+def test_zips_of_two_attempts_are_two_attempts(term: Path) -> None:
+    for number, text in enumerate((WRONG, RIGHT)):
+        name = "day8.zip" if number == 0 else "day8-1.zip"
+        with zipfile.ZipFile(term / "class" / f"doe_77_{9001 + number}_{name}", "w") as packed:
+            packed.writestr(FIRST, text)
+    _, rows, _ = grade(term / "out", term / "class")
+    assert ([attempt.counts for attempt in rows["doe"].attempts], rows["doe"].score) == (
+        [False, True],
+        8,
+    )
+
+
+def test_without_submissions_there_has_to_be_a_class(tmp_path: Path) -> None:
+    with pytest.raises(BadClass, match="has no class yet; give SUBMISSIONS"):
+        grade(tmp_path / "out")
+
+
+def test_a_row_is_removed_and_taken_back(term: Path) -> None:
+    """However often the class is graded; nothing of it gets lost."""
+    out = ("--out", term / "out")
+    before = read(term / "out" / "results.json").submissions
+    dojo("override", "bo", "01", "--points", "3", *out)
+    given = read(term / "out" / "results.json").submissions
+    assert given != before
+    said = dojo("remove", "bo", "cy", "--comment", "they left", *out)
+    assert "1 row in" in said
+    assert "To undo it: dojo remove --undo bo cy" in said
+    assert [row.submission for row in read(term / "out" / "results.json").submissions] == ["ada"]
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert rows.keys() == {"ada"}
+    assert outcome.notices == [
+        "removed by hand: bo, cy; to take one back: dojo remove --undo STUDENT"
+    ]
+    listed = dojo("remove", *out)
+    assert "bo: removed by " in listed
+    assert "they left" in listed
+    for words in (
+        ("override", "bo", "01", "--points", "1"),
+        ("override", "--undo", "bo", "01"),
+        ("review", "bo"),
+        ("remove", "bo"),
+    ):
+        said = dojo(*words, *out, fails=True)
+        assert "bo was removed from the class; to take the row back: dojo remove --undo bo" in said
+    assert "nobody would be left" in dojo("remove", "ada", *out, fails=True)
+    assert "STUDENT is missing" in dojo("remove", "--undo", *out, fails=True)
+    assert "bo: in the class again" in dojo("remove", "--undo", "bo", *out)
+    dojo("remove", "--undo", "cy", *out)
+    assert read(term / "out" / "results.json").submissions == given
+    assert "nobody was removed" in dojo("remove", "--undo", "cy", *out, fails=True)
+
+
+def test_who_is_on_the_roster_can_be_removed_too(term: Path) -> None:
+    (term / "class" / "roster.csv").write_text("id,name\nada,Ada\nbo,Bo\ndora,Dora\n")
+    grade(term / "out", term / "class", roster=term / "class" / "roster.csv")
+    dojo("remove", "Dora", "cy", "--out", term / "out")
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert (rows.keys(), outcome.unmatched) == ({"ada", "bo"}, [])
 
 
 def test_reasons_to_look(term: Path) -> None:
@@ -411,7 +611,9 @@ def test_a_class_with_a_course_file(term: Path) -> None:
     assert (rows["bo"].timing.extended, rows["bo"].late) == (True, False)
     assert "nobody on the roster matches cy." in rows["cy"].needs_human
     assert [notice.partition(": ")[2] for notice in outcome.notices] == ["nobody is called 'zoe'"]
-    assert all(row.to_grade == ["Report"] for row in rows.values())
+    assert absent.to_grade == []
+    handed_in = [row for row in rows.values() if row is not absent]
+    assert all(row.to_grade == ["Report"] for row in handed_in)
 
 
 def test_points_that_people_give(term: Path) -> None:
@@ -489,15 +691,15 @@ def test_points_from_a_table(term: Path) -> None:
         "[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8"
     )
     grade(term / "out", term / "class")
-    listed = dojo("override", "--out", term / "out")
-    assert "There are no overrides." in listed
+    assert "There are no overrides." in dojo("override", "--out", term / "out")
+    listed = dojo("marks", "--out", term / "out")
     assert "  essay (essay; 4 points): 3 students\n    ada, bo, cy\n" in listed
     marks = term / "marks.csv"
     marks.write_text(
         'student,item,points,comment\nada,essay,4,good\nbo,essay,,\ncy,essay,"2,5",=1+1\n',
         encoding="utf-8",
     )
-    said = dojo("override", "--from", marks, "--out", term / "out")
+    said = dojo("marks", "--from", marks, "--out", term / "out")
     assert "2 of 2 students' points changed" in said
     rows = {row.submission: row for row in read(term / "out" / "results.json").submissions}
     assert [row.exercises[-1].score for row in rows.values()] == [4.0, 0.0, 2.5]
@@ -512,11 +714,11 @@ def test_points_from_a_table(term: Path) -> None:
         ("bo,,2,", "line 3: the item is missing"),
     ):
         marks.write_text(f"student,item,points,comment\nada,essay,1,\n{line}\n", encoding="utf-8")
-        assert told in dojo("override", "--from", marks, "--out", term / "out", fails=True)
+        assert told in dojo("marks", "--from", marks, "--out", term / "out", fails=True)
     for empty in ("student,item,points,comment\n", "student,item,points\nada,essay\n"):
         marks.write_text(empty, encoding="utf-8")
         assert "no line of it has points" in dojo(
-            "override", "--from", marks, "--out", term / "out", fails=True
+            "marks", "--from", marks, "--out", term / "out", fails=True
         )
     dojo("override", "--undo", "--out", term / "out")
     assert not any(row.overrides for row in read(term / "out" / "results.json").submissions)
@@ -529,7 +731,7 @@ def test_who_handed_in_nothing_is_not_counted_among_those_to_grade(term: Path) -
     )
     outcome, _, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
     assert outcome.tally.to_grade == 3
-    listed = dojo("override", "--out", term / "out")
+    listed = dojo("marks", "--out", term / "out")
     assert "  essay (essay; 4 points): 3 students\n    Ada One (ada), bo, cy\n" in listed
     assert "    2 more handed in nothing: Eve, Zoe\n" in listed
 
@@ -543,12 +745,13 @@ def test_undo_gives_back_what_held_before(term: Path) -> None:
 
     dojo("override", "bo", "01", "--points", "4", "--comment", "good", *out)
     (term / "marks.csv").write_text("student,item,points\nada,01,1\nbo,01,2\n", encoding="utf-8")
-    dojo("override", "--from", term / "marks.csv", *out)
+    dojo("marks", "--from", term / "marks.csv", *out)
     assert given() == [1, 2]
     assert "bo: 2 → 4 of 8" in dojo("override", "--undo", *out)
     assert given() == [4]
     assert "bo  01_checking_device  4  good" in dojo("override", *out)
-    assert "the last command gave nothing" in dojo("override", "--undo", *out, fails=True)
+    said = dojo("override", "--undo", *out, fails=True)
+    assert "the last command took something back itself (" in said
     dojo("override", "--undo", "bo", "01", *out)
     assert given() == []
 
@@ -604,7 +807,7 @@ def test_points_for_what_is_not_graded_any_more_are_said_to_be_unused(term: Path
     dojo("override", "--all", "12", "--points", "1", *out)
     dojo("override", "bo", "01", "--points", "2", *out)
     course.write_text("[exercises]\n'01' = 8\n", encoding="utf-8")
-    outcome, rows, _ = grade(term / "out", term / "class", **both)
+    outcome, rows, _ = grade(term / "out", term / "class")
     assert rows["bo"].score == 2
     assert [notice.partition("overrides.csv: ")[2] for notice in outcome.notices] == [
         "essay is not graded any more; points of bo for it are unused",
@@ -621,10 +824,14 @@ def test_points_for_what_is_not_graded_any_more_are_said_to_be_unused(term: Path
     [
         (("--points", "5"), "STUDENT and CHECK or EXERCISE are missing"),
         (("--comment", "x"), "STUDENT and CHECK or EXERCISE are missing"),
+        (("Grace Kim", "--points", "5"), "CHECK or EXERCISE is missing behind 'Grace Kim'"),
+        (
+            ("Grace", "Kim", "01", "--points", "5"),
+            "give STUDENT and CHECK or EXERCISE; Grace Kim 01 is more: a name with spaces needs",
+        ),
         (("--log", "bo", "01", "--points", "5"), "--log does not go with STUDENT"),
         (("--items", "--undo"), "--items does not go with --undo"),
         (("--undo", "bo", "01", "--points", "5"), "--undo does not go with --points"),
-        (("--from", "{marks}", "--all"), "--from does not go with --all"),
     ],
 )
 def test_a_word_that_would_be_left_out_is_refused(
@@ -657,6 +864,48 @@ def test_results_are_nobodys_submission(term: Path) -> None:
         BadClass, match="out holds results of `dojo grade`; give the folder of submissions"
     ):
         grade(term / "more", term / "out")
+
+
+def test_what_dojo_wrote_is_nobodys_submission(term: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its feedback, pages and exports lie among the submissions, in the folder that is given."""
+    monkeypatch.chdir(term)
+    (term / "class").rename(term / "download")
+    for name in ("ada", "bo", "cy"):
+        (term / "download" / name).rename(term / name)
+    (term / "download").rmdir()
+    dojo("feedback", "out", "--out", "feedback")
+    dojo("export", "out", "--to", "jplag", "--out", "exp")
+    dojo("report", "out", "--out", "pages")
+    _, rows, _ = grade(Path("out"), Path())
+    assert rows.keys() == {"ada", "bo", "cy"}
+    _, rows, _ = grade(Path("out"), Path("ada"), Path("bo"), Path("exp"), Path("feedback"))
+    assert rows.keys() == {"ada", "bo", "cy"}
+    with pytest.raises(BadClass, match="there is nothing to grade in exp"):
+        grade(Path("out"), Path("exp"))
+
+
+def test_what_was_noted_as_written_is_nobodys_submission(term: Path) -> None:
+    """Though an earlier version wrote it into the folder of the submissions, without a mark."""
+    dojo("feedback", term / "out", "--out", term / "pages")
+    (term / "pages" / "students").rename(term / "class" / "students")
+    outputs = term / "out" / ".dojo" / "outputs.json"
+    outputs.write_text(outputs.read_text().replace("../pages", "../class"))
+    _, rows, _ = grade(term / "out", term / "class")
+    assert "students" not in rows
+    (term / "class" / "students" / "work.py").write_text(RIGHT)
+    _, rows, _ = grade(term / "out", term / "class")
+    assert "students" in rows
+
+
+def test_files_are_graded_by_relative_paths(term: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(term)
+    (term / "ada_1032_55031_01_checking_device.py").write_text(RIGHT)
+    (term / "cy.py").write_text(WRONG)
+    with zipfile.ZipFile(term / "bo.zip", "w") as packed:
+        packed.writestr(FIRST, RIGHT)
+    given = (Path("ada_1032_55031_01_checking_device.py"), Path("bo.zip"), Path("cy.py"))
+    outcome, rows, _ = grade(Path("one"), *given)
+    assert (outcome.count, rows.keys()) == (3, {"ada", "bo", "cy"})
 
 
 def test_the_zip_of_a_class_is_opened_where_it_was_given_by_itself(term: Path) -> None:
@@ -715,9 +964,9 @@ def test_lists_in_the_terminal_have_the_names_on_the_roster(term: Path) -> None:
     hand_in(term / "class" / "bo", RIGHT)
     outcome, _, _ = grade(term / "out", term / "class" / "bo")
     assert [str(change).partition(":")[0] for change in outcome.changes] == ["Bo Bell (bo)"]
-    assert "    ADA, Bo Bell (bo), cy\n" in dojo("override", "--out", term / "out")
+    assert "    ADA, Bo Bell (bo), cy\n" in dojo("marks", "--out", term / "out")
     assert dojo("override", "bo", "report", "--points", "2", "--out", term / "out").startswith(
-        "Bo Bell (bo): "
+        "Decided: report\nBo Bell (bo): "
     )
 
 
@@ -734,9 +983,45 @@ def test_a_group_has_one_submission(term: Path) -> None:
         "zoe": "team",
     }
     assert {rows[name].score for name in ("ada", "bo", "zoe")} == {results.max_score}
-    assert rows["ada"].needs_human == []
-    with (term / "out" / "results.csv").open(encoding="utf-8", newline="") as file:
+    assert rows["ada"].needs_human == [
+        "handed in by several of the group: bo, ada; when each was handed in is not known, so what "
+        "was graded last is taken for the latest."
+    ]
+    with (term / "out" / "results.csv").open(encoding="utf-8-sig", newline="") as file:
         assert [line["group"] for line in csv.DictReader(file)] == ["team", "team", "", "team"]
+
+
+def test_what_cannot_be_read_is_no_group_s_latest_where_no_time_is_known(term: Path) -> None:
+    """Two members hand in, one of them a picture: the group keeps its points, and is reviewed."""
+    hand_in(term / "class" / "zoe", "a picture", "work.png")
+    (term / "class" / "course.toml").write_text("[groups]\nteam = ['ada', 'zoe']\n")
+    _, rows, results = grade(term / "out", term / "class")
+    assert {rows[name].score for name in ("ada", "zoe")} == {results.max_score}
+    (reason,) = rows["ada"].needs_human
+    assert "handed in by several of the group: ada, zoe" in reason
+    # The best counts whatever the order is.
+    _, rows, _ = grade(term / "out", term / "class", attempt="best")
+    assert rows["ada"].needs_human == []
+
+
+def test_a_group_is_one_where_work_is_compared(term: Path) -> None:
+    """In similar submissions, for JPlag and in the statistics; its members are no copies."""
+    (term / "class" / "course.toml").write_text(
+        "[groups]\nteam = ['bo', 'dora']\n", encoding="utf-8"
+    )
+    for name in ("ada", "bo"):
+        hand_in(term / "class" / name, f"{WRONG}\n\ndef {name}(moved, device):\n{OWN}")
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert rows["bo"].digest == rows["dora"].digest
+    statistics = outcome.tally.statistics.checks.values()
+    assert {each.attempted + each.absent for each in statistics} == {3}
+    dojo("export", term / "out", "--to", "jplag", "--out", term / "jplag")
+    folders = {path.name for path in (term / "jplag" / "submissions").iterdir()}
+    assert folders == {"ada", "cy", "team"}
+    dojo("report", term / "out", "--similarity", "--out", term / "pages")
+    page = (term / "pages" / "similarity.html").read_text(encoding="utf-8")
+    assert "<bdi>ada</bdi> and <bdi>team (bo, dora)</bdi>" in page
+    assert "<bdi>dora" not in page
 
 
 def test_what_is_named_for_a_group_is_its_members(term: Path) -> None:
@@ -750,6 +1035,34 @@ def test_what_is_named_for_a_group_is_its_members(term: Path) -> None:
         "Eve": "bo",
     }
     assert outcome.unmatched == results.unmatched == ["cy"]
+
+
+def test_who_hands_in_together_on_moodle_is_a_group(term: Path) -> None:
+    """Each member has a folder with the same files: they are no copies."""
+    members = {"7001": "Bo Bell", "7002": "Anne-Marie Li", "7003": "Di Li", "7004": "Jo-Di Li"}
+    lines = ["Identifier,Full name,Group"]
+    for id_, name in members.items():
+        group = "Team-1" if id_ < "7003" else "Team 2"
+        folder = f"{group}-{name}_{id_}_assignsubmission_file_"
+        hand_in(term / "moodle" / folder, RIGHT + f"# {group}\n")
+        lines.append(f"Participant {id_},{name},{group}")
+    (term / "roster.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _, rows, _ = grade(term / "new", term / "moodle", roster=term / "roster.csv")
+    assert {row.student: (row.group, row.needs_human) for row in rows.values()} == {
+        "Bo Bell": ("Team-1", []),
+        "Anne-Marie Li": ("Team-1", []),
+        "Di Li": ("Team 2", []),
+        "Jo-Di Li": ("Team 2", []),
+    }
+    # What the course file says comes first.
+    (term / "moodle" / "course.toml").write_text("[groups]\nus = ['7001', '7002', '7003']\n")
+    _, rows, _ = grade(term / "new", term / "moodle")
+    assert {row.student: row.group for row in rows.values()} == {
+        "Bo Bell": "us",
+        "Anne-Marie Li": "us",
+        "Di Li": "us",
+        "Jo-Di Li": "",
+    }
 
 
 def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:
@@ -767,7 +1080,7 @@ def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:
         "Di Li (submission_2)",
     ]
     dojo("feedback", term / "new", "--out", term / "pages")
-    with (term / "pages" / "feedback.csv").open(encoding="utf-8", newline="") as file:
+    with (term / "pages" / "feedback.csv").open(encoding="utf-8-sig", newline="") as file:
         assert [(line["name"], line["email"], line["id"]) for line in csv.DictReader(file)] == [
             ("Bo Bell", "bo@x.org", "7"),
             ("Di Li", "di@x.org", ""),
@@ -775,9 +1088,8 @@ def test_gradescope_s_list_names_who_is_on_no_roster(term: Path) -> None:
     assert "<h1><bdi>Bo Bell</bdi></h1>" in (
         term / "pages" / "students" / "submission_1.html"
     ).read_text("utf-8")
-    assert dojo("override", "Di Li", "01", "--points", "1", "--out", term / "new").startswith(
-        "Di Li (submission_2): "
-    )
+    said = dojo("override", "Di Li", "01", "--points", "1", "--out", term / "new")
+    assert said.splitlines()[1].startswith("Di Li (submission_2): ")
     (term / "roster.csv").write_text("id,name,email\n7,Bo Bell,bo@y.org\n", encoding="utf-8")
     outcome, rows, _ = grade(term / "new", term / "scope", roster=term / "roster.csv")
     assert (outcome.unmatched, rows["submission_1"].roster) == (
@@ -828,6 +1140,64 @@ def test_members_of_a_group_have_their_own_ids_and_the_date_of_what_was_handed_i
     )
 
 
+def test_feedback_for_canvas_has_the_numbers_of_what_counts(term: Path) -> None:
+    """Also after the class was graded again from what it keeps."""
+    download = term / "download"
+    hand_in(download, WRONG, f"bellbo_1024_55031_{FIRST}")
+    hand_in(download, RIGHT, f"bellbo_LATE_1024_55044_{Path(FIRST).stem}-1.py")
+    hand_in(download, RIGHT, f"ngada_1025_55032_{FIRST}")
+    (term / "download" / "course.toml").write_text(
+        "[groups]\nteam = ['ngada', 'colecy']\n", encoding="utf-8"
+    )
+    _, rows, _ = grade(term / "new", download)
+    file_of_bo = f"bellbo_LATE_1024_55044_{Path(FIRST).stem}-1.py"
+    assert rows["bellbo"].canvas_file == file_of_bo
+    for file in download.glob("*.py"):
+        file.unlink()
+    dojo("grade", "--out", term / "new", "--reference", REFERENCE)
+    said = dojo("feedback", term / "new", "--out", term / "pages")
+    assert "which handed out no file of these students: colecy" in said
+    with zipfile.ZipFile(term / "pages" / "canvas.zip") as made:
+        assert sorted(made.namelist()) == [
+            "bellbo_LATE_1024_55044_feedback.html",
+            "ngada_1025_55032_feedback.html",
+        ]
+
+
+def test_feedback_for_canvas_goes_to_every_member_whose_file_canvas_has(term: Path) -> None:
+    """Also where another member's file counts, and after several attempts by mail."""
+    download = term / "download"
+    hand_in(download, WRONG, f"bellbo_1024_55031_{FIRST}")
+    hand_in(download, RIGHT, f"ngada_1025_55032_{FIRST}")
+    hand_in(download, RIGHT, f"rouxyann_1026_55033_{FIRST}")
+    hand_in(download, "id,name\n1024,Bo Bell\n1025,Ada Ng\n1026,Yann Roux\n", "roster.csv")
+    course = download / "course.toml"
+    course.write_text("roster = 'roster.csv'\n[groups]\nteam = ['1024', '1025']\n")
+    grade(term / "new", download)
+    for number, name in enumerate(("rouxyann", "Yann Roux", "Roux Yann")):
+        hand_in(term / "mail" / name, f"{RIGHT}# {number}\n")
+        _, rows, _ = grade(term / "new", term / "mail" / name, course=course)
+        assert rows[name].identifier == "1026"
+    dojo("feedback", term / "new", "--out", term / "pages")
+    with zipfile.ZipFile(term / "pages" / "canvas.zip") as made:
+        assert sorted(made.namelist()) == [
+            "bellbo_1024_55031_feedback.html",
+            "ngada_1025_55032_feedback.html",
+            "rouxyann_1026_55033_feedback.html",
+        ]
+
+
+def test_feedback_for_canvas_knows_whose_latest_came_by_mail(term: Path) -> None:
+    """The roster says that it is the same person as the one whose file Canvas named."""
+    (term / "roster.csv").write_text("ID,Student,SIS Login ID\n1024,Bo Bell,bellbo\n")
+    hand_in(term / "download", WRONG, f"bellbo_1024_55031_{FIRST}")
+    grade(term / "new", term / "download", roster=term / "roster.csv")
+    hand_in(term / "mail" / "bellbo", RIGHT)
+    _, rows, results = grade(term / "new", term / "mail" / "bellbo")
+    (row,) = rows.values()
+    assert (row.score, row.canvas_file) == (results.max_score, f"bellbo_1024_55031_{FIRST}")
+
+
 def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
     """In a group it would give somebody another student's points."""
     (term / "class" / "roster.csv").write_text(
@@ -839,14 +1209,15 @@ def test_a_name_that_does_not_tell_one_student_is_said(term: Path) -> None:
         "b = ['Ada One', 'cy']\nc = ['Bo Li']\n[extensions]\nada = 1\n'Ada One' = 2\n'bo li' = 3\n",
         encoding="utf-8",
     )
-    assert "note: 2 on the roster are called 'bo li': write bo, cy" in dojo("init", term / "class")
+    said = dojo("init", term / "class")
+    assert "course.toml, line 10: 2 on the roster are called 'bo li': write bo or cy" in said
     outcome, rows, _ = grade(term / "out", term / "class")
     assert {name: row.group for name, row in rows.items()} == {"ada": "a", "bo": "a", "cy": "b"}
     assert [notice.partition("course.toml, ")[2] for notice in outcome.notices] == [
         "line 5: 'Ada One' is in the group a by another name, and stays there",
-        "line 6: 2 students are called 'Bo Li': write bo, cy; nobody of them is in the group",
+        "line 6: 2 students are called 'Bo Li': write bo or cy; nobody of them is in the group",
         "line 9: 'Ada One' is 'ada', whose extension is used",
-        "line 10: 2 students are called 'bo li': write bo, cy; all of them have the extension",
+        "line 10: 2 students are called 'bo li': write bo or cy; all of them have the extension",
     ]
 
 
@@ -870,6 +1241,75 @@ def test_a_student_may_be_named_as_the_roster_writes_it(term: Path) -> None:
     )
 
 
+CANVAS_ROSTER = (
+    "Student,ID,SIS User ID,SIS Login ID,Section\n"
+    '"Bell, Bo",1024,s1019,bobell,Mon\n"Ng, Ada",1025,s1020,ada,Mon\n"Cole, Cy",1026,s1021,cy,Tue\n'
+)
+
+
+def test_everybody_is_found_by_any_id_in_every_command(term: Path) -> None:
+    """A student number that only the roster has is as good as a name; a slip makes no row."""
+    (term / "class" / "bo").rename(term / "class" / "bobell")
+    (term / "class" / "roster.csv").write_text(CANVAS_ROSTER, encoding="utf-8")
+    course = term / "class" / "course.toml"
+    course.write_text(
+        "deadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n"
+        "[groups]\nteam = ['s1020', 'Cole Cy']\n[extensions]\ns1019 = 3\n",
+        encoding="utf-8",
+    )
+    assert "note" not in dojo("init", term / "class")
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert (outcome.notices, rows.keys()) == ([], {"ada", "bo", "bobell", "cy"})  # bo is gone
+    assert rows["bobell"].timing is not None
+    assert rows["bobell"].timing.extended
+    assert (rows["ada"].group, rows["cy"].group) == ("team", "team")
+    for points, name in enumerate(("s1019", "1024", "Bell, Bo", "bo bell", "BOBELL", "Bell Bo")):
+        given = dojo("override", name, "01", "--points", str(points + 1), "--out", term / "out")
+        assert "Bo Bell (bobell)" in given
+        exported = dojo(
+            "export", term / "out", "--to", "junit", "--out", term / name, "--submission", name
+        )
+        assert "1 file written" in exported
+    # a slip
+    text = course.read_text().replace("s1020", "s1920").replace("s1019", "s1919")
+    course.write_text(text, encoding="utf-8")
+    said = dojo("init", term / "class")
+    assert "nobody on the roster is called 's1920'; did you mean s1020?" in said
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert rows.keys() == {"ada", "bo", "bobell", "cy"}
+    assert [notice.partition("course.toml, ")[2] for notice in outcome.notices] == [
+        "line 4: nobody is called 's1920'; did you mean s1020?",
+        "line 6: nobody is called 's1919'; did you mean s1019?",
+    ]
+    for words in (("override", "s1919", "01", "--points", "1", "--out", term / "out"),):
+        assert "no student is called 's1919'; did you mean s1019?" in dojo(*words, fails=True)
+
+
+def test_an_attempt_that_the_roster_matches_is_in_the_history(term: Path) -> None:
+    """Handed in again in a folder with another name, it is the same person's second attempt."""
+    (term / "class" / "roster.csv").write_text(CANVAS_ROSTER, encoding="utf-8")
+    first = term / "class" / f"bellbo_1024_55031_{FIRST}"
+    (term / "class" / "bo" / FIRST).rename(first)
+    (term / "class" / "bo").rmdir()
+    roster = term / "class" / "roster.csv"
+    grade(term / "out", term / "class", roster=roster)
+    hand_in(term / "fix" / "Bo Bell", RIGHT)
+    outcome, rows, _ = grade(term / "out", term / "fix", roster=roster)
+    (change,) = outcome.changes
+    assert str(change).startswith("Bo Bell: 0 → 8 (select_device::")
+    with (term / "out" / "history.csv").open(encoding="utf-8-sig", newline="") as file:
+        line = list(csv.DictReader(file))[-1]
+    assert (line["student"], line["why"], line["published_after"]) == (
+        "Bo Bell",
+        "new attempt",
+        "8",
+    )
+    row = rows["Bo Bell"]
+    assert (row.identifier, len(row.attempts)) == ("1024", 2)
+    assert row.attempts[1].counts
+    assert any(f"names: bellbo_1024_55031_{FIRST}, Bo Bell;" in each for each in row.needs_human)
+
+
 def test_an_extension_that_ends_before_the_deadline_is_said(term: Path) -> None:
     (term / "class" / "course.toml").write_text(
         (
@@ -882,7 +1322,7 @@ def test_an_extension_that_ends_before_the_deadline_is_said(term: Path) -> None:
     )
     said = "the extension of 'bo' ends 2026-11-02 23:59 UTC+01:00, before the deadline, "
     said += "2026-11-20 23:59 UTC+01:00, which holds"
-    assert f"note: {said}\n" in dojo("init", term / "class")
+    assert f"course.toml, line 3: {said}\n" in dojo("init", term / "class")
     outcome, _, _ = grade(term / "out", term / "class")
     assert [notice.partition("course.toml, ")[2] for notice in outcome.notices] == [
         f"line 3: {said}"
@@ -965,5 +1405,5 @@ def test_a_damaged_log_of_overrides_is_refused_with_its_line(term: Path) -> None
     dojo("override", "bo", "1", "--points", "1", "--out", term / "out")
     path = term / "out" / "overrides.csv"
     path.write_text(path.read_text(encoding="utf-8") + "x,y\n", encoding="utf-8")
-    with pytest.raises(BadFile, match=r"overrides\.csv, line 3: 8 cells are needed"):
+    with pytest.raises(BadFile, match=r"overrides\.csv, line 3: 9 cells are needed"):
         grade(term / "out", term / "class")

@@ -101,7 +101,7 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     first = Store(tmp_path)
     second = Store(tmp_path)
     first.open()
-    with pytest.raises(BadClass, match="another `dojo grade`"):
+    with pytest.raises(BadClass, match="another `dojo` command"):
         second.open()
     first.close()
     second.open()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from gpudojo import __version__
@@ -173,3 +174,32 @@ def test_a_mistyped_command_is_answered_with_what_may_be_meant() -> None:
     assert dojo("grad")[1].endswith("Error: No such command 'grad'; did you mean grade?\n")
     assert dojo("overide")[1].endswith("Error: No such command 'overide'; did you mean override?\n")
     assert dojo("xyz")[1].endswith("Error: No such command 'xyz'.\n")
+
+
+def commands_of(group: click.Group, *before: str) -> list[tuple[tuple[str, ...], click.Command]]:
+    """All commands below a group, each with the words that call it."""
+    found = []
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        words = (*before, name)
+        if isinstance(command, click.Group):
+            found += commands_of(command, *words)
+        else:
+            found.append((words, command))
+    return found
+
+
+def test_no_command_drops_an_option_that_is_given_twice() -> None:
+    """It takes several values, or says that it takes one."""
+    asked = 0
+    for words, command in commands_of(main):
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.is_flag or option.multiple:
+                continue
+            name = max(option.opts, key=len)
+            code, said = dojo(*words, name, "1", name, "2")
+            assert (code, f"{name} is given twice, and takes one value" in said) == (2, True), said
+            asked += 1
+    assert asked > 50

@@ -14,16 +14,27 @@ from typing import Any
 
 import pytest
 from gpudojo.grading import engine
+from gpudojo.grading.checks import device_mistake, runs
 from gpudojo.grading.engine import FileGrader, grade_function, result_of
 from gpudojo.grading.explain import explain_result
+from gpudojo.grading.feedback import headline_and_parts
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file, observe_function
 from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.grading.source_patterns import pattern_lines
-from gpudojo.model.evidence import CallStatus, Evidence, Observation
+from gpudojo.model.errors import ReferenceFails
+from gpudojo.model.evidence import (
+    CallStatus,
+    Case,
+    Cases,
+    Evidence,
+    MissingEvidence,
+    Observation,
+)
 from gpudojo.model.exercise import Check, Exercise, Failed, Probe, Seen
-from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.model.results import UNPAID_ERROR, CheckResult, Outcome, row_of_check
 from gpudojo.model.time_outs import still_running_after
+from gpudojo.platforms._rows import costs_nothing
 
 REFERENCE = "def double(x):\n    # BEGIN SOLUTION\n    return 2 * x\n    # END SOLUTION\n"
 
@@ -208,6 +219,57 @@ def test_a_verdict_is_the_one_of_evidence_that_was_sent(files: Files) -> None:
     assert "Encoding objects of type Mine is unsupported" in seen.raised.message
 
 
+class Epoch(Case):
+    """What one epoch cost."""
+
+    reads: int
+    weights: Any
+
+
+def epochs(call: Any) -> Cases[Epoch]:
+    return Cases({"first": Epoch(reads=1, weights=None), "second": Epoch(2, weights=call(3))})
+
+
+@pytest.mark.parametrize(
+    ("returned", "recorded"),
+    [
+        ("torch.ones(2)", "a Tensor as `weights`"),
+        ("{'layers': [1, object()]}", "an object as `weights.layers[1]`"),
+        ("10 ** 30", "an int as `weights`"),
+    ],
+)
+def test_a_value_that_cannot_be_recorded_is_named_with_its_field_and_what_to_record(
+    returned: str, recorded: str, files: Files
+) -> None:
+    exercise = Exercise("01_doubling", "Doubling", 1)
+    function = exercise.function("double")
+    function.probe(epochs)
+    source = f"import torch\n\ndef double(x):\n    return {returned}\n"
+    files.student.write_text(source, encoding="utf-8")
+    found = observe_function(exercise, function, load_file(files.student), "virtual", 8)
+    raised = found.observations["epochs"].raised
+    assert raised is not None
+    assert f"the probe `epochs` recorded {recorded} of `Epoch` in `second`, " in raised.message
+    assert raised.message.endswith(
+        "record None, numbers and texts, lists and dicts of them, and array_of(tensor) for a tensor"
+    )
+    assert raised.source.startswith(os.path.relpath(__file__))
+
+
+def test_an_observation_that_is_too_large_is_named_with_what_is_large(files: Files) -> None:
+    exercise = Exercise("01_doubling", "Doubling", 1)
+    function = exercise.function("double")
+    function.probe(epochs)
+    source = "def double(x):\n    return 'much' * 1_000_000\n"
+    files.student.write_text(source, encoding="utf-8")
+    found = observe_function(exercise, function, load_file(files.student), "virtual", 8)
+    raised = found.observations["epochs"].raised
+    assert raised is not None
+    assert raised.message.endswith(
+        "what the probe `epochs` recorded takes 4,000,090 bytes, and 1,048,576 are allowed"
+    )
+
+
 def place_of(function: Any, text: str) -> str:
     """`file:line` of a line in a function's source, as it is shown here."""
     lines, first = inspect.getsourcelines(function)
@@ -248,10 +310,10 @@ def test_an_error_in_a_check_is_not_the_student_s_and_names_file_and_line(files:
     assert place_of(broken, "valeu") in result.happened
 
 
-def test_evidence_that_only_the_check_of_the_student_cannot_judge_fails_and_names_file_and_line(
+def test_a_check_that_raises_for_the_student_alone_is_an_error_of_the_exercise_and_not_paid(
     files: Files,
 ) -> None:
-    """With credit for evidence that no check can read, spoiling it would pay."""
+    """With credit for evidence that no check can judge, spoiling it would pay."""
     exercise = made(look_at_three)
 
     @exercise.functions[0].check(1, needs=())
@@ -260,8 +322,82 @@ def test_evidence_that_only_the_check_of_the_student_cannot_judge_fails_and_name
         assert facts(wanted, look_at_three)["value"] / facts(seen, look_at_three)["value"] == 1
 
     result = files.grade(exercise, "def double(x):\n    return 0\n")[-1]
+    assert (result.outcome, result.points) == (Outcome.ERROR, 0)
+    assert result.source == place_of(divides, "== 1")
+    assert result.happened == (
+        f"the check itself failed: ZeroDivisionError: division by zero, raised at {result.source}"
+    )
+    headline, _ = headline_and_parts(result)
+    assert headline == UNPAID_ERROR
+    row = row_of_check(result, 1.0, exercise.functions[0], {}, None)
+    assert (row.points, row.message) == (0, UNPAID_ERROR)
+    assert not costs_nothing(row)
+
+
+def test_evidence_that_is_missing_or_of_another_type_fails(files: Files) -> None:
+    exercise = made(look_at_three)
+
+    @exercise.functions[0].check(1, needs=())
+    def asks(seen: Any, wanted: Any) -> None:
+        """It can be judged."""
+        if seen is not wanted:
+            seen[Probe("never_run", look_at_three)]
+
+    result = files.grade(exercise, "def double(x):\n    return 0\n")[-1]
     assert (result.outcome, result.points) == (Outcome.FAILED, 0)
-    assert place_of(divides, "== 1") in result.happened
+    assert "nothing was recorded of the probe `never_run`" in result.happened
+
+
+def test_a_scenario_that_is_misspelt_is_told_with_the_similar_one() -> None:
+    cases = Cases({"in training": 1, "in evaluation": 2})
+    with pytest.raises(MissingEvidence) as raised:
+        cases["in traning"]
+    assert str(raised.value) == "there is no scenario 'in traning'; did you mean in training?"
+
+
+def misjudge(raised: Any, seen: Any) -> str:
+    return raised.kind  # type: ignore[no-any-return]
+
+
+def test_a_diagnosis_that_raises_is_an_error_of_the_exercise(files: Files) -> None:
+    exercise = made(look_at_three)
+    function = exercise.functions[0]
+    function.checks.clear()
+    runs(function, diagnose=misjudge)
+
+    result = files.grade(exercise, "def double(x):\n    raise ValueError('odd')\n")[0]
+    assert (result.outcome, result.points) == (Outcome.ERROR, 0)
+    assert result.source == place_of(misjudge, "raised.kind")
+    assert "`diagnose` raised AttributeError" in result.happened
+    assert result.happened.endswith("it was to explain what `double` raised: ValueError: odd")
+    assert result.line == 2
+
+
+def test_a_diagnosis_with_other_parameters_is_refused_where_it_is_declared() -> None:
+    function = Exercise("01_x", "X", points=1).function("double")
+    with pytest.raises(ValueError, match="`diagnose` of runs") as raised:
+        runs(function, diagnose=device_mistake)  # type: ignore[arg-type]
+    assert str(raised.value) == (
+        "`diagnose` of runs(double) gets two arguments, (raised, seen), and device_mistake takes "
+        "(raised: 'Raised') -> 'str | None'; "
+        "write: diagnose=lambda raised, seen: device_mistake(raised)"
+    )
+    assert function.checks == []
+
+
+def look_without_argument(call: Any) -> dict[str, Any]:
+    return {"value": call()}
+
+
+def test_a_call_that_does_not_fit_names_the_line_of_the_probe(files: Files) -> None:
+    exercise = made(look_without_argument)
+    function = exercise.functions[0]
+    function.checks.clear()
+    runs(function)
+    files.student.write_text("def double(x):\n    return 2 * x\n", encoding="utf-8")
+    submission = load_file(files.student)
+    (result,) = grade_function(exercise, function, submission, None, "virtual", 8)
+    assert result.called_at == place_of(look_without_argument, "call()")
 
 
 def test_after_a_time_out_the_other_scenarios_are_not_run(files: Files) -> None:
@@ -343,25 +479,6 @@ def test_an_interrupt_of_the_student_s_is_evidence_and_one_of_the_user_s_ends_gr
     assert found["interrupted"].raised is not None, "in a sandbox nobody presses Ctrl-C"
 
 
-def test_an_exception_may_be_the_user_s_wish_to_stop(files: Files) -> None:
-    class Quit(Exception):
-        pass
-
-    def stop(raised: Any) -> None:
-        if raised.message == "leave the debugger":
-            raise Quit
-
-    source = "def double(x):\n    raise RuntimeError('leave the debugger')\n"
-    with pytest.raises(Quit):
-        files.grade(made(look_at_three), source, Limits(on_raised=stop))
-    with pytest.raises(Quit):
-        files.grade(
-            made(look_at_three),
-            "raise RuntimeError('leave the debugger')\n",
-            Limits(on_raised=stop),
-        )
-
-
 def test_the_judging_half_imports_no_torch() -> None:
     code = (
         "import sys, gpudojo.grading.engine, gpudojo.classes.judging; sys.exit('torch' in "
@@ -406,3 +523,36 @@ def test_a_mistake_is_named_only_where_the_source_does_not_say_otherwise(
     )
     lines = pattern_lines(ast.parse(SHOWN.lstrip()).body)
     assert explain_result(result, function, {}, lines, "()").misconception == named
+
+
+def without_return(call: Any) -> Cases[Epoch]:  # type: ignore[return]
+    Cases({"first": Epoch(reads=1, weights=call(3))})
+
+
+def of_another_type(call: Any) -> dict[str, Any]:
+    return [call(3)]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("look", "said"),
+    [
+        (
+            without_return,
+            "the probe `without_return` returned None and must return `Cases[Epoch]`, as it "
+            "declares; does it end without `return`?",
+        ),
+        (
+            of_another_type,
+            "the probe `of_another_type` returned a list and must return `dict[str, Any]`, as it "
+            "declares",
+        ),
+    ],
+)
+def test_a_probe_that_returns_no_facts_is_named_with_what_it_must_return(
+    look: Any, said: str, files: Files
+) -> None:
+    exercise = Exercise("01_doubling", "Doubling", 1)
+    probe = exercise.function("double").probe(look)
+    with pytest.raises(ReferenceFails) as failed:
+        files.grade(exercise, REFERENCE)
+    assert str(failed.value).endswith(f"{said} (raised at {probe.place})")

@@ -98,3 +98,39 @@ def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
         first.todo,
         first.broken,
     )
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("return 5", "'return' outside function"),
+        ("def g(a, a): pass", "duplicate argument 'a'"),
+        ("nonlocal a", "nonlocal declaration not allowed at module level"),
+        ("await a", "'await' outside function"),
+        ("from __future__ import annotations", "from __future__ imports must occur"),
+        ("break", "'break' outside loop"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".py", ".ipynb"])
+def test_what_only_the_compiler_refuses_has_its_line(
+    tmp_path: Path, suffix: str, mistake: str, message: str
+) -> None:
+    """The tree of such a file is fine; the line is that of the file, or of the whole notebook."""
+    source = f"import torch\n\n\ndef f():\n    return 1\n\n\n{mistake}\n"
+    path = tmp_path / f"one{suffix}"
+    line = 8
+    text = source
+    if suffix == ".ipynb":
+        cells = [
+            {"cell_type": "code", "source": each, "metadata": {}, "outputs": []}
+            for each in ("first = 1\n", source)
+        ]
+        text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    path.write_text(text, encoding="utf-8")
+    loaded = load_submission(path)
+    if loaded.cells:
+        line += loaded.cells[1] - 1
+    assert loaded.broken is not None
+    assert (loaded.broken.type, loaded.broken.line) == ("SyntaxError", line)
+    assert message in loaded.broken.message
+    assert "line" not in loaded.broken.message, "it would be another number"

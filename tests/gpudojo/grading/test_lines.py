@@ -11,11 +11,21 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
+from gpudojo.grading import source_patterns
 from gpudojo.grading.executed_lines import RAN, compile_with_marks, take_executed_lines
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.source_patterns import MOST_PATTERNS, pattern_lines
 from gpudojo.grading.thread_tracing import trace_threads, tracing
-from gpudojo.model.exercise import Lines, line_to_show, was_executed
+from gpudojo.model.exercise import Lines, pattern_key, was_executed
+from gpudojo.model.exercise import line_to_show as find_line_to_show
+
+
+def line_to_show(*arguments: Any) -> int | None:
+    """The line alone, without what it is."""
+    shown = find_line_to_show(*arguments)
+    return None if shown is None else shown.line
+
 
 SOURCE = """
 def move(batch, device):
@@ -183,6 +193,20 @@ def test_a_key_is_no_device_and_a_loop_at_the_end_may_return_nothing() -> None:
         4,
     ]
     assert line_to_show(["skipped last return"], "f", found, ((1, 5),)) == 5
+
+
+def test_a_parameter_computed_with_compared_and_returned() -> None:
+    text = """def f(start, there):
+    size = there
+    size = 2 ** start.bit_length()
+    if size != there:
+        return start
+    return size
+"""
+    found = pattern_lines(ast.parse(text).body)
+    assert [found.get(f"f {sign}") for sign in ("from start", "from there", "!=")] == [3, None, 4]
+    assert found["f return itself"] == 5
+    assert "f return itself 2" not in found
 
 
 def test_numbers_a_reversed_slice_and_a_result_of_itself_that_is_dropped() -> None:
@@ -427,3 +451,110 @@ def test_lines_of_all_threads_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
             assert lines.count(3) == 30
     finally:
         tracing.clear()
+
+
+@pytest.mark.parametrize(
+    ("used", "is_named"),
+    [
+        ("model(x)", False),
+        ("model.train()", False),
+        ("list(model.parameters())", False),
+        ("other(model)", True),
+        ("model.sum()", True),
+    ],
+)
+def test_a_copy_that_is_dropped_is_none_of_a_module(used: str, is_named: bool) -> None:
+    """A module moves in place, also where the function never calls it."""
+    source = f"def f(model, x, device):\n    model.to(device)\n    return {used}\n"
+    found = pattern_lines(ast.parse(source).body)
+    assert (pattern_key("f", "unused moved") in found) is is_named
+
+
+def test_methods_of_modules_are_those_that_no_tensor_has() -> None:
+    for method in source_patterns._METHODS_OF_MODULES:
+        assert hasattr(torch.nn.Module, method)
+        assert not hasattr(torch.Tensor, method)
+
+
+STATISTICS = """def f(loader, n):
+    try:
+        for x, y in loader:
+            y = y - 1
+            loss = loss_fn(x, y)
+            loss = loss + 0.1
+            loss.backward()
+            best = torch.max(x, 0)
+            worst = x.argmax(dim=0)
+            first = x[-n:]
+            if best <= worst:
+                total = {"used": first, "all": n}
+            loss -= total
+    except (KeyError, RuntimeError):
+        pass
+    try:
+        total += loss
+    except Exception:
+        raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines"),
+    [
+        ("item =", [4]),
+        ("changed loss_fn(", [6, 13]),
+        ("max over 0", [8]),
+        ("argmax over 0", [9]),
+        ("[-n:]", [10]),
+        ("<=", [11]),
+        ('"used":', [12]),
+        ("except any", [14]),
+        ("except", [14, 18]),
+    ],
+)
+def test_what_goes_wrong_in_a_loop_over_batches(pattern: str, lines: list[int]) -> None:
+    found = pattern_lines(ast.parse(STATISTICS).body)
+    places = [pattern_key("f", each) for each in (pattern, f"{pattern} 2")]
+    assert [found[each] for each in places if each in found] == lines
+
+
+DROPPED = """
+def f(x, seen, model):
+    x.div(2)
+    x.div_(2)
+    seen.add(x)
+    model.float()
+    torch.max(x, 1)[0]
+    largest, _ = x.max(1)
+    x.max(1).values
+    x.topk(1).indices
+""".lstrip("\n")
+
+
+@pytest.mark.parametrize(("pattern", "places"), [("unused result", [2]), ("max values", [6, 7, 8])])
+def test_results_that_are_dropped_and_values_taken_for_indices(
+    pattern: str, places: list[int]
+) -> None:
+    found = pattern_lines(ast.parse(DROPPED).body)
+    keys = [f"f {pattern}", *(f"f {pattern} {number}" for number in range(2, 9))]
+    assert [found[key] for key in keys if key in found] == places
+
+
+ASKED = """
+def f(device, table):
+    kind = device.type
+    match device.type:
+        case "cpu":
+            pass
+    table.get(device.type)
+    table[device.type]
+    torch.device(kind)
+""".lstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [("f .type", 2), ("f == .type", 3), ("f [] .type", 7), ("f device of type", 8)],
+)
+def test_what_the_type_of_a_device_is_used_for(pattern: str, line: int) -> None:
+    assert pattern_lines(ast.parse(ASKED).body)[pattern] == line

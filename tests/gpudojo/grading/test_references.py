@@ -7,15 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpudojo.grading import reference_solutions
+from gpudojo.grading import reference_solutions, references
+from gpudojo.grading.engine import FileGrader
+from gpudojo.grading.feedback import headline_and_parts
 from gpudojo.grading.reference_solutions import (
     OLDER_KEPT,
     CachedReference,
     ReferenceSolution,
     cache_folder,
 )
+from gpudojo.grading.references import require_reference
 from gpudojo.model.catalogue import exercise_for
+from gpudojo.model.errors import NoReference
 from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.results import Outcome
 
 SOLUTION = Path(__file__).parents[3] / "reference" / "day8" / "02_moving_model_to_device.py"
 SEED = 8
@@ -144,3 +149,26 @@ def test_the_cache_is_where_the_system_has_caches(
     assert cache_folder() == tmp_path / "gpudojo"
     monkeypatch.setenv("DOJO_CACHE", str(tmp_path / "own"))
     assert cache_folder() == tmp_path / "own"
+
+
+def test_without_anything_to_judge_by_nothing_is_earned(
+    exercise: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a file of a release, in a Python in which the release is not installed."""
+    monkeypatch.setattr(references, "repository_of", lambda day: None)
+    path = shutil.copy(SOLUTION, tmp_path / SOLUTION.name)
+    with pytest.raises(NoReference):
+        require_reference(path, exercise)
+    results = FileGrader(path, "virtual", SEED).results_of(exercise, exercise.functions[0])
+    assert {result.outcome for result in results} == {Outcome.BLOCKED}
+    assert sum(result.points for result in results) == 0
+    told, parts = headline_and_parts(results[0])
+    assert told.startswith(f"not judged: there is nothing to compare {SOLUTION.name} with")
+    assert told.endswith("run: pip install -r requirements.txt.")
+    assert parts == []
+
+
+def test_the_repository_of_a_day_is_above_its_package(exercise: Exercise, tmp_path: Path) -> None:
+    path = tmp_path / SOLUTION.name
+    assert references.reference_of(path) == SOLUTION
+    require_reference(path, exercise)

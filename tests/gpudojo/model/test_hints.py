@@ -52,18 +52,26 @@ def test_without_a_file_there_are_no_hints(exercise: Exercise) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (WRITTEN.replace("double.", "triple."), "has no function 'triple'.*are: double"),
-        (WRITTEN + '[[double.hints]]\nabout = ["runs", "doubles"]\nsteps = ["x"]\n', "two lists"),
-        (WRITTEN.replace('["Return it."]', '["Return it.", " "]'), "has an empty hint"),
-        (WRITTEN.replace("steps", "step"), "unknown field `step`"),
-        (WRITTEN.replace('["Return it."]', '"Return it."'), r"Expected `array`.*hints\[1\]"),
-        ("[double]\n", "missing required field `hints`"),
-        ("[double\n", "at line 1"),
+        (WRITTEN.replace("double.", "triple."), "2: .*has no function 'triple'; .*are: double"),
+        (WRITTEN.replace("double.", "doubel."), "2: .*'doubel'; did you mean double"),
+        (
+            WRITTEN + '[[double.hints]]\nabout = ["runs", "doubles"]\nsteps = ["x"]\n',
+            "12: .*two lists",
+        ),
+        (WRITTEN.replace('["Return it."]', '["Return it.", " "]'), "6: .*has an empty hint"),
+        (
+            WRITTEN.replace('steps = ["Return', 'step = ["Return'),
+            "7: there is no setting `step` here; did you mean steps",
+        ),
+        (WRITTEN.replace('["Return it."]', '"Return it."'), "7: `steps` must be a list, not text"),
+        ("[double]\n", "1: `hints` is missing"),
+        ("[double\n", "1: this is not TOML"),
+        (WRITTEN.replace('it."]', "it.]"), "7: .*the text needs its closing quote"),
     ],
 )
 def test_a_mistake_in_the_file_is_told(
     exercise: Exercise, tmp_path: Path, text: str, reason: str
 ) -> None:
     (tmp_path / "01_doubling.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(BadDay, match=rf"01_doubling\.toml: .*{reason}"):
+    with pytest.raises(BadDay, match=rf"01_doubling\.toml, line {reason}"):
         _ = exercise.written_hints

@@ -21,6 +21,7 @@ from gpudojo.model.results_csv import LAST_COLUMNS, open_table, spreadsheet_safe
 from gpudojo.model.results_file import (
     SCHEMA_PATH,
     encode_json,
+    exact_points,
     format_points,
     header,
     iterate,
@@ -122,7 +123,7 @@ def test_no_name_reaches_a_table_as_it_is(tmp_path: Path) -> None:
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
         _, line = csv.reader(file)
     assert line[:2] == ["a⟨U+001B⟩[2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+000A⟩=1"] * 2
-    assert line[-1] == "a⟨U+001B⟩[2J⟨U+202E⟩gp.exe⟨U+000D⟩\n=1"
+    assert line[-2] == "a⟨U+001B⟩[2J⟨U+202E⟩gp.exe⟨U+000D⟩\n=1"
 
 
 @given(
@@ -227,13 +228,15 @@ def test_points_that_exceed_the_maximum_are_refused(tmp_path: Path) -> None:
 
 def test_the_table_has_a_line_for_each_submission(tmp_path: Path) -> None:
     write_table(tmp_path / "results.csv", CLASS.submissions, ["01_one", "02_two"])
-    with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "results.csv").open(encoding="utf-8-sig", newline="") as file:
         headings, *lines = csv.reader(file)
-    first = ["submission", "student", "status", "score", "max_score", "01_one", "02_two"]
+    who = ["submission", "student", "id", "email", "section"]
+    first = [*who, "status", "score", "max_score", "01_one", "02_two"]
     assert headings == [*first, *(column.heading for column in LAST_COLUMNS)]
-    assert {"identifier", "reason", "late", "notes"} < set(headings)
+    assert {"reason", "late", "notes"} < set(headings)
     assert len(lines) == len(CLASS.submissions)
-    assert lines[0][:7] == ["ada", "Lovelace, Ada", "graded", "1.9", "3", "1.5", "0.4"]
+    assert lines[0][:2] == ["ada", "Lovelace, Ada"]
+    assert lines[0][5:10] == ["graded", "1.9", "3", "1.5", "0.4"]
     more = dict(zip(headings, lines[0], strict=True))
     assert (more["points"], more["out_of"], more["late"], more["needs_human"]) == (
         "1.9",
@@ -241,7 +244,7 @@ def test_the_table_has_a_line_for_each_submission(tmp_path: Path) -> None:
         "",
         "",
     )
-    assert [line[5:7] for line in lines if line[2] == "unreadable"] == [["", ""]]
+    assert [line[8:10] for line in lines if line[5] == "unreadable"] == [["", ""]]
     assert not [cell for line in lines for cell in line if cell.startswith(("=", "+", "-", "@"))]
 
 
@@ -250,11 +253,17 @@ def test_a_cell_is_never_a_formula() -> None:
         assert spreadsheet_safe(cell) == "'" + cell
     for cell in ("-1.5", "+3", "ada", "", "1-2"):
         assert spreadsheet_safe(cell) == cell
-    assert [format_points(points) for points in (14.0, 0.25, 0.000001, 0.0, 100.0)] == [
+
+
+def test_people_read_two_decimals_and_programs_all_of_them() -> None:
+    points = (14.0, 0.25, 67.547619, 4.825, 0.000001, 100.0)
+    assert [format_points(each) for each in points] == ["14", "0.25", "67.55", "4.83", "0", "100"]
+    assert [exact_points(each) for each in points] == [
         "14",
         "0.25",
+        "67.547619",
+        "4.825",
         "0.000001",
-        "0",
         "100",
     ]
 

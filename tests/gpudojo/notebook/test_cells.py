@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpudojo.days.day8.multiple_gpus import two_ranks
+from gpudojo.days.day8.multiple_gpus import ranks as rank_processes
 from gpudojo.grading import observe, subprocess_probe
 from gpudojo.model.results import Outcome
 from gpudojo.notebook.session_functions import code_of_cells, find_source, only_definitions
@@ -119,7 +119,7 @@ def test_two_processes_where_the_system_does_not_fork(
     """On a Mac and on Windows each process has to find the function by itself, from cells that are
     in no file.
     """
-    monkeypatch.setattr(two_ranks, "FORKS", False)
+    monkeypatch.setattr(rank_processes, "FORKS", False)
     session.run("import torch.distributed as dist", "def size():\n    return dist.get_world_size()")
     session.run(reference()["average_gradients"].replace("dist.get_world_size()", "size()"))
     report = session.check("average_gradients")

@@ -140,18 +140,40 @@ def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> N
         "mistake",
         "why",
         "worth",
+        "hint",
+        "",
     ]
     assert re.fullmatch(r"line (\d+)\n +\1 \| total \+= loss\.item\(\)", dict(failed)["line"])
     assert dict(failed)["mistake"] == "mean of batch means"
-    assert "train_epoch: 10 of 14 points" in said
+    assert "train_epoch: 12.5 of 14 points" in said
     assert "(hint 1 of 3; one more with check(train_epoch, hints=2))" in said
-    assert report.checked[0].hints[0][1].startswith("How much does each sample count")
+    assert dict(failed)["hint"].startswith("How much does each sample count")
     shown = session.check("train_epoch", hints=5)
-    assert [label for label, _ in shown.checked[0].hints] == [
+    [told] = shown.checked[0].told
+    assert [label for label, _ in told.parts][-4:] == [
         *(f"hint {number}" for number in range(1, 4)),
         "read",
     ]
-    assert session.check("train_epoch", hints=0).checked[0].hints == ()
+    [told] = session.check("train_epoch", hints=0).checked[0].told
+    assert "hint" not in dict(told.parts)
+
+
+def test_what_passed_and_what_waits_takes_one_line_each(session: Session) -> None:
+    session.run(
+        "import torch\nfrom torch import nn",
+        answers(WRONG / "mean_of_batch_means.py")["train_epoch"],
+    )
+    said = repr(session.check("train_epoch"))
+    lines = said.splitlines()
+    assert len([line for line in lines if line.startswith("  passed ")]) == 1
+    assert re.search(r"  passed   \d+ checks: runs, calls_the_model, ", said)
+    session.run("def train_epoch(model, loader, loss_fn, optimizer, device):\n    return 1 / 0\n")
+    report = session.check("train_epoch")
+    said = repr(report)
+    assert said.index("  FAILED ") < said.index("  blocked  ")
+    assert re.search(r"  blocked  \d+ checks until `runs` passes: calls_the_model, ", said)
+    assert "which has to pass first" not in said
+    assert report._repr_html_().count("<details") == 1
 
 
 def test_an_error_shows_the_line_of_its_cell(session: Session) -> None:

@@ -108,7 +108,7 @@ def test_the_wrong_answer(seen: dict[str, list[Any]]) -> None:
     first, second = seen["wrong-check"]
     said = first.data["text/plain"]
     drawn = first.data["text/html"]
-    assert "10 of 14 points" in said
+    assert "12.5 of 14 points" in said
     assert "mistake   mean of batch means" in said
     assert "line      In[6], line 11\n" in said
     assert "one more with check(train_epoch, hints=2)" in said

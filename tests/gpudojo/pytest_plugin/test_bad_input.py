@@ -126,6 +126,12 @@ PASSING = {
     ),
 }
 
+STUBS = {
+    "stops_before_the_stub": (
+        f"import torch\nimport no_such_module\n\n{DEF}    raise NotImplementedError\n"
+    )
+}
+
 
 @pytest.fixture(scope="module")
 def run(
@@ -144,6 +150,8 @@ def graded(student: Any) -> tuple[Any, dict[tuple[str, str], Any]]:
     for name, source in PASSING.items():
         student.write(f"{name}/{FILE}", source)
         student.write(f"{name}/mine.py", f"NAME = {name!r}\n")
+    for name, source in STUBS.items():
+        student.write(f"{name}/{FILE}", source)
     done = student.pytest("--junit-xml=out.xml", "--timeout=1.5", ".")
     cases = {}
     for case in ElementTree.parse(student.folder / "out.xml").iter("testcase"):
@@ -155,7 +163,7 @@ def graded(student: Any) -> tuple[Any, dict[tuple[str, str], Any]]:
 def test_the_run_ends_as_usual(run: Any) -> None:
     done, cases = run
     assert done.returncode == 1, done.stdout + done.stderr
-    assert {folder for folder, _ in cases} == {*CASES, *PASSING}
+    assert {folder for folder, _ in cases} == {*CASES, *PASSING, *STUBS}
     assert "graders/" not in done.stdout.replace("graders/gpudojo/pytest_plugin", ""), (
         "never the grader's frames"
     )
@@ -204,3 +212,7 @@ def test_a_signature_is_shown_and_output_is_shortened(run: Any) -> None:
     assert "line 0\n" in done.stdout
     assert "fails_later/01_checking_device.py:" in done.stdout
     assert "stopped with OSError: too late; what it defines before that was graded" in said
+    assert (
+        "stops_before_the_stub/01_checking_device.py:2 stopped with ModuleNotFoundError: "
+        "No module named 'no_such_module'" in said
+    )

@@ -48,7 +48,7 @@ def test_half_done_work_and_what_to_do_next(student: Student) -> None:
     assert "(hint 2 of 3; one more with --hints 3)" in said
     assert "hello from the file" in said, "what is printed is shown where a check fails"
     assert "01_checking_device              ████████████████████      8 of 8     done" in said
-    assert "     10 of 14    1 failed" in said
+    assert "   12.5 of 14    1 failed" in said
     assert f"pytest day8/{TRAIN}::train_epoch\n" in said
     again = student.pytest("--lf", "-q")
     assert again.returncode == 1
@@ -86,11 +86,13 @@ def test_stubs_are_to_do_and_stop_a_run_with_x(student: Student) -> None:
 
 def test_a_right_solution_exits_with_0(student: Student) -> None:
     shutil.copy(REPOSITORY / "reference" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
+    student.write("pytest.ini", "[pytest]\ndojo_points_note = The course counts others.\n")
     done = student.pytest("day8", "--bench", "cpu", "--seed", "11")
     assert done.returncode == 0, done.stdout
     assert "device: cpu (the plain CPU was asked for), seed 11" in done.stdout
     assert "Everything passes. Well done!" in done.stdout
     assert re.search(r"^01_checking_device .* 8 of 8 +done$", done.stdout, re.M), done.stdout
+    assert "8 of 8\nThe course counts others.\n" in done.stdout
 
 
 def test_a_missing_device_ends_the_run_with_a_message(student: Student) -> None:
@@ -180,6 +182,31 @@ def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(
         f"day8/{DEVICE}", "def select_device(prefer=None):\n    mine = 41\n    breakpoint()\n"
     )
     done = student.pytest("day8", "--timeout=20", stdin="p mine + 1\nq\n")
+    assert "42" in done.stdout.split()
+    assert "Quitting debugger" in done.stdout
+    assert done.returncode == 2
+
+
+def test_time_in_the_debugger_does_not_count(student: Student) -> None:
+    """The user looks around for longer than the limit; the verdict is that of the code."""
+    right = (REPOSITORY / "reference" / "day8" / DEVICE).read_text(encoding="utf-8")
+    head, body = right.split("    # BEGIN SOLUTION\n", 1)
+    student.write(f"day8/{DEVICE}", f"{head}    breakpoint()\n{body}")
+    commands = "import time; time.sleep(4)\nc\n" + 100 * "c\n"
+    for method in ("signal", "thread"):
+        done = student.pytest("day8", "--timeout=3", f"--timeout-method={method}", stdin=commands)
+        assert "8 of 8     done" in done.stdout
+
+
+def test_leaving_the_debugger_ends_the_run_wherever_it_stops(student: Student) -> None:
+    """Also in a scenario of several, and where student code catches every error."""
+    student.write(
+        f"day8/{DEVICE}",
+        "def select_device(prefer=None):\n    try:\n        breakpoint()\n"
+        "    except Exception:\n        pass\n",
+    )
+    done = student.pytest("day8", stdin="p 40 + 2\nq\n")
+    assert done.stdout.count("(Pdb)") == 2
     assert "42" in done.stdout.split()
     assert "Quitting debugger" in done.stdout
     assert done.returncode == 2
@@ -280,7 +307,8 @@ def test_the_width_of_the_terminal_is_kept_and_what_is_blocked_is_named(
 ) -> None:
     student.write(f"day8/{TRAIN}", FORGETFUL)
     said = student.pytest(f"day8/{TRAIN}", columns=columns).stdout
-    ours = said[said.index("train_epoch: runs") : said.index("short test summary")].splitlines()
+    assert "short test summary" not in said, "it would say all of this once more"
+    ours = said[said.index("train_epoch: runs") : said.index("1 failed, 10 blocked")].splitlines()
     assert [
         line
         for line in ours

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gpudojo.model.catalogue import BUILT_IN, Day, registered_days
 from gpudojo.release import leaks
 from gpudojo.release.leaks import Secret, is_idiom, secrets_of
 from gpudojo.release.stubs import solution_blocks
-from gpudojo.release.wheel import files_of_wheel
+from gpudojo.release.wheel import SOURCES, files_of_wheel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,6 +157,48 @@ def test_the_grader_and_the_stubs_give_nothing_away(released: Released) -> None:
     assert {leak.path for leak in spoiled} == {f"{released.wheel}: gpudojo/x.py"}
 
 
+def test_what_gpudojo_has_anyway_is_no_leak_of_another_course(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of its own that the course's author wrote, too; but its day's files are searched."""
+    line = next(
+        text
+        for text in (SOURCES / "gpudojo/sandbox/warm_up.py").read_text("utf-8").splitlines()
+        if "torch.optim.SGD(" in text
+    )
+    reference = tmp_path / "reference" / "day1"
+    reference.mkdir(parents=True)
+    (reference / "01_x.py").write_text(
+        f"import torch\n\n\ndef f(model):\n    # BEGIN SOLUTION\n    {line.strip()}\n"
+        "    optimizer.step()\n    # END SOLUTION\n",
+        encoding="utf-8",
+    )
+    warm_up = (SOURCES / "gpudojo/sandbox/warm_up.py").read_bytes()
+
+    def leaks_in(member: str, data: bytes) -> list[str]:
+        found = leaks.find_leaks({"vendor/g.whl": zipped(member, data)}, reference)
+        return [leak.path for leak in found]
+
+    outside = {
+        **registered_days(),
+        "day1": Day("day1", "course.day1", tmp_path / "course" / "day1"),
+    }
+    monkeypatch.setattr(leaks, "registered_days", lambda: outside)
+    assert leaks_in("gpudojo/sandbox/warm_up.py", warm_up) == []
+    for member, data in (
+        ("course/day1/x.py", warm_up),
+        ("gpudojo/sandbox/warm_up.py", warm_up + b"# changed\n"),
+        ("gpudojo/grading/of_reference/day1.mp", zlib.compress(warm_up)),
+    ):
+        assert f"vendor/g.whl: {member}" in leaks_in(member, data)
+    # A day of gpudojo itself: its own material could show its solutions.
+    built_in = {"day1": Day("day1", "gpudojo.days.day1", BUILT_IN / "day1")}
+    monkeypatch.setattr(leaks, "registered_days", lambda: built_in)
+    assert leaks_in("gpudojo/sandbox/warm_up.py", warm_up) == [
+        "vendor/g.whl: gpudojo/sandbox/warm_up.py"
+    ]
+
+
 def test_a_leak_says_where_it_is() -> None:
     (leak,) = leaks.find_leaks(
         {"README.md": b"`return 0.299 * red + 0.587 * green + 0.114 * blue`"}, REFERENCE
@@ -166,7 +209,7 @@ def test_a_leak_says_where_it_is() -> None:
 
 def test_the_wheel_is_made_without_references_and_tests() -> None:
     names = set(files_of_wheel("day8", b""))
-    assert "graders/gpudojo/grading/of_reference/day8.mp" in names
+    assert "gpudojo/grading/of_reference/day8.mp" in names
     assert not [
         name
         for name in names

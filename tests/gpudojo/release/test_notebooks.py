@@ -20,6 +20,7 @@ from gpudojo.cli import main
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadMarkers
 from gpudojo.release import notebooks, sections, stubs
+from gpudojo.submissions.opening_cell import opening_code
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "reference" / "day8"
@@ -194,7 +195,7 @@ def opened(
     monkeypatch.chdir(folder)
     try:
         exec(
-            notebooks.OPENING_CELL.read_text(encoding="utf-8").format(package=package),
+            opening_code(package),
             names := {"__name__": "somewhere"},
         )
         assert callable(names["check"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner
@@ -75,7 +74,7 @@ def test_a_disk_that_fills_up_on_the_way(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(CannotRelease, match="No space left on device"):
-        student.write_repository({"a": b"1", "deep/b": b"2"}, tmp_path / "new" / "out")
+        student.write_new_folder({"a": b"1", "deep/b": b"2"}, tmp_path / "new" / "out")
     assert written
     assert list(tmp_path.iterdir()) == []
 
@@ -83,13 +82,13 @@ def test_a_disk_that_fills_up_on_the_way(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", "a\\b", ""])
 def test_a_path_that_leads_out(tmp_path: Path, name: str) -> None:
     with pytest.raises(CannotRelease, match="is not a path inside"):
-        student.write_repository({name: b""}, tmp_path / "out")
+        student.write_new_folder({name: b""}, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    student.write_repository({"deep/a.txt": b"1"}, tmp_path / "out")
+    student.write_new_folder({"deep/a.txt": b"1"}, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "deep" / "a.txt").read_bytes() == b"1"
 
@@ -130,6 +129,16 @@ def test_markers_around_one_function_of_two(tmp_path: Path, copied_reference: Pa
     path.write_text(text, encoding="utf-8")
     said = refused(tmp_path / "out", copied_reference.parents[1])
     assert said == f"{path}: there are no solution markers around the solution of `move_model`"
+
+
+def test_a_reference_without_a_function_of_the_exercise(
+    tmp_path: Path, copied_reference: Path
+) -> None:
+    path = copied_reference / "02_moving_model_to_device.py"
+    text = path.read_text(encoding="utf-8").replace("def move_model(", "def move_models(")
+    path.write_text(text, encoding="utf-8")
+    said = refused(tmp_path / "out", copied_reference.parents[1])
+    assert said == f"{path} has no `move_model`; did you mean move_models?"
 
 
 def test_a_reference_that_is_missing(tmp_path: Path, copied_reference: Path) -> None:
@@ -179,15 +188,12 @@ def test_a_platform_file_that_gives_a_solution_away(
     assert EXERCISE in said
 
 
-def test_without_hatchling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hatchling.builders.wheel", None)
-    said = refused(tmp_path / "out")
-    assert said.endswith("which is not installed; run: pip install -c constraints.txt hatchling")
+def test_where_gpudojo_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> NoReturn:
+        raise wheel.importlib.metadata.PackageNotFoundError(name)
 
-
-def test_outside_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheel, "PROJECT", tmp_path)
-    assert "a release is made from a clone of gpudojo" in refused(tmp_path / "out")
+    monkeypatch.setattr(wheel.importlib.metadata, "distribution", find)
+    assert refused(tmp_path / "out").startswith("gpudojo is not installed in this Python")
 
 
 def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

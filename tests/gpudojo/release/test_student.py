@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
 import zipfile
@@ -15,10 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from gpudojo.classes.course_file import load_course
+from gpudojo.cli import main
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import CannotRelease
 from gpudojo.platforms import find_seals
 from gpudojo.release import recording, student
+from gpudojo.release.manifest import manifest_of_folder
+from gpudojo.submissions.own_output import MARK, is_own_output
 
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
 from tests.sharing import WarmPython, once
@@ -211,6 +217,8 @@ def test_what_is_written_is_what_was_made(released: Released) -> None:
         for p in released.folder.rglob("*")
         if p.is_file()
     }
+    assert is_own_output(released.folder)
+    del found[MARK]
     assert found == released.files
     beside = [path.name for path in released.folder.parent.iterdir()]
     assert beside == ["day8"], "something was left over"
@@ -250,3 +258,127 @@ def test_platforms_add_files_without_being_listed_and_replace_none() -> None:
     }
     with pytest.raises(CannotRelease, match=r"README\.md would be written twice"):
         student.repository_files(ROOT, "day8", {}, b"", [lambda files, name: {"README.md": b""}])
+
+
+COURSE = """
+title = "GPU programming"
+points = 20
+deadline = 2026-11-20T23:59:00+01:00
+hand_in = "Upload your files as a zip."
+[exercises]
+"01" = 10
+"12" = { points = 5, extra = true }
+[[by_hand]]
+name = "report"
+points = 10
+rubric = [{ text = "the trace", points = 4 }, { text = "the explanation", points = 6 }]
+"""
+
+
+def test_the_readme_tells_the_rules_of_a_course(tmp_path: Path) -> None:
+    path = tmp_path / "course.toml"
+    path.write_text(COURSE, encoding="utf-8")
+    course = load_course(path)
+    left_out = student.exercises_left_out("day8", (), course)
+    text = student.readme_text("day8", course, left_out)
+    for words in (
+        "**GPU programming**",
+        "2 exercises, 10 points.",
+        "out of 20 points",
+        "Deadline: Friday, 2026-11-20, 23:59",
+        "How to hand in: Upload your files as a zip.",
+        "the trace: 4",
+        "| `01_checking_device.py` | 10 |",
+        "| `12_self_assessment.py` | 5 (extra credit) |",
+    ):
+        assert words in text
+    assert "02_moving_model_to_device" not in text
+    assert "Your course" not in student.readme_text("day8")
+    # pytest says that the course counts others.
+    assert "other points: see README.md" in student.pytest_ini_text("day8", course)
+    assert student.pytest_ini_text("day8", None) == student.PYTEST_INI
+
+
+def test_students_get_chosen_exercises_only_and_are_graded_for_these(tmp_path: Path) -> None:
+    left_out = student.exercises_left_out("day8", ["1", "04_modifying_training_loop_gpu"])
+    assert len(left_out) == 10
+    files = student.repository_files(
+        ROOT,
+        "day8",
+        {
+            path: data
+            for path, data in student.stubs_for_students(REFERENCE, "day8").items()
+            if Path(path).stem not in left_out
+        },
+        b"",
+        find_seals(),
+        left_out=left_out,
+    )
+    stems = ("01_checking_device", "04_modifying_training_loop_gpu")
+    for folder, ending in (("exercises", "py"), ("notebooks", "ipynb"), ("lessons", "md")):
+        found = {path for path in files if path.startswith(f"{folder}/")}
+        chosen = {f"{folder}/day8/{stem}.{ending}" for stem in stems}
+        assert found - {"notebooks/day8/day8.ipynb"} == chosen
+    whole_day = files["notebooks/day8/day8.ipynb"].decode()
+    assert "train_epoch" in whole_day
+    assert "autocast" not in whole_day
+    for stem in left_out:
+        assert stem not in files["README.md"].decode()
+    workflow = files[".github/workflows/classroom.yml"].decode()
+    assert "runners: exercise01,exercise04\n" in workflow
+    # Whoever grades a checkout reads the choice from the release, not from the checkout.
+    student.write_new_folder(files, tmp_path / "release")
+    assert manifest_of_folder(tmp_path / "release").only == stems
+    checkout = tmp_path / "checkout" / "exercises" / "day8"
+    checkout.mkdir(parents=True)
+    for name in ("01_checking_device.py", "02_moving_model_to_device.py"):
+        (checkout / name).write_bytes((REFERENCE / name).read_bytes())
+    words = ["--release", tmp_path / "release", "--reference", REFERENCE, "--out", tmp_path / "out"]
+    done = CliRunner().invoke(
+        main, ["classroom", str(tmp_path / "checkout"), "--for", "github", *map(str, words)]
+    )
+    assert done.exit_code == 0, done.output
+    table = [line.split()[:2] for line in done.output.splitlines()[:3]]
+    assert table == [[stems[0], "8"], [stems[1], "0"], ["total", "8"]]
+    assert "02_moving" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("13", "there is no exercise '13'; there are 01_checking_device, 02_"),
+        ("04_modify", "there is no exercise '04_modify'; did you mean 04_modifying_training_loop_"),
+        ("02", "the exercise 02_moving_model_to_device does not count in the course file"),
+    ],
+)
+def test_a_bad_choice_of_exercises_is_told(tmp_path: Path, name: str, why: str) -> None:
+    path = tmp_path / "course.toml"
+    path.write_text(COURSE, encoding="utf-8")
+    words = ["release", "student", str(tmp_path / "made"), "--course", str(path)]
+    done = CliRunner().invoke(main, [*words, "--only", "01", "--only", name])
+    assert done.exit_code == 1
+    assert why in done.output
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_course_that_does_not_fit_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    path = tmp_path / "course.toml"
+    path.write_text('[exercises]\n"13" = 10\n', encoding="utf-8")
+    words = ["release", "student", str(tmp_path / "made"), "--course", str(path)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert "course.toml, line 2: there is no exercise '13'" in done.output
+    assert not (tmp_path / "made").exists()
+
+
+def test_without_gpudojo_its_settings_say_so_in_one_line(tmp_path: Path) -> None:
+    """As when the student's environment is not switched on: without the installed packages."""
+    (tmp_path / "conftest.py").write_text(student.CONFTEST, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "conftest.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"gpudojo is not installed in this Python ({sys.executable}).")
+    assert "pip install -r requirements.txt" in line

@@ -15,6 +15,7 @@ from gpudojo.cli import main
 from gpudojo.model.results import RosterRow
 from gpudojo.model.results_file import read, write
 from gpudojo.report.records import NO_PICTURES
+from gpudojo.submissions.own_output import MARK
 
 from tests.gpudojo.report.classes import HOSTILE, header, record, submission
 
@@ -27,14 +28,19 @@ def dojo(*arguments: str | Path) -> tuple[int, str]:
 
 def test_a_class_page_and_a_page_per_student(class_of_sixty: Path, tmp_path: Path) -> None:
     code, said = dojo(class_of_sixty.parent, "--out", tmp_path / "out")
-    assert (code, said) == (0, f"61 pages written; open {tmp_path / 'out' / 'index.html'}.\n")
+    note = "note: 7 of 60 submissions need review; the reasons: dojo review --out "
+    assert said.startswith(f"{note}{class_of_sixty.parent}\n")
+    assert (code, said.splitlines()[1]) == (
+        0,
+        f"61 pages written; open {tmp_path / 'out' / 'index.html'}.",
+    )
     assert len(list((tmp_path / "out" / "students").iterdir())) == 60
     assert list((tmp_path / "out").iterdir()) != []
 
 
 def test_only_the_class(class_of_sixty: Path, tmp_path: Path) -> None:
     assert dojo(class_of_sixty, "--out", tmp_path, "--no-students")[0] == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    assert {path.name for path in tmp_path.iterdir()} == {MARK, "index.html"}
     assert "students/" not in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
@@ -52,7 +58,14 @@ def test_only_one_student(class_of_sixty: Path, tmp_path: Path) -> None:
     assert [path.stem for path in (tmp_path / "more").rglob("*.html")] == [one.submission]
     code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "studnet-33")
     assert code == 1
-    assert "has no submission 'studnet-33'; did you mean 'student-33'" in said
+    assert "has no submission 'studnet-33'; did you mean student-33" in said
+
+
+def test_only_a_few_students(class_of_sixty: Path, tmp_path: Path) -> None:
+    words = ("--only", "student-33", "--only", "student-34")
+    assert dojo(class_of_sixty, "--out", tmp_path, *words)[0] == 0
+    pages = {path.name for path in tmp_path.rglob("*.html")}
+    assert pages == {"student-33.html", "student-34.html"}
 
 
 def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""`dojo feedback`: pages that stand alone, Moodle's zip, a table for mail merge, PDF where there is
-a browser.
+"""`dojo feedback`: pages that stand alone, zips for Moodle and Canvas, a table for mail merge, PDF
+where there is a browser.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpudojo.model.results import (
     Visibility,
 )
 from gpudojo.model.results_file import write
-from gpudojo.report import feedback_files
+from gpudojo.report import pdf_printing
 
 from tests.gpudojo.report.classes import header, submission
 
@@ -56,7 +56,7 @@ def dojo(folder: Path, *arguments: str, **of_header: object) -> tuple[int, str]:
 def test_pages_stand_alone_and_the_table_says_whom_to_send_them(tmp_path: Path) -> None:
     code, said = dojo(tmp_path)
     assert (code, "2 pages in" in said) == (0, True)
-    text = (tmp_path / "out" / "feedback.csv").read_bytes().decode("utf-8")
+    text = (tmp_path / "out" / "feedback.csv").read_bytes().decode("utf-8-sig")
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [line["name"] for line in lines] == ["Ada_Love/lace", "'＝cmd|calc", "Eve"]
     assert (lines[0]["email"], lines[0]["id"], lines[0]["section"]) == (
@@ -111,7 +111,11 @@ def test_who_handed_in_nothing_and_was_given_points_gets_a_page(tmp_path: Path) 
 
 
 def test_moodle_finds_whose_feedback_it_is(tmp_path: Path) -> None:
-    assert dojo(tmp_path)[0] == 0
+    code, said = dojo(tmp_path)
+    assert code == 0
+    # Of whom Moodle handed out nothing, such as members of a group, it is said.
+    assert "1 page not in the zip for Moodle, which handed out no files of these" in said
+    assert "--worksheet FILE: ＝cmd" in " ".join(said.split())
     with zipfile.ZipFile(tmp_path / "out" / "moodle.zip") as archive:
         (name,) = archive.namelist()
         page = archive.read(name)
@@ -124,9 +128,82 @@ def test_moodle_finds_whose_feedback_it_is(tmp_path: Path) -> None:
     sheet.write_text(
         "Identifier,Full name,Grade,Maximum Grade\nParticipant 7,＝cmd|calc,,20\n", encoding="utf-8"
     )
-    assert dojo(tmp_path, "--worksheet", str(sheet))[0] == 0
+    code, said = dojo(tmp_path, "--worksheet", str(sheet))
+    assert code == 0
+    assert f"because these students are not in {sheet}: Ada_Lovelace" in " ".join(said.split())
+    assert "what the table has for them" not in said, "no grades are filled in here"
     with zipfile.ZipFile(tmp_path / "out" / "moodle.zip") as archive:
         assert archive.namelist() == ["＝cmd calc_7_assignfeedback_file_/feedback.html"]
+
+
+def owner_on_canvas(name: str) -> tuple[str, str]:
+    """Whose file this is, and the number of the file handed in, as Canvas reads its name.
+
+    Of a student it takes the first two parts that are numbers, of an anonymous one those after
+    "anon".
+    """
+    parts = [part for part in name.split("_") if part != "LATE"]
+    assert not parts[-1].startswith("link"), "Canvas takes that for an address"
+    if parts[0] == "anon":
+        student, file = parts[1:3]
+    else:
+        student, file = [part for part in parts if re.fullmatch("[0-9]+", part)][:2]
+    return student, file
+
+
+def write_class_from_canvas(folder: Path) -> list[str]:
+    """Write results of four students of Canvas and one other; returns the rows' submissions."""
+    files = {
+        "adalovelace": ("101", "adalovelace_101_90001_day8.py"),
+        "bob": ("102", "bob_LATE_102_90002_day8-1_3.ipynb"),
+        "anon_x7Yz2": ("x7Yz2", "anon_x7Yz2_90003_day8.zip"),
+        "cy": ("104", "adalovelace_101_90001_day8.py"),  # of Ada's group
+        "fay": (None, ""),
+    }
+    made = []
+    for number, (name, (identifier, file)) in enumerate(files.items()):
+        row = submission(number, name, "no")
+        naming = "canvas" if identifier else "plain"
+        made.append(
+            msgspec.structs.replace(row, naming=naming, identifier=identifier, canvas_file=file)
+        )
+    write(folder / "results.json", header(), made)
+    return [row.submission for row in made]
+
+
+def test_canvas_finds_whose_feedback_it_is(tmp_path: Path) -> None:
+    names = write_class_from_canvas(tmp_path)
+    out = tmp_path / "out"
+    words = ["feedback", str(tmp_path), "--out", str(out)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert (
+        "note: 2 pages not in the zip for Canvas, which handed out no file of these students: "
+        "cy, fay\n"
+    ) in done.output
+    assert f"{out / 'canvas.zip'}\n" in done.output
+    assert not (out / "moodle.zip").exists()
+    with zipfile.ZipFile(out / "canvas.zip") as archive:
+        found = {owner_on_canvas(name): archive.read(name) for name in archive.namelist()}
+    expected = [("101", "90001"), ("102", "90002"), ("x7Yz2", "90003")]
+    assert found == {
+        owner: (out / "students" / f"{name}.html").read_bytes()
+        for owner, name in zip(expected, names, strict=False)
+    }
+    # of one student alone
+    done = CliRunner().invoke(main, [*words, "--only", "bob"])
+    assert "Canvas" not in done.output
+    with zipfile.ZipFile(out / "canvas-bob.zip") as archive:
+        assert archive.namelist() == ["bob_LATE_102_90002_feedback.html"]
+    done = CliRunner().invoke(main, [*words, "--only", "fay"])
+    assert "note: 1 page not in the zip for Canvas" in done.output
+    assert not (out / "canvas-fay.zip").exists()
+
+
+def test_a_class_that_is_not_from_canvas_hears_nothing_of_it(tmp_path: Path) -> None:
+    _, said = dojo(tmp_path)
+    assert "anvas" not in said
+    assert not (tmp_path / "out" / "canvas.zip").exists()
 
 
 def test_the_course_decides_when_results_and_hints_are_shown(tmp_path: Path) -> None:
@@ -187,7 +264,7 @@ def test_without_a_browser_there_is_a_sentence_and_no_pdf(
 
 
 @pytest.mark.skipif(
-    not any(map(shutil.which, feedback_files.BROWSERS)),
+    not any(map(shutil.which, pdf_printing.BROWSERS)),
     reason="there is no browser on this machine",
 )
 def test_a_pdf_of_one_student(tmp_path: Path) -> None:
@@ -195,8 +272,11 @@ def test_a_pdf_of_one_student(tmp_path: Path) -> None:
     assert (code, "1 PDF in" in said) == (0, True)
     (made,) = (tmp_path / "out" / "students").iterdir()
     assert made.read_bytes().startswith(b"%PDF-")
-    code, said = dojo(tmp_path, "--only", "cmd")
-    assert (code, "has no submission 'cmd'" in said) == (1, True)
+    assert b"/MediaBox [0 0 595" in made.read_bytes()
+    code, said = dojo(tmp_path, "--pdf", "--only", "＝cmd", "--paper", "letter")
+    assert b"/MediaBox [0 0 612 792]" in made.read_bytes()
+    code, said = dojo(tmp_path, "--only", "nobody")
+    assert (code, "has no submission 'nobody'" in said) == (1, True)
 
 
 def test_one_student_s_feedback_leaves_the_tables_of_the_class(tmp_path: Path) -> None:
@@ -207,7 +287,21 @@ def test_one_student_s_feedback_leaves_the_tables_of_the_class(tmp_path: Path) -
     _, said = dojo(tmp_path, "--only", "ada@example.org")
     assert [table.read_bytes() for table in tables] == before
     assert f"note: {tables[0]} is as it was; to write it again, leave out --only" in said
-    with (tmp_path / "out" / f"feedback-{name}.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "out" / f"feedback-{name}.csv").open(encoding="utf-8-sig", newline="") as file:
         assert [line["submission"] for line in csv.DictReader(file)] == [name]
     with zipfile.ZipFile(tmp_path / "out" / f"moodle-{name}.zip") as archive:
         assert len(archive.namelist()) == 1
+
+
+def test_several_students_may_be_named(tmp_path: Path) -> None:
+    code, said = dojo(tmp_path, "--only", "ada@example.org", "--only", "＝cmd", "--only", "＝cmd")
+    assert (code, "2 pages in" in said) == (0, True)
+    chosen = [row.submission for row in rows()[:2]]
+    name = f"{chosen[0]}-and-1-more"
+    with (tmp_path / "out" / f"feedback-{name}.csv").open(encoding="utf-8-sig", newline="") as file:
+        written = [line["submission"].removeprefix("'") for line in csv.DictReader(file)]
+    assert written == chosen
+    with zipfile.ZipFile(tmp_path / "out" / f"moodle-{name}.zip") as archive:
+        assert len(archive.namelist()) >= 1
+    code, said = dojo(tmp_path, "--only", "ada@example.org", "--only", "nobody")
+    assert (code, "has no submission 'nobody'" in said) == (1, True)

@@ -146,7 +146,9 @@ def test_csv_has_the_shown_rows_and_no_formulas(visit: Open, pages: Path) -> Non
         page.click("#csv")
     assert waiting.value.suggested_filename == "day8.csv"
     rows = list(
-        csv.reader(io.StringIO(Path(waiting.value.path()).read_text(encoding="utf-8"), newline=""))
+        csv.reader(
+            io.StringIO(Path(waiting.value.path()).read_text(encoding="utf-8-sig"), newline="")
+        )
     )
     assert rows[0][:3] == ["submission", "status", "points"]
     assert rows[0][3] == "04_modifying_training_loop_gpu"
@@ -172,7 +174,7 @@ def test_every_link_leads_somewhere(visit: Open, pages: Path) -> None:
     assert page.locator("h1").text_content() == "student-32"
     page.locator("header a", has_text="student-31").click()
     page.locator("header a", has_text="The class").click()
-    assert page.title() == "day8: 60 submissions"
+    assert page.title() == "Day 8: GPU acceleration and performance: 60 submissions"
 
 
 def test_a_misconception_links_to_an_anonymous_example(visit: Open, pages: Path) -> None:

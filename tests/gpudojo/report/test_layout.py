@@ -119,12 +119,17 @@ def test_printed_pages_fit_the_paper(visit: Open, pages: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 718
 
 
-def test_printed_pages_unfold_details(visit: Open, pages: Path) -> None:
-    page = visit(student(pages, 18)).page
-    table = page.locator(".did .sums")
-    assert not table.is_visible()
+def test_printed_pages_unfold_what_is_to_be_read(visit: Open, pages: Path) -> None:
+    page = visit(pages / "index.html").page
+    example = page.locator(".example .why").first
+    assert not example.is_visible()
     page.emulate_media(media="print")
-    assert table.bounding_box()["height"] > 20
+    assert example.bounding_box()["height"] > 20
+    # what passed, and the student's own code, would make twenty pages of three
+    page = visit(student(pages, 18)).page
+    page.emulate_media(media="print")
+    assert not page.locator(".folded .checks").first.is_visible()
+    assert not page.locator("#source").is_visible()
 
 
 @pytest.mark.parametrize("width", [360, 800, 1400, 1920])

@@ -13,14 +13,17 @@ from gpudojo.model.results import (
     Grade,
     Outcome,
     Override,
+    Reviewed,
     RosterRow,
+    RubricRow,
     SubmissionRow,
     SubmissionStatus,
     Timing,
     not_handed_in,
     sum_points,
 )
-from gpudojo.model.results_file import read, write
+from gpudojo.model.results_file import format_points, read, write
+from gpudojo.platforms._texts import root_causes
 from gpudojo.report.charts import Dot, draw_scatter, levels_around
 from gpudojo.report.class_page import Tally
 from gpudojo.report.people import Roll
@@ -191,6 +194,16 @@ def test_students_of_one_name_are_told_apart() -> None:
     assert [roll.add_person(row).shown for row in rows] == ["Ada", "Ada (a2)"]
 
 
+def test_both_of_one_name_on_the_roster_have_their_ids() -> None:
+    roll = Roll(None)
+    rows = []
+    for id_, name in (("s1", "Ada-7"), ("s2", "Ada"), ("s3", "ada-files")):
+        on_roster = RosterRow(id_, "Ada", is_namesake=True)
+        rows.append(msgspec.structs.replace(submission(3, name, "no"), roster=on_roster))
+    assert [roll.add_person(row).shown for row in rows] == ["Ada (s1)", "Ada (s2)", "Ada (s3)"]
+    assert [row.called for row in rows] == ["Ada (s1)", "Ada (s2)", "Ada (s3) (ada-files)"]
+
+
 def test_an_unreadable_submission_has_its_reason_once(tmp_path: Path) -> None:
     index, (page,), said = pages_of(tmp_path, unreadable("bob"))
     assert page.count(REASON) == 1
@@ -217,14 +230,54 @@ def test_a_submission_that_was_not_graded_has_one_sentence(tmp_path: Path) -> No
 def test_what_was_not_graded_is_no_zero_in_a_mean() -> None:
     alone = tally_of(submission(3, "ada", "no"))
     together = tally_of(not_graded("bob"), submission(3, "ada", "no"))
-    assert together.scores == alone.scores
+    assert together.points == alone.points
     assert together.mean == alone.mean
-    assert together.published == alone.published
+    assert together.mean_score == alone.mean_score
     assert [line.mean for line in alone.reached] == [
         line.mean for line in together.reached if line.exercise in alone.exercises
     ]
     assert together.statistics.hardest == alone.statistics.hardest
     assert len(together.handed_in) == 2
+
+
+def test_a_group_counts_once_in_all_numbers_of_a_check(tmp_path: Path) -> None:
+    """On the class page as in the terminal; the links lead to all members."""
+    members = [
+        msgspec.structs.replace(submission(3, name, "no"), group="red", digest="same")
+        for name in ("ada", "bob")
+    ]
+    alone = msgspec.structs.replace(submission(3, "cyd", "no"), digest="other")
+    tally = tally_of(*members, alone)
+    failed = tally.statistics.hardest[0]
+    assert (failed.failed, failed.attempted) == (2, 2)
+    assert tally.failed[failed.id] == [0, 1, 2]
+    (mistake,) = tally.ranked
+    assert (tally.statistics.misconceptions[mistake.key], mistake.places) == (2, [0, 1, 2])
+    index, _, _ = pages_of(tmp_path, *members, alone)
+    assert f'data-label="failed: {failed.claim}">2</span></td>' in index
+    assert "· 2\u00a0submissions</span>" in index or "· 2 submissions</span>" in index
+    assert "What a group handed in counts once; points are those of students." in index
+    assert not [line for line in index.splitlines() if "failed: " in line and ">3</span>" in line]
+
+
+def test_a_group_is_one_submission_of_several_students(tmp_path: Path) -> None:
+    reason = ("replaced print",)
+    members = [
+        msgspec.structs.replace(
+            submission(3, name, "no"), group="red", digest="same", seconds=2.0, needs_human=reason
+        )
+        for name in ("ada", "bob")
+    ]
+    alone = msgspec.structs.replace(submission(3, "cyd", "no"), digest="other")
+    tally = tally_of(*members, alone)
+    assert tally.submission_count == 2
+    assert len(tally.points) == 3, "members may have different points"
+    assert [line.person.shown for line in tally.needs_review] == ["ada"]
+    assert [line.person.shown for line in tally.slowest if line.seconds == 2.0] == ["ada"]
+    index, _, _ = pages_of(tmp_path, *members, alone)
+    heading = index[index.index("<h1>") : index.index("</h1>")].replace("\u00a0", " ")
+    assert heading.endswith("2 submissions of 3 students")
+    assert 'data-noun="students"' in index
 
 
 def test_forged_submissions_are_reviewed_first() -> None:
@@ -236,7 +289,7 @@ def test_forged_submissions_are_reviewed_first() -> None:
 def test_means_of_exercises_add_up_to_the_mean(class_of_sixty: Path) -> None:
     rows = read(class_of_sixty).submissions
     tally = tally_of(*rows)
-    assert sum(mean for _, _, mean, _ in tally.reached) == pytest.approx(tally.mean)
+    assert sum(mean for _, _, mean, _ in tally.reached) == pytest.approx(tally.mean_score)
     for key, _, mean, worth in tally.reached:
         own = [each for row in rows for each in row.exercises if each.exercise == key]
         assert mean == pytest.approx(sum(each.score for each in own) / len(rows))
@@ -353,14 +406,13 @@ def test_an_axis_of_memory_has_round_numbers() -> None:
 
 def test_means_say_which_points_they_count(tmp_path: Path) -> None:
     plain = submission(3, "ada", "no")
-    late = msgspec.structs.replace(submission(5, "bo", "no"), grade=Grade(2.0, 10.0))
-    assert "mean, published" not in pages_of(tmp_path, plain)[0]
+    late = msgspec.structs.replace(submission(5, "bo", "no"), grade=Grade(2.0, 20.0))
+    assert "mean in the exercises" not in pages_of(tmp_path, plain)[0]
     tally = tally_of(plain, late)
-    assert tally.published == pytest.approx((100 * plain.score / plain.max_score + 20) / 2)
-    assert (
-        f"<dt>mean, published</dt><dd>{tally.published:.1f} <small>%"
-        in pages_of(tmp_path, plain, late)[0]
-    )
+    assert tally.mean == pytest.approx((plain.score + 2) / 2)
+    page, *_ = pages_of(tmp_path, plain, late)
+    assert f"<dt>mean</dt><dd>{format_points(tally.mean)} <small>of 20" in page
+    assert f"<dt>mean in the exercises</dt><dd>{format_points(tally.mean_score)} <small>" in page
 
 
 def test_a_page_names_the_group_and_when_attempts_were_handed_in(tmp_path: Path) -> None:
@@ -412,3 +464,65 @@ def test_what_waits_for_a_person_is_not_called_unattempted(tmp_path: Path) -> No
     assert waiting.count('<span title="still to grade by hand">') == 1
     assert 'title="not attempted"' not in waiting
     assert nothing.count('<span title="not attempted">') == 1
+
+
+def test_points_by_hand_are_shown_though_no_function_was_handed_in(tmp_path: Path) -> None:
+    two = Override(2.0)
+    lost = check("05_five", "f", "runs", F, 2.0, happened=f"{not_handed_in('f')}.")
+    untouched = exercise("06_six", "Six", lost)
+    by_check = exercise("05_five", "Five", msgspec.structs.replace(lost, points=2.0, override=two))
+    line = RubricRow("Words", 5.0, override=Override(0.0))
+    by_line = ExerciseRow("report", "Report", 0.0, 5.0, by_hand=True, rubric=[line])
+    row = submission(3, "ada", "no")
+    parts = [by_check, untouched, by_line]
+    row = msgspec.structs.replace(row, exercises=parts, score=2.0, max_score=9.0)
+    index, _, _ = pages_of(tmp_path, row)
+    lines = index.partition('<table id="class"')[2].splitlines()
+    (shown,) = (line for line in lines if line.startswith('<tr><th scope="row"'))
+    assert shown.count('<span title="not attempted">') == 1, "of 06 alone"
+    assert '<td class="num full">2</td>' in shown
+    assert '<td class="num none">0</td>' in shown
+
+
+def test_an_exercise_that_a_person_graded_has_nothing_to_fix(tmp_path: Path) -> None:
+    row = submission(3, "ada", "no")
+    (wrong, *_) = [each for each in row.exercises if any(check.to_fix for check in each.checks)]
+    given = Override(wrong.max_score, comment="Right as well.")
+    decided = msgspec.structs.replace(wrong, score=wrong.max_score, override=given)
+    _, (page,), _ = pages_of(tmp_path, msgspec.structs.replace(row, exercises=[decided]))
+    (_, _, section) = page.partition('<section class="exercise"')
+    assert "Right as well." in section
+    shown, folded, seen = section.partition("What the grader saw: ")
+    assert folded
+    assert "badge" not in shown
+    assert "failed" in seen[:40]
+    assert "to fix</span>" not in page
+    points_of_checks = "<code>train_epoch</code> <span"
+    assert points_of_checks not in page
+
+
+def test_what_waits_for_a_check_that_a_person_decided_is_in_a_list(tmp_path: Path) -> None:
+    """All points are missing, and nothing failed that could be fixed."""
+    runs = check("05_five", "f", "runs", F, 0.0, override=Override(0.0))
+    waiting = check("05_five", "f", "learns", B, 20.0, blocked_by="runs")
+    part = exercise("05_five", "Five", runs, waiting)
+    row = msgspec.structs.replace(
+        submission(3, "ada", "no"), exercises=[part], score=0.0, max_score=20.0
+    )
+    _, (page,), _ = pages_of(tmp_path, row)
+    _, _, first = page.partition("What to fix</h2>")
+    assert "Not judged, and without points: checks wait for one that a person decided: " in first
+    assert '<a href="#05_five"><code>f</code></a>.' in first
+    assert root_causes(part.checks)[-1] == (
+        "05 f: 1 check not judged, waiting for `runs`, which a person decided [-20 points]"
+    )
+
+
+def test_what_was_reviewed_leaves_the_list_and_is_counted(tmp_path: Path) -> None:
+    to_review = submission(4, "ada", "no")
+    assert to_review.review
+    done = msgspec.structs.replace(to_review, reviewed=Reviewed("T", "2026-11-03T10:00:00Z"))
+    page, *_ = pages_of(tmp_path, done, submission(3, "bo", "no"))
+    assert "Nothing is left." in page
+    assert "Reviewed by a person:" in page
+    assert "Review these before grades go out." not in page

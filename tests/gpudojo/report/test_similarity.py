@@ -13,7 +13,14 @@ from click.testing import CliRunner
 from gpudojo.classes.store import Store
 from gpudojo.cli import main
 from gpudojo.model.results_file import write
-from gpudojo.report.similarity import ComparedWork, side_by_side, similar_pairs
+from gpudojo.report.people import Person
+from gpudojo.report.similarity import (
+    ComparedWork,
+    side_by_side,
+    similar_pairs,
+    similarity_page,
+)
+from gpudojo.submissions.opening_cell import opening_code
 
 from tests.gpudojo.report.classes import header, submission
 
@@ -98,6 +105,18 @@ def test_what_was_given_and_what_everybody_wrote_is_left_out() -> None:
     assert similar_pairs(two, ComparedWork({"reference.py": (GIVEN + OWN).encode()})) == [], (
         "the reference's own words"
     )
+
+
+def test_the_first_cell_of_our_notebooks_is_nobodys_own() -> None:
+    first_cell = opening_code("gpudojo")
+    works = {}
+    for place in range(2):
+        own_work = f"own = [{place}] * {place + 3}\n"
+        works[place] = ComparedWork({"day8.ipynb": notebook(first_cell + own_work)})
+    assert similar_pairs(works), "they share it"
+    people = [Person(name, name) for name in ("ada", "bo")]
+    page = similarity_page(people, works, {}, False, "Day 8")
+    assert "No two submissions share three statements of their own." in page
 
 
 def test_nothing_that_is_handed_in_breaks_it() -> None:

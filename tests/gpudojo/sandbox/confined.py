@@ -30,6 +30,8 @@ WITHOUT = {
     "answers": "import email, os; file_tree.ANSWERS = os.path.dirname(email.__file__)",
 }
 
+forking_process = 0  # its number, for the code that is tried
+
 
 def refused(*_: object, **__: object) -> None:
     raise OSError(1, "refused")
@@ -51,6 +53,8 @@ def main() -> None:
     scratch = tempfile.mkdtemp(prefix="dojo-")
     made = isolation.prepare_isolation(scratch, gpu=False)
     made.finish()
+    global forking_process
+    forking_process = os.getpid()
     processes: list[int] = []
     for number, code in enumerate(({"neighbour": asked["neighbour"]}, asked["code"]), 1):
         said, heard = os.pipe()

@@ -93,7 +93,7 @@ found = [getattr(libc, name)(*args) for name, args in (
 for number in range(20):
     open(f'/dev/shm/{number}', 'wb').write(bytes(1 << 20))""",
     "capabilities": "import os; os.chroot('.')",
-    "processes": "import os; found = os.getpid()",
+    "processes": "import __main__, os; found = [os.getpid(), __main__.forking_process]",
 }
 
 
@@ -188,6 +188,16 @@ def test_the_evidence_of_a_release_is_covered(who: str) -> None:
     assert run(who, ("answers",), code)["found"]["code"] == "[]"
     write = "import email, os; open(os.path.dirname(email.__file__) + '/new', 'w')"
     assert "Read-only" in run(who, ("answers",), write)["found"]["code"]
+
+
+@everybody
+@every_machine
+def test_a_copy_has_another_number_than_who_forked_it(who: str, without: tuple[str, ...]) -> None:
+    """Libraries such as filelock find out by its number that a process is a copy."""
+    own, forking = json.loads(run(who, without)["found"]["processes"])
+    assert own != forking
+    if not without:
+        assert own == 1
 
 
 @everybody

@@ -197,7 +197,7 @@ def test_a_damaged_member_leaves_the_others(tmp_path: Path) -> None:
     assert found.notes == ("a.py is damaged in the archive.",)
 
 
-def test_archives_are_opened_one_level_deep(tmp_path: Path) -> None:
+def test_archives_are_opened_two_deep_however_they_lie(tmp_path: Path) -> None:
     inner = zipped((FILE, SOURCE), ("core.zip", zipped(("x.py", SOURCE))))
     found = submitted(
         write(
@@ -208,14 +208,19 @@ def test_archives_are_opened_one_level_deep(tmp_path: Path) -> None:
     assert paths(found) == ["t.tgz/y.py", f"hand-in/inner.zip/{FILE}"]
     assert found.notes == (
         (
-            "hand-in/inner.zip/core.zip is an archive in an archive in an archive, which is not "
-            "opened."
+            "hand-in/inner.zip/core.zip lies in an archive in an archive and is not opened; pack "
+            "the files themselves into one .zip."
         ),
     )
+    # In a folder, which is no archive, as much is opened.
+    write(tmp_path / "g" / "s.zip", zipped(("hw/inner.zip", inner)))
+    found = submitted(tmp_path / "g")
+    assert paths(found) == [f"s.zip/hw/inner.zip/{FILE}"]
+    assert ["core.zip lies in an archive" in note for note in found.notes] == [True]
     write(tmp_path / "f" / "inner.zip", inner)
     write(tmp_path / "f" / "broken.zip", b"PK\x03\x04")
     found = submitted(tmp_path / "f")
-    assert paths(found) == [f"inner.zip/{FILE}"]
+    assert set(paths(found)) == {f"inner.zip/{FILE}", "inner.zip/core.zip/x.py"}
     assert (
         "broken.zip is cut off or damaged: a zip's directory is missing at its end; pack it again."
         in found.notes
@@ -237,7 +242,7 @@ def _bombs() -> dict[str, tuple[bytes, str]]:
     return {
         "dense.zip": (dense, "unpacks to more than 200 times its size, as only a zip bomb does."),
         "large.zip": (zipped(("a.py", zeros + zeros)), "a.py is larger than 10.00 MiB."),
-        "layers.zip": (layers, "which is not opened."),
+        "layers.zip": (layers, "lies in an archive in an archive and is not opened;"),
         "shared.zip": (shared.getvalue(), "shares its bytes with another file of the archive"),
         "dense.tgz": (
             tarred(("a.py", zeros)),

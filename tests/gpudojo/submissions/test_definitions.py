@@ -18,6 +18,11 @@ from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, notebook
 STEM = FILE.removesuffix(".py")
 TRAINING = next(exercise for exercise in exercises_of("day8") if exercise.stem == STEM)
 BROKEN = b"def train_epoch(model:\n    return 1\n"
+OTHER = (
+    SOURCE.replace(b"return ", b"return 2 * ", 1)
+    if b"return " in SOURCE
+    else SOURCE + b"    pass\n"
+)
 BOOK = notebook("import torch", "# here\n" + SOURCE.decode())
 STUB_BOOK = notebook(STUB.decode())
 
@@ -61,7 +66,26 @@ def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> ChosenDefi
         ({f"reference/day8/{FILE}": SOURCE, "z/z.py": SOURCE}, "z/z.py"),
         ({"test_training.py": SOURCE, "z.py": SOURCE}, "z.py"),
         ({"tests/a.py": SOURCE}, "tests/a.py"),
-        ({f"old/{FILE}": SOURCE, f"exercises/day8/{FILE}": SOURCE}, f"old/{FILE}"),
+        ({f"old/{FILE}": SOURCE, f"exercises/day8/{FILE}": SOURCE}, f"exercises/day8/{FILE}"),
+        (
+            {f"backup/day8/{FILE}": SOURCE, f"exercises/day8/{FILE}": SOURCE},
+            f"exercises/day8/{FILE}",
+        ),
+        (
+            {f"exercises/day8/{STEM} (1).py": SOURCE, f"exercises/day8/{FILE}": SOURCE},
+            f"exercises/day8/{FILE}",
+        ),
+        ({FILE: SOURCE, f"exercises/day8/{FILE}": SOURCE}, f"exercises/day8/{FILE}"),
+        (
+            {f"ada-main/old/{FILE}": SOURCE, f"ada-main/exercises/day8/{FILE}": SOURCE},
+            f"ada-main/exercises/day8/{FILE}",
+        ),
+        ({f"old/exercises/day8/{FILE}": SOURCE, FILE: SOURCE}, FILE),
+        (
+            {f"old/exercises/day8/{FILE}": SOURCE, f"exercises/day8/{FILE}": SOURCE},
+            f"exercises/day8/{FILE}",
+        ),
+        ({f"old/{FILE}": SOURCE, f"exercises/day8/{FILE}": STUB}, f"old/{FILE}"),
     ],
 )
 def test_which_file_is_graded(files: dict[str, bytes], file: str) -> None:
@@ -128,6 +152,25 @@ def test_other_files_with_the_same_function_are_other_versions(
 ) -> None:
     (found,) = choose_definitions({"final.py": SOURCE, **other}, [TRAINING]).definitions
     assert found.versions == versions
+
+
+@pytest.mark.parametrize(
+    ("other", "versions"),
+    [
+        ({f"{STEM}.ipynb": notebook(OTHER.decode())}, (f"{STEM}.ipynb",)),
+        ({f"{STEM}.ipynb": notebook("# the same\n\n" + SOURCE.decode())}, ()),
+        ({f"{STEM}.ipynb": notebook(STUB.decode())}, ()),
+        ({"day8.ipynb": notebook("x = 1", OTHER.decode())}, ("day8.ipynb",)),
+        ({"draft.py": OTHER}, ("draft.py",)),
+        ({"draft.py": SOURCE}, ()),
+        ({"tests/draft.py": OTHER}, ()),
+    ],
+)
+def test_other_work_beside_the_file_of_the_exercise_is_another_version(
+    other: dict[str, bytes], versions: tuple[str, ...]
+) -> None:
+    (found,) = choose_definitions({FILE: SOURCE, **other}, [TRAINING]).definitions
+    assert (found.file, found.versions) == (FILE, versions)
 
 
 def test_a_notebook_names_cell_and_line_and_the_last_sound_definition_counts() -> None:

@@ -193,6 +193,9 @@ def test_natural_order_is_total_and_plain_names_are_found() -> None:
         assert (natural_key(pair[0]) < natural_key(pair[1])) != (
             natural_key(pair[1]) < natural_key(pair[0])
         )
+    people = ["Zoë", "Petra", "Öz", "Anna", "Zoe", "Ångström", "Özlem"]
+    in_order = ["Ångström", "Anna", "Öz", "Özlem", "Petra", "Zoe", "Zoë"]
+    assert sorted(people, key=natural_key) == in_order
     stem = FILE.removesuffix(".py")
     for name in (
         FILE,

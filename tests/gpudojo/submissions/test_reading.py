@@ -64,6 +64,9 @@ def test_what_holds_nothing_says_so(tmp_path: Path) -> None:
     write(tmp_path / "none.zip", zipped())
     write(tmp_path / "nil.zip", b"")
     write(tmp_path / "old.rar", b"Rar!")
+    write(tmp_path / "packed" / "none.zip", zipped())
+    write(tmp_path / "squeezed" / "old.7z", b"7z")
+    write(tmp_path / "squeezed" / "text.html", b"<p>")
     said = {one.name: read_submission(one) for one in list_submissions([tmp_path]).entries}
     assert {name: one.problem for name, one in said.items()} == {
         "empty": "It is empty.",
@@ -71,6 +74,8 @@ def test_what_holds_nothing_says_so(tmp_path: Path) -> None:
         "blank": "a.py is empty.",
         "none": "It is empty.",
         "nil": "nil.zip is empty.",
+        "packed": "none.zip has no files in it.",
+        "squeezed": "old.7z is an archive of a kind that is not supported (.7z); hand in a .zip.",
         "old": "old.rar is an archive of a kind that is not supported (.rar); hand in a .zip.",
     }
     assert all(one.files == () for one in said.values())

@@ -24,7 +24,7 @@ from gpudojo.grading.feedback import hints_about
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
 from gpudojo.watch import view
-from gpudojo.watch.course import Course
+from gpudojo.watch.course import Course, SkippedBreakpoint
 from gpudojo.watch.saves import saves_by_polling, watch_saves
 from rich.console import Console, RenderableType
 
@@ -229,7 +229,7 @@ def test_every_page_fits_a_narrow_terminal(folder: Path) -> None:
         view.aside_panel(course),
         view.lesson_page(course.current, True),
         view.timeline_page(course, 40),
-        view.help_page(),
+        view.help_page(has_lesson=True),
     ):
         assert max(map(len, text_of(page, 40).splitlines()), default=0) <= 40
     (folder / DEVICE).unlink()
@@ -275,7 +275,8 @@ def test_a_verdict_is_shown_with_the_text_that_was_graded(folder: Path) -> None:
     ]
     work.note_verdict(function.name, failed)
     del course.pending[work.stem]
-    assert f"❱ {line:>3} return torch.device('tpu')" in text_of(view.fix_panel(course))
+    shown = " ".join(text_of(view.fix_panel(course)).split())
+    assert f"❱ {line} return torch.device('tpu')" in shown
     assert "being graded" not in text_of(view.fix_panel(course))
     work.path.write_text(
         "# another line\n" + written(DEVICE, "x = 1\n    return 3"), encoding="utf-8"
@@ -298,3 +299,33 @@ def test_what_is_saved_is_seen_and_first_all_that_is_there(
     assert next(seen) == {folder / TRAIN}
     threading.Timer(0.1, stop.set).start()
     assert list(seen) == []
+
+
+def test_the_keys_and_the_list_fit_any_width(folder: Path) -> None:
+    course = Course(folder)
+    for width in (12, 20, 38, 58, 78, 138):
+        assert len(view.folded_list(course, width)) <= max(width, 16)
+        keys = view.key_line(width, has_lesson=True).plain
+        assert len(keys) <= width
+        assert "q quit" in keys or width < 14
+    assert view.key_line(78, has_lesson=True).plain.startswith("h hint  t timeline  l lesson")
+    assert view.key_line(78, has_lesson=False).plain.startswith("h hint  t timeline  n next")
+
+
+def test_the_lines_around_a_line_are_code_and_long_ones_go_on_to_the_right(folder: Path) -> None:
+    text = (
+        'def f(x):\n    """Says much.\n\n    In many lines.\n    """\n\n    y = 1\n\n'
+        "    return torch.rand(count, 3, size, size, generator=generator).to(device)\n\n\nz = 2\n"
+    )
+    shown = text_of(view.code_excerpt(text, 9, dark=True), 50).splitlines()
+    assert [line.split()[0] for line in shown if re.match(r"[ ❱]+\d", line)] == ["1", "7", "❱"]
+    rest = shown[shown.index(next(line for line in shown if "return" in line)) + 1]
+    assert rest.index("generator") > shown[-2].index("return")
+
+
+def test_a_breakpoint_says_where_it_would_stop(folder: Path) -> None:
+    course = Course(folder)
+    work = course.current = course.works[0]
+    work.breakpoint = SkippedBreakpoint("select_device", 12)
+    shown = " ".join(text_of(view.fix_panel(course)).split())
+    assert "breakpoint() at line 12 stops only under pytest." in shown

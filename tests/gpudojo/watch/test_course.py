@@ -10,6 +10,7 @@ from gpudojo.grading.engine import result_of
 from gpudojo.model.errors import NoExercises
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
+from gpudojo.watch import view
 from gpudojo.watch.changes import functions_to_grade
 from gpudojo.watch.course import PROGRESS_FILE, Course, ExerciseWork
 from gpudojo.watch.session import Session
@@ -168,14 +169,14 @@ def test_what_to_fix_first(folder: Path) -> None:
 
 
 def test_a_folder_without_exercises_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoExercises, match="no exercise files in"):
+    with pytest.raises(NoExercises, match=r"no exercise files in .*, such as exercises/day8$"):
         Course(tmp_path)
 
 
 def test_a_file_that_is_no_longer_text_is_seen_and_so_is_its_repair(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_begin_grading", "_interrupt_grading"):
+    for name in ("_begin_grading", "_prefer_spare"):
         monkeypatch.setattr(Session, name, lambda session: None)
     course = Course(folder)
     work = course.works[0]
@@ -187,3 +188,15 @@ def test_a_file_that_is_no_longer_text_is_seen_and_so_is_its_repair(
         work.path.write_bytes(data)
         session._handle_saves({work.path})
     assert seen == ["broken", "to do"]
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "(1 hint; the"), (3, "(3 hints; the")])
+def test_how_many_hints_there_are_is_told(
+    count: int, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Course(folder).works[0]
+    function = work.exercise.functions[0]
+    failed = result_of(work.exercise, function, function.checks[0], Outcome.FAILED, Failed("", ""))
+    monkeypatch.setattr(view, "hints_about", lambda *_: ("a hint",) * count)
+    (part,) = view._parts_of_hints(work, failed, 0, "the key h")
+    assert part.text == f"{said} first with the key h)"

@@ -42,11 +42,14 @@ STUDENTS, AGAIN = (
 )  # the same programs, once and three times more
 MODELS = HERE / "h200-models.json"  # whole models
 WHOLE = HERE / "h200-whole.json"  # more of them, on a slow host: of these, only kernels are fitted
+OPERATORS = HERE / "h200-operators.json"  # single ones, of the sizes of large models: likewise
 # The figures are fitted to these.
-RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN, MODELS, WHOLE)
+RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN, MODELS, WHOLE, OPERATORS)
+LARGE = HERE / "h200-large.json"  # large models, which are not fitted
 MIXES = HERE / "h200-mixes.json"  # and not to this one
 PAIRS = HERE / "h200-pairs.json"  # nor to these: of each pair of programs, one is faster
-STORED = (*(path for path in RECORDS if path != AGAIN), MIXES, PAIRS)
+STORED = (*(path for path in RECORDS if path != AGAIN), MIXES, PAIRS, LARGE)
+WITHOUT_VALUES = (OPERATORS, LARGE)  # whose tensors are too large to compute with
 PINNED = HERE / "agreement.json"
 LEDGERS = (
     HERE / "ledgers.xz"
@@ -123,9 +126,9 @@ def store() -> None:
     """Run the programs of all records and keep what their steps write into the ledger."""
     found = {}
     for path in STORED:
-        found[path.name] = {
-            name: _kept(*ran) for name, ran in run_programs(read_record(path).programs).items()
-        }
+        programs = read_record(path).programs
+        ran = run_programs(programs, with_values=path not in WITHOUT_VALUES)
+        found[path.name] = {name: _kept(*run) for name, run in ran.items()}
     LEDGERS.write_bytes(lzma.compress(msgspec.msgpack.encode(found, enc_hook=str), preset=9))
 
 
@@ -175,7 +178,12 @@ def by_family(programs: dict[str, Program]) -> dict[str, dict[str, Program]]:
 
 
 def held_out(
-    record: ClockRecord, ran: dict[str, ProgramRun], base: Gpu, folds: int, seed: int = 0
+    record: ClockRecord,
+    ran: dict[str, ProgramRun],
+    base: Gpu,
+    folds: int,
+    weights: dict[str, float],
+    seed: int = 0,
 ) -> dict[str, Times]:
     """The times of each program by a model that was fitted without it: the programs are dealt out
     at random.
@@ -194,7 +202,7 @@ def held_out(
             if (program.setup, program.step) in left_out
         }
         known = {name: program for name, program in record.programs.items() if name not in out}
-        gpu = fit_gpu(msgspec.structs.replace(record, programs=known), ran, blank)
+        gpu = fit_gpu(msgspec.structs.replace(record, programs=known), ran, blank, weights)
         gpu = msgspec.structs.replace(
             gpu, copies=base.copies
         )  # one program for each size: none would be left
@@ -250,7 +258,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     try:
-        gpu, (record, _) = gpu_named(options.gpu), read_records(options.record or [RECORD])
+        gpu = gpu_named(options.gpu)
+        record, weights = read_records(options.record or [RECORD])
     except VirtualCudaError as error:
         parser.error(str(error))
     if options.store:
@@ -290,8 +299,12 @@ def main() -> int:
         table.add_row(*row_of(family, agreement_of(members, times)))
     table.add_row(*row_of("all", agreement_of(programs, times)), style="bold")
     if options.held_out:
-        left_out = held_out(record, ran, gpu, options.held_out)
-        table.add_row(*row_of("all, held out", agreement_of(programs, left_out)), style="bold")
+        left_out = held_out(record, ran, gpu, options.held_out, weights)
+        for place, path in enumerate(options.record or [RECORD], 1):
+            ending = f" ({place})" if len(options.record or [RECORD]) > 1 else ""
+            of_record = {name: each for name, each in programs.items() if name.endswith(ending)}
+            row = row_of(f"{path.stem}, held out", agreement_of(of_record, left_out))
+            table.add_row(*row, style="bold")
     console.print(table)
     if options.list:
         for name, program in sorted(

@@ -316,3 +316,29 @@ def test_memory_that_is_still_in_use_at_exit_is_freed_in_silence() -> None:
         [sys.executable, "-c", KEPT_AT_EXIT], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def _grow_tensor(x: torch.Tensor, size: int) -> None:
+    x.resize_(size)
+
+
+def _grow_storage(x: torch.Tensor, size: int) -> None:
+    x.untyped_storage().resize_(size)
+
+
+def _write_into_smaller_one(x: torch.Tensor, size: int) -> None:
+    torch.cat([torch.ones(1, device="cuda").expand(size)], out=x)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("grow", [_grow_tensor, _grow_storage, _write_into_smaller_one])
+def test_what_has_no_room_to_grow_raises_torchs_error(
+    grow: Callable[[torch.Tensor, int], None],
+) -> None:
+    told = []
+    with virtual_cuda(memory="64 MiB"):
+        torch._C._cuda_attach_out_of_memory_observer(lambda *figures: told.append(figures))
+        x = torch.ones(8, device="cuda")
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
+            grow(x, 80 * MIB)
+        assert len(told) == 1

@@ -98,12 +98,18 @@ def test_more_than_there_is_room_for() -> None:
         ("sync", 0, 7, False, False, 5),
         left_out=9,
     )
-    heading, host, between, device, memory, *_ = plain_lines(draw_timeline(many, 80))
+    drawn = plain_lines(draw_timeline(many, 80))
+    first = drawn.index(next(line for line in drawn if line.startswith("    host")))
+    heading = " ".join(drawn[:first])  # which goes on in a second line
+    host, between, device, memory, *_ = drawn[first:]
+    assert max(map(len, drawn[:first])) <= 80
     assert {len(line) for line in (host, between, device, memory)} <= {79, 80}
     assert host.endswith("─│")
     assert "9 of them not drawn" in heading
     loop = timeline(*[("sync", 0, 7, False, False, 5)] * 1500)
-    assert plain_lines(draw_timeline(loop, 80))[1].count("║") == 71
+    drawn = plain_lines(draw_timeline(loop, 80))
+    [host] = [line for line in drawn if line.startswith("    host")]
+    assert host.count("║") == 71
     assert plain_lines(draw_timeline(loop, 80, loop))[-2] == "         1,500 × │ line 7"
 
 

@@ -112,7 +112,7 @@ def test_parts_are_cut_by_record_or_position_also_in_a_part() -> None:
     assert indices(ask.between(records[2:], 2, 4)) == [3]
     assert indices(ask.before(records, records[2])) == [0, 1]
     assert indices(ask.after(records, records[2])) == [3, 4]
-    assert ask.between(records, 3, 0) == ()
+    assert ask.between(records, 3, 3) == ()
 
 
 def test_within_is_the_inside_of_a_span() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from virtual_cuda import VirtualGpu
+from virtual_cuda.ledger.rows import OperationRow
 
 pytestmark = [
     pytest.mark.usefixtures("gpu"),
@@ -118,6 +119,17 @@ def test_banned_and_disabled_and_nested() -> None:
         assert (x @ x).dtype is torch.float16
     assert (x @ x).dtype is torch.float32
     assert not torch.is_autocast_enabled("cuda")
+
+
+@pytest.mark.parametrize("name", ["cuda:0", "cuda:1"])
+def test_a_region_for_a_device_with_an_index_is_one_for_its_type(name: str) -> None:
+    x = torch.rand(2, 2, device="cuda")
+    with torch.autocast(name):
+        assert torch.is_autocast_enabled("cuda")
+        assert (x @ x).dtype is torch.float16
+        with torch.autocast(name, enabled=False):
+            assert (x @ x).dtype is torch.float32
+    assert (x @ x).dtype is torch.float32
 
 
 def test_decorators_and_host_tensors() -> None:
@@ -406,3 +418,14 @@ def test_autocast_reaches_the_parts_of_functions_in_inference_mode(
             found = _CAST[name](x)
     assert found.dtype is wanted.dtype
     assert torch.equal(found, wanted)
+
+
+def test_arguments_are_cast_from_the_last_to_the_first(gpu: VirtualGpu) -> None:
+    layer = nn.Linear(8, 4).cuda()
+    batch = torch.rand(2, 8, device="cuda")
+    before = len(gpu.ledger.rows)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        layer(batch)
+    rows = [row for row in gpu.ledger.rows[before:] if isinstance(row, OperationRow)]
+    casts = [row.bytes for row in rows if row.name == "aten._to_copy.default"]
+    assert casts == [4 * 2, 4 * 8 * 2, 2 * 8 * 2]  # bias, weight, batch

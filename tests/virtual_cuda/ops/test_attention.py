@@ -208,3 +208,106 @@ def test_other_gpus_take_other_kernels(name: str) -> None:
     """cuDNN's comes first on a GPU of the H200's kind alone, and flash needs an A100's."""
     x = heads(2, 3, 8, 16)
     assert node(F.scaled_dot_product_attention(x, x, x)) == name
+
+
+# window to the left and to the right of a query, and whether it sees no later key
+@pytest.mark.parametrize(
+    ("left", "right", "is_causal"), [(None, None, False), (-1, 0, True), (1, 1, False)]
+)
+def test_packed_sequences_attend_each_to_itself(
+    left: int | None, right: int | None, is_causal: bool
+) -> None:
+    ends = torch.tensor([0, 3, 8], dtype=torch.int32, device="cuda")
+    query = torch.randn(8, 4, 16, device="cuda", dtype=HALF)
+    key = torch.randn(8, 2, 16, device="cuda", dtype=HALF)
+    value = torch.randn(8, 2, 16, device="cuda", dtype=HALF)
+    window = {"window_size_left": left, "window_size_right": right}
+    packed = (query, key, value)
+    places = (ends, ends, 5, 5, 0.0, is_causal)
+    out, sums, state, unused, _ = torch.ops.aten._flash_attention_forward(
+        *packed, *places, False, **window
+    )
+    gradient = torch.randn_like(out)
+    gradients = torch.ops.aten._flash_attention_backward(
+        gradient, *packed, out, sums, *places, state, unused, **window
+    )
+    assert sums.shape == (4, 8)
+    for piece in (slice(0, 3), slice(3, 8)):
+        alone = [each[piece].cpu().float().transpose(0, 1).requires_grad_() for each in packed]
+        length = piece.stop - piece.start
+        mask = torch.ones(length, length).bool()
+        if is_causal:
+            mask = mask.tril()
+        elif left == 1:
+            mask = mask.tril(1).triu(-1)
+        wanted = F.scaled_dot_product_attention(*alone, attn_mask=mask, enable_gqa=True)
+        wanted.backward(gradient[piece].cpu().float().transpose(0, 1))
+        pairs = [(out, wanted.detach())]
+        for found, each in zip(gradients, alone, strict=True):
+            assert each.grad is not None
+            pairs.append((found, each.grad))
+        for found, expected in pairs:
+            close = {"rtol": 1e-2, "atol": 1e-2}
+            torch.testing.assert_close(
+                found[piece].cpu().float(), expected.transpose(0, 1), **close
+            )
+    singles = [each.float() for each in packed]
+    with pytest.raises(RuntimeError, match="only support fp16 and bf16"):
+        torch.ops.aten._flash_attention_forward(*singles, *places, False)
+
+
+def test_packed_sequences_train() -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    ends = torch.tensor([0, 3, 8], dtype=torch.int32, device="cuda")
+    query = torch.ones(8, 2, 16, device="cuda", dtype=HALF, requires_grad=True)
+    varlen.varlen_attn(query, query, query, ends, ends, 5, 5).sum().backward()
+    assert query.grad is not None
+    assert query.grad.sum() == query.numel()
+
+
+@pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
+@pytest.mark.parametrize("batched", [(0, 0, 0), (0, None, None), (None, 0, 0)])
+def test_attention_inside_vmap(kernel: SDPBackend, batched: tuple[int | None, ...]) -> None:
+    operands = []
+    alone = []
+    for dim in batched:
+        size = (3, 2, 4, 8, 16) if dim == 0 else (2, 4, 8, 16)
+        operand = torch.rand(size, device="cuda", dtype=torch.float16)
+        operands.append(operand)
+        alone.append(operand if dim == 0 else operand.expand(3, *size))
+    with sdpa_kernel([kernel]):
+        result = torch.vmap(F.scaled_dot_product_attention, in_dims=batched)(*operands)
+        expected = [F.scaled_dot_product_attention(*each) for each in zip(*alone, strict=True)]
+    assert torch.allclose(result, torch.stack(expected), atol=1e-3)
+
+
+def _nested(lengths: list[int], heads: int) -> torch.Tensor:
+    pieces = [torch.rand(length, heads, 8, device="cuda", dtype=HALF) for length in lengths]
+    return torch.nested.nested_tensor(pieces).transpose(1, 2)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kernel", [FLASH, EFFICIENT])
+@pytest.mark.parametrize(
+    "sizes", [((2, 3), 2, (4, 1), 2), ((2, 3), 2, (4,), 2), ((3,), 1, (4, 1), 2)]
+)
+def test_nested_tensors_attend_by_fused_kernels(kernel: SDPBackend, sizes: Any) -> None:
+    query_lengths, query_heads, key_lengths, key_heads = sizes
+    query = _nested(query_lengths, query_heads)
+    key = _nested(key_lengths, key_heads)
+    with sdpa_kernel([kernel]):
+        result = F.scaled_dot_product_attention(query, key, key)
+    assert (result.is_nested, result.device.type, result.size(0)) == (True, "cuda", 2)
+    queries = list(query.unbind()) * (2 // len(query_lengths))
+    keys = list(key.unbind()) * (2 // len(key_lengths))
+    for piece, one_query, one_key in zip(result.unbind(), queries, keys, strict=True):
+        one_query = one_query.expand(2, -1, -1)
+        expected = F.scaled_dot_product_attention(one_query, one_key, one_key)
+        assert torch.allclose(piece, expected, atol=1e-3)
+
+
+def test_cudnn_takes_no_more_images_than_its_grid_has_rows() -> None:
+    for size in ((65536, 1, 2, 8), (1, 65536, 2, 8)):
+        many = heads(*size)
+        with sdpa_kernel([CUDNN]), pytest.raises(RuntimeError, match="No available kernel"):
+            F.scaled_dot_product_attention(many, many, many)

@@ -49,6 +49,51 @@ def test_values_of_cuda(compute: Callable[[], Any], expected: Any) -> None:
         assert compute().tolist() == expected
 
 
+# By name: what a call does that also takes `out`, given a matrix with equal elements.
+WITH_OUT: dict[str, Callable[..., Any]] = {
+    "sort": torch.sort,
+    "stable sort": lambda x, **out: torch.sort(x, stable=True, dim=1, **out),
+    "median": lambda x, **out: torch.median(x, 1, **out),
+    "nanmedian": lambda x, **out: torch.nanmedian(x, 1, **out),
+    "kthvalue": lambda x, **out: torch.kthvalue(x, 5, 1, **out),
+    "mm": lambda x, **out: torch.mm(x.half() / 7, x.half().T / 7, **out),
+    "addmm": lambda x, **out: torch.addmm(x.half(), x.half() / 7, x.half().T / 7, **out),
+}
+
+
+@pytest.mark.parametrize("name", WITH_OUT)
+def test_a_call_with_out_gives_what_it_gives_without(name: str) -> None:
+    with virtual_cuda():
+        x = torch.arange(90_000, device="cuda").remainder(97).reshape(300, 300)
+        plain = WITH_OUT[name](x)
+        results = plain if isinstance(plain, tuple) else (plain,)
+        out = tuple(torch.empty_like(result) for result in results)
+        given = WITH_OUT[name](x, out=out if isinstance(plain, tuple) else out[0])
+        for result, written in zip(results, out, strict=True):
+            assert torch.equal(result, written)
+        assert (given[0] if isinstance(plain, tuple) else given) is out[0]
+
+
+def test_an_out_of_another_shape_is_resized_with_a_warning() -> None:
+    with virtual_cuda():
+        x = torch.ones(2, 3, device="cuda").half()
+        out = torch.zeros(5, device="cuda").half()
+        with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+            torch.mm(x, x.T, out=out)
+        assert out.tolist() == [[3, 3], [3, 3]]
+        with pytest.raises(RuntimeError, match="dtype"):
+            torch.mm(x, x.T, out=out.double())
+
+
+def test_a_matrix_is_sorted_into_itself() -> None:
+    with virtual_cuda():
+        x = torch.tensor([[3, 1, 2], [1, 1, 0]], device="cuda")
+        indices = torch.empty(0, dtype=torch.int64, device="cuda")
+        torch.sort(x, out=(x, indices))
+        assert x.tolist() == [[1, 2, 3], [0, 1, 1]]
+        assert indices.tolist() == [[1, 2, 0], [2, 0, 1]]
+
+
 def test_a_failed_factorization_ends_in_nan() -> None:
     with virtual_cuda():
         factor, info = torch.linalg.cholesky_ex(_t([[1.0, 2.0], [2.0, 1.0]]))

@@ -155,3 +155,17 @@ def test_attention_has_the_gradients_of_the_cpu(causal: bool) -> None:
         F.scaled_dot_product_attention(*device, is_causal=causal).square().sum().backward()
         for mine, theirs in zip(device, host, strict=True):
             assert torch.allclose(mine.grad.cpu(), theirs.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("shapes", [((5, 4, 3), (3,)), ((5, 4, 3), (3, 2))])
+def test_a_product_of_folded_dimensions_goes_into_its_output(shapes: tuple[Any, Any]) -> None:
+    with virtual_cuda() as gpu:
+        left, right = (torch.rand(shape, device="cuda") for shape in shapes)
+        expected = torch.matmul(left, right)
+        out = torch.empty_like(expected)
+        begin = len(gpu.ledger.operations())
+        assert torch.matmul(left, right, out=out) is out
+        assert not [row for row in gpu.ledger.operations()[begin:] if "copy_" in row.name]
+        assert torch.equal(out, expected)
+        with pytest.raises(RuntimeError, match="must match the size"):
+            torch.ones(2, 3, device="cuda").copy_(torch.ones(6, device="cuda"))

@@ -33,6 +33,11 @@ def got(name: str, where: str, others: str, method: str) -> str:
     return f"{SAME}{different} (when checking argument in method {method})"
 
 
+def elsewhere(name: str) -> str:
+    between = "Expected result and input tensors to be on the same device"
+    return f"{name}: {between}, but got result on cpu and input on cuda:0"
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "add": (lambda: torch.ones(2) + on(2), TWO),
     "two devices": (lambda: on(2) + on(2, index=1), TWO.replace("cpu", "cuda:1")),
@@ -41,6 +46,30 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "too many numbers": (
         lambda: torch.ops.aten.addcmul.default(on(2), torch.tensor(1.0), torch.tensor(1.0)),
         "Trying to pass too many CPU scalars to non-CPU kernel!",
+    ),
+    "pinv into": (
+        lambda: torch.linalg.pinv(on(2, 2), out=torch.ones(2, 2)),
+        elsewhere("linalg.pinv"),
+    ),
+    "cholesky_solve into": (
+        lambda: torch.cholesky_solve(on(2, 2), on(2, 2), out=torch.ones(2, 2)),
+        elsewhere("cholesky_solve"),
+    ),
+    "cond into": (
+        lambda: torch.linalg.cond(on(2, 2), out=torch.ones(1)),
+        elsewhere("linalg.cond"),
+    ),
+    "matrix_rank into": (
+        lambda: torch.linalg.matrix_rank(on(2, 2), out=torch.ones(1, dtype=torch.int64)),
+        elsewhere("torch.linalg.matrix_rank"),
+    ),
+    "tensorinv into": (
+        lambda: torch.linalg.tensorinv(on(1, 1), ind=1, out=torch.ones(1, 1)),
+        elsewhere("tensorinv"),
+    ),
+    "multi_dot into": (
+        lambda: torch.linalg.multi_dot([on(2, 2), on(2, 2)], out=torch.ones(2, 2)),
+        "multi_dot(): expected out tensor to be on device cuda:0 but got cpu",
     ),
     "mse": (lambda: functional.mse_loss(on(), torch.tensor(1.0)), TWO),
     "lerp": (
@@ -208,6 +237,15 @@ def test_foreach_in_place_changes_every_tensor() -> None:
 def test_foreach_of_one_list_runs_where_each_tensor_is() -> None:
     roots = torch._foreach_sqrt([on(2), torch.ones(2)])
     assert [str(each.device) for each in roots] == ["cuda:0", "cpu"]
+
+
+def test_foreach_refuses_factors_on_the_device_and_too_few() -> None:
+    lists = [[torch.ones(2, device="cuda")] * 3 for _ in range(3)]
+    for function in (torch._foreach_addcmul, torch._foreach_addcdiv_):
+        with pytest.raises(RuntimeError, match="Expected scalars to be on CPU, got cuda:0"):
+            function(*lists, torch.ones(3, device="cuda"))
+        with pytest.raises(RuntimeError, match="of length 3 but got 2"):
+            function(*lists, torch.ones(2))
 
 
 def test_foreach_takes_its_factors_from_a_tensor_on_the_host() -> None:

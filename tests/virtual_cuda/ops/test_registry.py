@@ -52,11 +52,11 @@ def test_a_fact_that_does_not_exist_is_refused() -> None:
 
 
 def test_an_overload_has_the_facts_of_its_operator_and_its_own_go_first() -> None:
-    assert facts_of(aten.where.self).waits is not None
-    assert facts_of(aten.where.self_out).waits is None
-    assert (
-        facts_of(aten.where.self_out).placement is facts_of(aten.where.self).placement is not None
-    )
+    by_tensor = facts_of(aten.masked_fill.Tensor)
+    by_number = facts_of(aten.masked_fill.Scalar)
+    assert by_tensor.waits is not None
+    assert by_number.waits is None
+    assert by_number.placement is by_tensor.placement is not None
     assert facts_of(aten.add.Tensor).binding
     assert not facts_of(aten.add.Scalar).binding
 

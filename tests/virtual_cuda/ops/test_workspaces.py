@@ -47,6 +47,17 @@ def test_the_first_product_of_each_kind_as_recorded() -> None:
 
 
 @pytest.mark.usefixtures("_h200")
+def test_distances_by_a_product_copy_both_sides_as_recorded() -> None:
+    points = torch.rand(20_000, 32, device="cuda")
+    centres = points[:64].clone()
+    torch.cdist(points, centres)  # cuBLAS has its workspace now
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.cdist(points, centres)
+    assert torch.cuda.max_memory_allocated() - before == 7_848_960
+
+
+@pytest.mark.usefixtures("_h200")
 def test_a_workspace_belongs_to_a_thread_and_a_stream() -> None:
     x = torch.rand(64, 64, device="cuda")
     added = []
@@ -172,6 +183,39 @@ def test_the_rules_record_no_operations() -> None:
     assert names == ["aten.convolution.default"]
 
 
+# ---- other products, and solvers -----------------------------------------------------------------
+
+PRODUCTS_OF_OTHERS = {
+    "addmv": lambda x: torch.addmv(x[0], x, x[0]),
+    "addbmm": lambda x: torch.addbmm(x, x[None], x[None]),
+    "addmm_": lambda x: x.clone().addmm_(x, x),
+    "cdist": lambda x: torch.cdist(x, x),
+    "inv": lambda x: torch.linalg.inv(x),
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(x, x, upper=True),
+    "det of a batch": lambda x: torch.linalg.det(x[None]),
+    "matrix_exp": lambda x: torch.linalg.matrix_exp(x),
+    "pinv": lambda x: torch.linalg.pinv(x),
+}
+
+
+@pytest.mark.usefixtures("_h200")
+@pytest.mark.parametrize("name", PRODUCTS_OF_OTHERS)
+def test_other_operators_that_use_cublas(name: str) -> None:
+    x = torch.eye(64).cuda()
+    assert added_by(lambda: PRODUCTS_OF_OTHERS[name](x)) == PRODUCTS
+
+
+@pytest.mark.usefixtures("_h200")
+def test_solvers_that_do_not_use_cublas() -> None:
+    x = torch.eye(64).cuda()
+    assert added_by(lambda: torch.linalg.det(x)) == 0
+    assert added_by(lambda: torch.linalg.cholesky(x)) == 0
+    assert added_by(lambda: torch.linalg.eigvalsh(x)) == 0
+    torch.cuda.reset_peak_memory_stats()
+    torch.linalg.qr(x)
+    assert torch.cuda.max_memory_allocated() == pytest.approx(3 * MIB, rel=0.05)
+
+
 # ---- recurrent layers ----------------------------------------------------------------------------
 
 
@@ -191,9 +235,79 @@ def test_a_recurrent_layer_has_a_workspace_and_the_state_of_its_dropout() -> Non
     assert torch.cuda.memory_allocated() - before == pytest.approx(6_488_064, abs=MIB)
 
 
+LSTMS = [  # hidden size, layers, both directions, dtype, steps, batch; the peak of forward
+    (64, 1, False, torch.float32, 32, 16, 12_370_944),
+    (128, 2, True, torch.float32, 50, 32, 83_362_816),
+    (64, 1, False, torch.bfloat16, 32, 16, 9_404_416),
+    (128, 2, False, torch.float16, 50, 32, 32_270_336),
+]
+
+
+@pytest.mark.usefixtures("_h200")
+@pytest.mark.filterwarnings("ignore:RNN module weights")
+@pytest.mark.parametrize(("hidden", "layers", "both", "dtype", "steps", "batch", "peak"), LSTMS)
+def test_the_peak_of_a_recurrent_layer(
+    hidden: int, layers: int, both: bool, dtype: torch.dtype, steps: int, batch: int, peak: int
+) -> None:
+    torch.empty(1 << 28, dtype=torch.uint8, device="cuda")  # blocks are cut off it
+    layer = nn.LSTM(hidden, hidden, layers, batch_first=True, bidirectional=both).to("cuda", dtype)
+    x = torch.rand(batch, steps, hidden, device="cuda").to(dtype).requires_grad_()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    layer(x)
+    assert torch.cuda.max_memory_allocated() - before == pytest.approx(peak, rel=0.06)
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+ATTENTION = [  # dtype, length, head size; the peak of forward and backward
+    (torch.float32, 64, 32, 463_360),
+    (torch.float32, 64, 128, 1_839_616),
+    (torch.float32, 1000, 32, 7_284_224),
+    (torch.bfloat16, 64, 64, 398_848),
+    (torch.float16, 1000, 32, 3_137_536),
+]
+
+
+@pytest.mark.usefixtures("_h200")
+@pytest.mark.parametrize(("dtype", "length", "size", "peak"), ATTENTION)
+def test_the_peak_of_attention(dtype: torch.dtype, length: int, size: int, peak: int) -> None:
+    shape = (2, 4, length, size)
+    query = torch.rand(shape, device="cuda").to(dtype).requires_grad_()
+    gradient = torch.rand(shape, device="cuda").to(dtype)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+    torch.autograd.grad(out, query, gradient)
+    assert torch.cuda.max_memory_allocated() - before == pytest.approx(peak, rel=0.002)
+
+
+# ---- the ledger ----------------------------------------------------------------------------------
+
+
 def test_the_ledger_tells_what_tensors_take() -> None:
     with virtual_cuda(gpu="H200") as gpu:
         layer = nn.Linear(64, 64).cuda()
         layer(torch.rand(64, 64, device="cuda")).sum().backward()
         assert torch.cuda.max_memory_allocated() > 64 * MIB
     assert gpu.ledger.peak_bytes() < MIB
+
+
+class Answering(torch.Tensor):
+    """A tensor of a program's own class, which answers every operator with sevens."""
+
+    @staticmethod
+    def __new__(cls) -> Answering:
+        return torch.Tensor._make_wrapper_subclass(cls, (2, 2))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: object, types: object, args: object, kwargs: object = None
+    ) -> torch.Tensor:
+        return torch.full((2, 2), 7.0)
+
+
+@pytest.mark.usefixtures("_h200")
+def test_a_product_with_a_tensor_of_another_class_asks_that_class() -> None:
+    x = torch.ones(2, 2, device="cuda")
+    assert torch.mm(x, Answering()).tolist() == [[7, 7], [7, 7]]

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy
 import pytest
 import torch
 from torch import nn
+from torch._prims.context import TorchRefsMode
+from torch.overrides import TorchFunctionMode
 from virtual_cuda import virtual_cuda
 
 
@@ -232,3 +235,57 @@ def test_a_traced_graph_names_the_device() -> None:
     traced = torch.jit.trace(lambda x: x * 2, torch.ones(2, device="cuda"))
     assert "device=cuda:0" in str(traced.graph)
     assert "lazy" not in str(traced.graph)
+
+
+def test_a_function_mode_sees_one_call_where_a_device_tensor_is_converted() -> None:
+    seen = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(torch.overrides.resolve_name(func))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(2, device="cuda")
+    with Mode():
+        x.to(torch.float64)
+    assert seen == ["torch.Tensor.to"]
+
+
+class Calls(TorchFunctionMode):
+    """Lists the functions of torch that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_sees_the_functions_that_a_program_calls() -> None:
+    host = torch.ones(2)
+    with Calls() as calls:
+        x = torch.zeros(2, device="cuda")
+        torch.tensor([1.0], device="cuda")
+        host.to("cuda")
+        x.new_zeros(2)
+        torch.full_like(x, 2)
+    expected = [torch.zeros, torch.tensor, torch.Tensor.to, torch.Tensor.new_zeros, torch.full_like]
+    assert all(seen is function for seen, function in zip(calls.seen, expected, strict=True))
+
+
+def test_each_of_two_function_modes_sees_a_call() -> None:
+    with torch.device("cuda"), Calls() as outer, Calls() as inner:
+        x = torch.tensor([1.0])
+    assert x.is_cuda
+    assert outer.seen == inner.seen == [torch.tensor]
+
+
+def test_references_in_python_replace_the_functions_of_torch() -> None:
+    x = torch.rand(3, 3, device="cuda")
+    with TorchRefsMode(strict=True):
+        product = torch.cumprod(x, 0)
+        between = torch.lerp(x, x + 1, 0.5)
+    assert torch.allclose(product, torch.cumprod(x, 0))
+    assert torch.allclose(between, x + 0.5)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_cuda import VirtualGpu, virtual_cuda
 
@@ -223,6 +224,15 @@ def test_a_dispatch_mode_sees_what_it_sees_on_a_gpu(gpu: VirtualGpu) -> None:
     ]
 
 
+@pytest.mark.parametrize("index", [[0, 2], (0, [1, 2]), [True, False, True], (..., [0])])
+def test_a_dispatch_mode_does_not_hinder_indices_in_a_list(gpu: VirtualGpu, index: Any) -> None:
+    x = torch.arange(9, device="cuda").reshape(3, 3)
+    with Listing() as listing:
+        part = x[index]
+    assert part.tolist() == torch.arange(9).reshape(3, 3)[index].tolist()
+    assert listing.seen[-1][0] == "aten.index.Tensor"
+
+
 def test_a_dispatch_mode_is_left_as_it_was() -> None:
     before = Listing.__torch_dispatch__
     with virtual_cuda(), Listing() as listing:
@@ -327,6 +337,18 @@ def test_cond_takes_a_branch_and_has_gradients(x: torch.Tensor) -> None:
         assert gradient.eq(4 - sign).all()
 
 
+def test_an_operator_that_takes_functions_has_the_kernel_for_cuda(x: torch.Tensor) -> None:
+    doubled = Doubled("doubled")
+    doubled.py_impl(torch._C.DispatchKey.AutogradCPU)(lambda function, x: None)
+    doubled.py_impl(torch._C.DispatchKey.AutogradCUDA)(lambda function, x: 2 * function(x))
+    assert torch.equal(doubled(torch.sin, x), 2 * x.sin())
+
+
+class Doubled(HigherOrderOperator):
+    def __call__(self, function: Any, x: Any) -> Any:
+        return super().__call__(function, x)
+
+
 # ---- torch.library -------------------------------------------------------------------------------
 
 library = torch.library.Library("outside", "FRAGMENT")
@@ -389,6 +411,20 @@ def test_a_python_kernel_for_cuda_gets_device_tensors(x: torch.Tensor) -> None:
     library.define("halved(Tensor t) -> Tensor")
     library.impl("halved", lambda t: t / 2 if t.is_cuda else None, "CUDA")
     assert torch.equal(torch.ops.outside.halved(x), x / 2)
+
+
+@pytest.mark.parametrize(("name", "alias"), [("first", "a"), ("first_to_write", "a!")])
+def test_a_view_by_an_operator_of_a_library_is_one_for_autograd(
+    x: torch.Tensor, name: str, alias: str
+) -> None:
+    library.define(f"{name}(Tensor({alias}) t) -> Tensor({alias})")
+    library.impl(name, lambda t: t[0], "CompositeExplicitAutograd")
+    first = getattr(torch.ops.outside, name)(x)
+    assert first._is_view()
+    assert first._base is x
+    before = x._version
+    first.zero_()
+    assert (x._version, x[0].tolist()) == (before + 1, [0, 0, 0])
 
 
 def test_an_operator_that_the_device_cannot_run_says_what_to_add(x: torch.Tensor) -> None:
@@ -484,3 +520,35 @@ def test_a_class_that_wraps_tensors_is_asked_only_for_the_copy() -> None:
     assert type(moved) is Strict
     assert moved.inside.is_cuda
     assert moved.inside.tolist() == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("mode", ["pointwise", "generic"])
+@pytest.mark.parametrize("length", [1, 4])
+def test_an_associative_scan_has_the_structure_of_its_input(mode: str, length: int) -> None:
+    scan = pytest.importorskip("torch._higher_order_ops").associative_scan
+    x = torch.arange(2.0 * length, device="cuda").reshape(length, 2).requires_grad_()
+    sums = scan(lambda left, right: left + right, x, 0, combine_mode=mode)
+    assert torch.equal(sums, x.cumsum(0))
+    sums.sum().backward()
+    assert x.grad is not None
+    assert x.grad[:, 0].tolist() == list(range(length, 0, -1))
+    named = scan(lambda left, right: {"a": left["a"] + right["a"]}, {"a": x}, 0, combine_mode=mode)
+    assert torch.equal(named["a"], x.cumsum(0))
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_scan_has_the_structure_that_its_function_returns() -> None:
+    scan = pytest.importorskip("torch._higher_order_ops").scan
+    x = torch.arange(6.0, device="cuda").reshape(3, 2)
+
+    def step(state: Any, row: torch.Tensor) -> Any:
+        total = state["total"] + row
+        return {"total": total, "steps": state["steps"] + 1}, (total * 2, [row + 1])
+
+    zeros = torch.zeros(2, device="cuda")
+    last, (doubled, [rows]) = scan(step, {"total": zeros, "steps": zeros}, x)
+    assert last["total"].tolist() == [6, 9]
+    assert last["steps"].tolist() == [3, 3]
+    assert torch.equal(doubled, 2 * x.cumsum(0))
+    assert torch.equal(rows, x + 1)

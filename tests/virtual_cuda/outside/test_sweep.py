@@ -276,6 +276,7 @@ def test_some_operators() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_operators(dtype: str, part: int) -> None:

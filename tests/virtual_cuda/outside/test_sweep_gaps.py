@@ -51,12 +51,44 @@ def test_transforms_in_half_precision() -> None:
         made.cpu().to(torch.complex64), torch.fft.rfft(x.float()), rtol=1e-2, atol=1e-2
     )
     assert torch.fft.irfft(made).dtype is torch.float16
+    by_operator = torch.ops.aten._fft_r2c(x.cuda(), [1], 0, True)
+    torch.testing.assert_close(by_operator.cpu(), made.cpu())
     for refused in (
         lambda: torch.fft.rfft(x[:, :6].cuda()),
         lambda: torch.fft.fftn(x.cuda(), (4, 5)),
+        lambda: torch.ops.aten._fft_r2c(x[:, :6].cuda(), [1], 0, True),
+        lambda: torch.ops.aten._fft_c2r(made, [1], 0, 6),
+        lambda: torch.ops.prims.fft_r2c(x[:, :6].cuda(), dim=[1], onesided=True),
     ):
         with pytest.raises(RuntimeError, match="powers of two"):
             refused()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+@pytest.mark.parametrize("name", ["sin", "tanh", "acosh", "exp", "sqrt", "sigmoid"])
+def test_functions_of_complex_numbers_in_half_precision(name: str) -> None:
+    x = torch.randn(5, dtype=torch.complex64)
+    wanted = getattr(torch, name)(x)
+    narrow = x.cuda().to(torch.complex32)
+    made = getattr(torch, name)(narrow)
+    assert made.dtype is torch.complex32
+    close = {"rtol": 1e-2, "atol": 1e-2}
+    torch.testing.assert_close(made.cpu().to(torch.complex64), wanted, **close)
+    assert getattr(narrow, f"{name}_")() is narrow
+    torch.testing.assert_close(narrow.cpu(), made.cpu())
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+def test_reductions_of_complex_numbers_in_half_precision() -> None:
+    x = torch.tensor([[1 + 2j, 3], [4j, -1]], device="cuda").to(torch.complex32)
+    assert x.sum().item() == 3 + 6j
+    assert x.sum(0, dtype=torch.complex32).dtype is torch.complex32
+    assert x.nansum().item() == 3 + 6j
+    assert x.prod(1).tolist() == [3 + 6j, -4j]
+    assert torch.angle(x).dtype is torch.float16
+    assert (x / x).real.tolist() == [[1, 1], [1, 1]]
+    with pytest.raises(NotImplementedError, match="log2_cuda"):
+        x.log2()
 
 
 # Recorded on an H200: the input's shape, the order of its dimensions in memory, the transform, the
@@ -435,3 +467,36 @@ def test_a_named_device_moves_the_parts() -> None:
     assert torch.sparse_coo_tensor([[0]], ONE.cuda()).is_cuda
     assert torch.sparse_csr_tensor(torch.tensor([0, 1]), ZERO[0], ONE, device="cuda").is_cuda
     assert torch.nested.nested_tensor([ONE.cuda(), ONE], device="cuda").is_cuda
+
+
+def scaled_product(left: Any, left_kind: Any, right: Any, right_kind: Any) -> torch.Tensor:
+    """The product of a matrix of ones and twos with one of ones, each with scales of a kind."""
+    a = torch.ones(128, 256, device="cuda")
+    a[:, :128] = 2
+    b = torch.ones(256, 256, device="cuda")
+    fp8 = torch.float8_e4m3fn
+    scaled_mm = F.scaled_mm  # type: ignore[attr-defined]
+    made: torch.Tensor = scaled_mm(
+        *(a.to(fp8), b.to(fp8).t(), left, left_kind, right, right_kind),
+        output_dtype=torch.bfloat16,
+    )
+    assert made.dtype is torch.bfloat16
+    return made.float().cpu()
+
+
+@pytest.mark.skipif(not hasattr(F, "scaled_mm"), reason="new in torch 2.10")
+def test_products_of_float8_with_scales() -> None:
+    kinds = F.ScalingType  # type: ignore[attr-defined]
+    one = torch.ones((), device="cuda")
+    rows = torch.arange(128.0, device="cuda").reshape(128, 1)
+    columns = torch.ones(1, 256, device="cuda")
+    whole = scaled_product(one * 0.5, kinds.TensorWise, one, kinds.TensorWise)
+    assert (whole == 192).all()
+    by_row = scaled_product(rows / 32, kinds.RowWise, columns, kinds.RowWise)
+    wanted = torch.arange(128.0) * 12
+    assert (by_row[:, 0] == wanted.bfloat16()).all()
+    # The first 128 columns of the left matrix count three times, the others twice.
+    parts = torch.tensor([3.0, 2.0], device="cuda").expand(128, 2).t().contiguous().t()
+    blocks = torch.ones(2, 4, device="cuda").t()
+    by_part = scaled_product(parts, kinds.BlockWise1x128, blocks, kinds.BlockWise128x128)
+    assert (by_part == 128 * 2 * 3 + 128 * 2).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -603,3 +604,50 @@ def test_a_matrix_of_nan_has_no_cholesky_factor() -> None:
         torch.linalg.LinAlgError, match=r"leading minor of order 1 is not positive-definite"
     ):
         torch.linalg.cholesky(nan)
+
+
+RANDOM: dict[str, Any] = {
+    "rand": lambda **options: torch.rand(5, **options),
+    "randint": lambda **options: torch.randint(9, (5,), **options),
+    "randperm": lambda **options: torch.randperm(5, **options),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_the_same_with_out(name: str) -> None:
+    torch.manual_seed(3)
+    host_state = torch.get_rng_state()
+    wanted = RANDOM[name](device="cuda")
+    out = torch.empty_like(wanted)
+    torch.cuda.manual_seed(3)
+    RANDOM[name](out=out)
+    assert torch.equal(out, wanted)
+    assert torch.equal(torch.get_rng_state(), host_state)
+
+
+def test_the_inverse_from_a_singular_factor_is_infinite() -> None:
+    factor = torch.tensor([[1.0, 0.0], [2.0, 0.0]], device="cuda")
+    assert torch.cholesky_inverse(factor).isfinite().logical_not().any()
+    with pytest.raises(RuntimeError, match="at least 2 dimensions"):
+        torch.cholesky_inverse(factor[0])
+
+
+@pytest.mark.filterwarnings("ignore:torch.asarray:UserWarning")
+def test_asarray_keeps_history_where_the_host_does() -> None:
+    x = torch.ones(2, device="cuda", requires_grad=True).clone()
+    host = torch.ones(2, requires_grad=True).clone()
+    options: list[dict[str, bool]] = [{}, {"requires_grad": True}, {"requires_grad": False}]
+    for option in options:
+        wanted = torch.asarray(host, **option).grad_fn is None
+        assert (torch.asarray(x, **option).grad_fn is None) == wanted
+        assert (torch.asarray(x, copy=True, **option).grad_fn is None) == wanted
+    assert torch.as_tensor(x).grad_fn is not None
+
+
+def test_asarray_refuses_a_copy_where_an_alias_was_asked_for() -> None:
+    x = torch.ones(2, device="cuda")
+    assert torch.asarray(x, copy=False).data_ptr() == x.data_ptr()
+    with pytest.raises(ValueError, match="from device 'cuda:0' to 'cpu'"):
+        torch.asarray(x, device="cpu", copy=False)
+    with pytest.raises(ValueError, match="into dtype"):
+        torch.asarray(x, dtype=torch.float64, copy=False)

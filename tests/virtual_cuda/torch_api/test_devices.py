@@ -441,3 +441,44 @@ def test_a_factory_takes_its_device_beside_out() -> None:
         assert torch.zeros(3, out=out, device="cuda:0") is out
         with pytest.raises(RuntimeError, match=r"cpu does not match .* out parameter \(cuda\)"):
             torch.zeros(3, out=out, device="cpu")
+
+
+@pytest.mark.parametrize("library", ["cusolver", "magma"])
+def test_a_library_can_be_preferred_for_linear_algebra(library: str) -> None:
+    prefer = torch.backends.cuda.preferred_linalg_library
+    with virtual_cuda():
+        before = prefer()
+        assert str(prefer(library)) == f"_LinalgBackend.{library.capitalize()}"
+        assert str(prefer()) == f"_LinalgBackend.{library.capitalize()}"
+        assert torch.linalg.inv(torch.eye(2, device="cuda")).tolist() == [[1, 0], [0, 1]]
+        assert prefer("default") == before
+        prefer(library)
+    with virtual_cuda():
+        assert prefer() == before
+    assert prefer() == before
+
+
+def test_a_library_can_be_preferred_for_products() -> None:
+    prefer = torch.backends.cuda.preferred_blas_library
+    with virtual_cuda():
+        assert prefer("cublaslt").name == "Cublaslt"
+        assert prefer("cublas").name == "Cublas"
+        assert prefer().name == "Cublas"
+
+
+def test_random_numbers_inside_vmap_come_from_the_generator() -> None:
+    with virtual_cuda():
+        widths = torch.ones(3, 4, device="cuda")
+        generator = torch.Generator("cuda")
+
+        def draw() -> list[float]:
+            generator.manual_seed(1)
+            over = torch.vmap(
+                lambda row: torch.normal(0.0, row, generator=generator), randomness="different"
+            )
+            drawn: list[float] = over(widths).flatten().tolist()
+            return drawn
+
+        first = draw()
+        assert len(set(first)) == 12
+        assert draw() == first

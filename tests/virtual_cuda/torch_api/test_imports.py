@@ -199,3 +199,17 @@ def test_a_module_that_imports_dtensor_while_the_device_is_open(
         ),
         "assert 'torch.distributed.tensor' in sys.modules",
     )
+
+
+def test_tables_of_torch_testing_hold_the_functions_that_programs_call(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
+    ran(
+        warm_python,
+        tmp_path,
+        "with virtual_cuda():",
+        "    from torch.testing._internal.opinfo.definitions.fft import op_db",
+        "    x = torch.ones(8, device='cuda', dtype=torch.float16)",
+        "    assert op_db[0].name == 'fft.fft' and op_db[0].op(x).dtype is torch.complex32",
+        "assert torch.equal(op_db[0].op(torch.ones(2)), torch.tensor([2, 0j]))",
+    )

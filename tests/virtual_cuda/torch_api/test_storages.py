@@ -105,11 +105,24 @@ def test_dlpack_shares_within_torch_and_is_refused_by_the_host():
         assert y.device == x.device
         assert x.__dlpack_device__() == (2, 0)  # CUDA, by DLPack's number for it
         capsule = torch.utils.dlpack.to_dlpack(x)
+        assert 'capsule object "dltensor" at' in repr(capsule)
         assert torch.utils.dlpack.from_dlpack(capsule).data_ptr() == x.data_ptr()
         with pytest.raises(RuntimeError, match="only once"):
             torch.utils.dlpack.from_dlpack(capsule)
         with pytest.raises(BufferError, match=r"Unsupported device in DLTensor\."):
             np.from_dlpack(x)
+        other_stream = torch.cuda.Stream()
+        for capsule in (
+            x.__dlpack__(),
+            x.__dlpack__(max_version=(1, 0)),
+            x.__dlpack__(stream=other_stream.cuda_stream),
+        ):
+            assert torch.from_dlpack(capsule).data_ptr() == x.data_ptr()
+        assert torch.asarray(torch.utils.dlpack.to_dlpack(x)).data_ptr() == x.data_ptr()
+        assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
+        assert torch.from_dlpack(x, device="cpu").tolist() == x.tolist()
+        with pytest.raises(ValueError, match="without copying"):
+            torch.from_dlpack(x, device="cpu", copy=False)
         with pytest.raises(TypeError, match="stream must be"):
             x.__dlpack__(stream=object())
         with pytest.raises(BufferError, match="require gradient"):
@@ -175,3 +188,14 @@ def test_a_storage_has_no_attributes_but_those_that_a_program_has_set() -> None:
         assert vars(storage) == {}
         storage.name = "mine"
         assert vars(storage) == {"name": "mine"}
+
+
+@pytest.mark.parametrize("kind", [torch.UntypedStorage, torch.TypedStorage])
+def test_a_storage_without_bytes_is_not_copied(kind) -> None:
+    with virtual_cuda():
+        empty = kind(4, device="meta")
+        for device in ("cpu", "cuda"):
+            with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+                kind(4, device=device).copy_(empty)
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+            empty.cuda()

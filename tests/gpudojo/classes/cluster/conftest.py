@@ -21,18 +21,18 @@ else:
     from tests.gpudojo.classes.cluster.machines import Machines, grade, rows, write_class
     from tests.sharing import once
 
-    @pytest.fixture(autouse=True)
+    @pytest.fixture(autouse=True, scope="module")
     def sockets_collected() -> Iterator[None]:
         """Dask leaves sockets of lost connections to the garbage collector.
 
-        Its warning belongs to no other test.
+        Its warning belongs to no test of another module.
         """
         yield
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 
-    @pytest.fixture(scope="session")
+    @pytest.fixture(scope="module")  # three processes, which are never quite idle
     def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         """Two workers, one of them looked after by a nanny; no test may harm them."""
         with Machines(tmp_path_factory.mktemp("machines")) as made:

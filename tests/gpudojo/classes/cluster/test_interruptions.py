@@ -121,9 +121,9 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
     class Stopping(Watching):
         def report_running(self, tasks: list[GradingTask]) -> None:
             if [task.name for task in tasks] == ["long"]:
-                # a fork server is two processes, one below the other; the second worker is itself
-                # below its nanny
-                running.update(below(plain.pid, after=2) | below(with_nanny.pid, after=3))
+                # a fork server is three processes, each below the other; the second worker is
+                # itself below its nanny
+                running.update(below(plain.pid, after=3) | below(with_nanny.pid, after=4))
             if running:
                 raise Enough
 

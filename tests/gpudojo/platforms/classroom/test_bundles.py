@@ -162,6 +162,55 @@ def test_an_assessment_has_what_autolab_requires(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("platform", ["gradescope", "prairielearn", "autolab"])
+def test_chosen_exercises_alone_are_asked_for_and_graded(
+    tmp_path: Path, evidence: bytes, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(recording, "record_evidence", lambda *_: evidence)
+    stems = ["01_checking_device", "12_self_assessment"]
+    target = tmp_path / ("bundle.zip" if platform == "gradescope" else "bundle")
+    words = ["release", platform, "--root", str(ROOT), "--only", "1", "--only", stems[1]]
+    words += ["--out", str(target)] if platform == "gradescope" else [str(target)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    if platform == "gradescope":
+        with zipfile.ZipFile(target) as archive:
+            script = archive.read("run_autograder").decode()
+    elif platform == "prairielearn":
+        question = target / "questions" / "day8"
+        script = (question / "tests" / "run.sh").read_text()
+        files = ",".join(f"{stem}.py" for stem in stems)
+        assert f'"{files}"' in (question / "question.html").read_text()
+    else:
+        with tarfile.open(target / "day8.tar") as assessment:
+            member = assessment.extractfile("day8/day8.yml")
+            assert member is not None
+            problems = json.load(member)["problems"]
+            grader = assessment.extractfile("day8/autograde.tar")
+            assert grader is not None
+            with tarfile.open(fileobj=grader) as inner:
+                member = inner.extractfile("run.sh")
+                assert member is not None
+                script = member.read().decode()
+        assert [problem["name"] for problem in problems] == stems
+    assert script.count(" ".join(['"${GPUDOJO_SECONDS:-20}"', *stems])) == 1
+    # What the script calls grades these.
+    place = _autograder.CONTAINERS[platform]
+    (tmp_path / place.submission).mkdir(parents=True)
+    (tmp_path / place.submission / FIRST).write_bytes((REFERENCE / FIRST).read_bytes())
+    (tmp_path / place.evidence).mkdir(parents=True)
+    (tmp_path / place.evidence / "day8.mp").write_bytes(evidence)
+    assert _autograder.main(platform, tmp_path, "day8", 20.0, stems) == 0
+    (left,) = (tmp_path / "results").iterdir()
+    if platform == "autolab":
+        scores = json.loads(left.read_text().splitlines()[-1])["scores"]
+        assert scores == {stems[0]: 8, stems[1]: 0}
+    elif platform == "gradescope":
+        assert json.loads(left.read_bytes())["score"] == 8
+    else:
+        assert json.loads(left.read_bytes())["score"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("platform", ["gradescope", "prairielearn", "autolab"])
 def test_a_fault_of_the_grader_is_no_grade(tmp_path: Path, platform: str) -> None:
     place = _autograder.CONTAINERS[platform]
     (tmp_path / place.submission).mkdir(parents=True)

@@ -149,5 +149,5 @@ def test_with_nothing_to_judge_by_there_is_a_sentence(
     import gpudojo
 
     monkeypatch.setattr(gpudojo, "__file__", str(tmp_path / "graders" / "gpudojo" / "__init__.py"))
-    with pytest.raises(BadClass, match="there is nothing to judge by"):
+    with pytest.raises(BadClass, match=r"--reference reference/day8$"):
         choose_what_to_judge_by("day8", {})

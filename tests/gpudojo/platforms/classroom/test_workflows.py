@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options, exercises_of_day, exporter_of
 from gpudojo.platforms.github_classroom import workflow as workflows
@@ -26,7 +27,7 @@ FILES = {
     "vendor/gpudojo-1.0+0a1b2c3d-py3-none-any.whl": b"PK\0wheel",
     "requirements.txt": b"torch==2.13.0\n./vendor/gpudojo-1.0+0a1b2c3d-py3-none-any.whl\n",
     "pytest.ini": b"[pytest]\n",
-    "exercises/day8/01_checking_device.py": b"",
+    **{f"exercises/day8/{exercise.stem}.py": b"" for exercise in exercises_of("day8")},
 }
 
 
@@ -79,7 +80,7 @@ def test_its_runners_are_those_that_the_exporter_writes(workflow: str, tmp_path:
     )
     written = [line.partition("=")[0] for line in (tmp_path / "outputs").read_text().splitlines()]
     assert [name for name in written if name != "submission"] == workflows.runner_ids("day8")
-    *_, report = parsed(workflow)["jobs"]["autograding"]["steps"]
+    *_, report = parsed(workflow)["jobs"]["run-autograding-tests"]["steps"]
     assert report["with"]["runners"].split(",") == workflows.runner_ids("day8")
     for runner in workflows.runner_ids("day8"):
         assert (
@@ -90,7 +91,7 @@ def test_its_runners_are_those_that_the_exporter_writes(workflow: str, tmp_path:
 def test_it_may_only_read_and_ends_in_time(workflow: str) -> None:
     found = parsed(workflow)
     assert found["permissions"] == {"contents": "read"}
-    job = found["jobs"]["autograding"]
+    job = found["jobs"]["run-autograding-tests"]
     assert job["timeout-minutes"] <= 20
     assert found["concurrency"]["cancel-in-progress"] is True
     used = [step["uses"] for step in job["steps"] if "uses" in step]
@@ -137,7 +138,7 @@ def test_links_and_pipes_in_place_of_a_file_are_changes_and_hold_nobody_up(tmp_p
 def installing(
     released: Path, checkout: Path, temp: Path, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    steps = parsed((released / WORKFLOW).read_text())["jobs"]["autograding"]["steps"]
+    steps = parsed((released / WORKFLOW).read_text())["jobs"]["run-autograding-tests"]["steps"]
     (step,) = (step for step in steps if step["name"] == "Install the pinned grader")
     temp.mkdir()
     environment_at(temp / "dojo")  # with what it needs, which is not fetched again

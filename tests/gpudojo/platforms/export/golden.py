@@ -40,7 +40,7 @@ def export_all(target: Path) -> dict[str, list[str]]:
             options = dataclasses.replace(
                 OPTIONS,
                 title="Day 0",
-                worksheet=TABLES / "worksheet.csv",
+                worksheet=(TABLES / "worksheet.csv",),
                 gradebook=TABLES / "gradebook.csv",
                 results=Path(kept),
                 say=own.append,

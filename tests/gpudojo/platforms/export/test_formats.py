@@ -18,6 +18,7 @@ from gpudojo.model.results import (
     Outcome,
     Override,
     RosterRow,
+    RubricRow,
     SubmissionRow,
     SubmissionStatus,
     Timing,
@@ -27,7 +28,7 @@ from gpudojo.model.results import (
 from gpudojo.platforms import describe_format, exporter_of, format_names
 from gpudojo.platforms._files import LONGEST_NAME, file_names, safe_name
 from gpudojo.platforms._rows import rows_of_submission
-from gpudojo.platforms._texts import describe_delay, lines_for_student
+from gpudojo.platforms._texts import describe_delay, lines_for_student, one_line
 
 from tests.gpudojo.platforms.export import readers
 from tests.gpudojo.platforms.export.classes import (
@@ -53,10 +54,8 @@ def test_every_format_is_as_it_was(tmp_path: Path) -> None:
     for name, content in made.items():
         assert content == wanted[name], f"{name}: {REMAKE}"
     assert {name.partition("/")[0] for name in wanted} == set(format_names())
-    assert said["canvas"] == [
-        f"{row.submission!r} matches nobody in the table and is left out."
-        for row in CLASS.submissions[2:]
-    ]
+    left_out = ", ".join(row.submission for row in CLASS.submissions[2:])
+    assert said["canvas"] == [f"4 students left out, in no line of the table: {left_out}."]
     assert said["github_classroom"] == said["junit"] == []
 
 
@@ -218,7 +217,9 @@ def test_what_only_a_teacher_should_read_is_not_exported(tmp_path: Path) -> None
     results = msgspec.structs.replace(CLASS, submissions=[row])
     for format_ in format_names():
         Store(tmp_path).keep_sources(row.digest, {"a.py": b"x = 1\n"})
-        options = dataclasses.replace(OPTIONS, worksheet=TABLES / "worksheet.csv", results=tmp_path)
+        options = dataclasses.replace(
+            OPTIONS, worksheet=(TABLES / "worksheet.csv",), results=tmp_path
+        )
         for path in exporter_of(format_)(results, results.submissions, tmp_path / format_, options):
             assert secret not in path.read_text(encoding="utf-8")
 
@@ -348,7 +349,7 @@ def test_a_format_without_published_points_says_so(tmp_path: Path, format_: str)
     assert "18 of 20 points" in text
     assert "submitted late by 16 minutes: 2 points off" in text.lower()
     assert said[0] == (
-        "1 of 1 submissions have other points in the course, for its scale or a penalty; "
+        "1 of 1 students have other points in the course, for its scale or a penalty; "
         "this format has the points of the exercises."
     )
     said.clear()
@@ -446,3 +447,33 @@ def test_extra_credit_may_come_first(tmp_path: Path) -> None:
     files = exporter_of("github_classroom")(CLASS, [row], tmp_path, OPTIONS)
     runner = json.loads(next(each for each in files if each.name == "exercise00.json").read_bytes())
     assert [test["score"] for test in runner["tests"]] == [0.5]
+
+
+def test_bars_of_a_chart_are_no_part_of_a_line() -> None:
+    text = "0.3 times as fast as the loop\nthe loop   ███  7.73 ms\nyours  ▏ 26.35 ms\non a T4"
+    assert one_line(text) == "0.3 times as fast as the loop on a T4"
+    assert one_line("█ is a name") == "█ is a name"
+
+
+def test_the_lines_of_a_rubric_are_told_with_points_and_comments() -> None:
+    """Points that are missing in an item have a line as those of a check have."""
+    given = Override(3.0, comment="Axis labels are missing.", by="T")
+    rubric = [RubricRow("the trace", 4.0, given), RubricRow("the explanation", 6.0)]
+    item = ExerciseRow("report", "Report", 3.0, 10.0, by_hand=True, rubric=rubric)
+    row = msgspec.structs.replace(submission("ada", item), score=3.0, max_score=10.0)
+    told = "Report: 3 of 10 points, by hand. the trace: 3 of 4 (Axis labels are missing.)"
+    assert lines_for_student(row, ()) == [
+        "3 of 10 points",
+        "Still to be graded by hand: Report.",
+        told,
+    ]
+    (check_row,) = rows_of_submission(row, ())
+    assert check_row.message == (
+        "the trace: 3 of 4 (Axis labels are missing.); a person still has to grade this."
+    )
+    whole = msgspec.structs.replace(given, points=5.0, comment="")
+    rubric = [rubric[0], RubricRow("the explanation", 6.0, whole)]
+    item = msgspec.structs.replace(item, score=8.0, rubric=rubric)
+    row = msgspec.structs.replace(row, exercises=[item], score=8.0)
+    told = told.replace("3 of 10", "8 of 10") + "; the explanation: 5 of 6"
+    assert lines_for_student(row, ()) == ["8 of 10 points", told]

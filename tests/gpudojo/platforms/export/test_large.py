@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from gpudojo.classes.store import Store
 from gpudojo.model.results_file import StoredRows, header, write
-from gpudojo.platforms import _tables, exporter_of, format_names
+from gpudojo.platforms import Options, _tables, exporter_of, format_names
 
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS, F, P, one, submission, two
 
@@ -48,7 +48,7 @@ def peak(path: Path, format_: str, target: Path) -> int:
         sheet.write_text(
             "\n".join(["Identifier,Full name,Grade,Maximum Grade,Feedback comments", *lines])
         )
-        options = dataclasses.replace(OPTIONS, worksheet=sheet)
+        options = dataclasses.replace(OPTIONS, worksheet=(sheet,))
     if format_ == "jplag":
         options = dataclasses.replace(OPTIONS, results=path.parent)
         Store(path.parent).keep_sources(DIGEST, {"01_checking_device.py": b"import torch\n"})
@@ -78,6 +78,6 @@ def test_names_of_a_table_are_taken_apart_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(_tables, "spellings_of", lambda name: taken.append(name) or spellings(name))
     table = {place: _tables.ListedPerson(str(place), f"s{place:04}") for place in range(MANY)}
     rows = [submission(f"s{i:04}", one(P, F, P)) for i in range(MANY)]
-    found = dict(_tables.match_lines(table, rows, "moodle", print))
-    assert [row.submission for row in found.values()] == [name for _, name in table.values()]
+    found = dict(_tables.match_lines(table, rows, "moodle", Options()))
+    assert [row.submission for row in found.values()] == [person.name for person in table.values()]
     assert len(taken) == MANY

@@ -35,7 +35,7 @@ def export(
 ) -> list[list[str]]:
     given = folder / "given.csv"
     given.write_bytes(text.encode("utf-8"))
-    options = dataclasses.replace(OPTIONS, title="Day 0", worksheet=given, gradebook=given)
+    options = dataclasses.replace(OPTIONS, title="Day 0", worksheet=(given,), gradebook=given)
     options: Options = dataclasses.replace(options, **more)  # type: ignore[arg-type,no-redef]
     (written,) = exporter_of(format_)(results, results.submissions, folder / "out", options)
     return readers.read_csv(written, ";" if ";" in text else ",")
@@ -77,8 +77,8 @@ def test_canvas_says_what_fits_nobody_or_several(tmp_path: Path) -> None:
         "canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=rows), say=said.append
     )
     assert said == [
-        "'Bob Ray' matches 2 people in the table and is left out.",
-        "'ada again' is from the same person as 'ada' and is left out.",
+        "1 student left out, in lines of several people: Bob Ray.",
+        "1 student left out, the same person as 'ada': ada again.",
     ]
 
 
@@ -102,7 +102,39 @@ def test_two_of_one_name_are_told_apart_by_the_id_on_the_roster(tmp_path: Path) 
             say=said.append,
         )
         assert [line[5] for line in lines[3:]] == there
-    assert said == ["'Bob Ray' matches 2 people in the table and is left out."]
+    assert said == ["1 student left out, in lines of several people: Bob Ray."]
+
+
+@pytest.mark.parametrize(
+    "on_roster",
+    [
+        RosterRow("s105", "Bob Ray"),
+        RosterRow("7", "Bob Ray", login="bob2"),
+        RosterRow("7", "Bob Ray", email="Bob2"),
+        RosterRow("7", "Bob Ray", more_ids=["s105"]),
+    ],
+    ids=["SIS user id", "login", "e-mail as login", "another id"],
+)
+def test_two_of_one_name_are_told_apart_by_what_the_gradebook_and_the_roster_share(
+    tmp_path: Path, on_roster: RosterRow
+) -> None:
+    twins = GRADEBOOK + '"Ray, Bob",105,s105,bob2,GPU 1,,,\n'
+    row = msgspec.structs.replace(CLASS.submissions[1], identifier=None, roster=on_roster)
+    lines = export("canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=[row]))
+    (bob,) = [line for line in lines if line[1] == "105"]
+    assert bob[5] == "3"
+
+
+def test_a_new_table_for_canvas_says_who_cannot_be_told_apart(tmp_path: Path) -> None:
+    said: list[str] = []
+    row = msgspec.structs.replace(CLASS.submissions[1], identifier=None, student="Bob Ray")
+    rows = [row, msgspec.structs.replace(row, submission="bob-2")]
+    results = msgspec.structs.replace(CLASS, submissions=rows)
+    export("canvas", tmp_path, "", results, gradebook=None, say=said.append)
+    assert [text for text in said if "Bob Ray" in text] == [
+        "2 students are called 'Bob Ray', and nothing in their lines tells Canvas which is which; "
+        "download the gradebook and give --gradebook FILE."
+    ]
 
 
 def test_a_new_table_for_canvas_has_ids_of_the_absent_where_the_roster_is_canvas_s(
@@ -177,7 +209,9 @@ def test_moodle_finds_its_columns_in_a_language_nobody_knows(tmp_path: Path) -> 
     lines = export("moodle", tmp_path, f"{strange}\r\n{rest}", say=said.append)
     assert [line[4] for line in lines[1:]] == ["1,9", "3", ""]
     assert [line[8] for line in lines[1:]] == ["", "alt", ""]
-    assert "the worksheet has no column for feedback; only grades are filled in." in said
+    assert (
+        f"{tmp_path / 'given.csv'} has no column for feedback; only grades are filled in." in said
+    )
 
 
 def test_moodle_s_feedback_is_text_and_never_markup(tmp_path: Path) -> None:
@@ -204,14 +238,14 @@ def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert "the maximum is 10,00" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "10,00"))
     assert "was not found" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "Gut"))
     assert "does not hold Moodle's identifiers" in refused("moodle", tmp_path, GRADEBOOK)
-    assert "--worksheet" in refused("moodle", tmp_path, WORKSHEET, worksheet=None)
+    assert "--worksheet" in refused("moodle", tmp_path, WORKSHEET, worksheet=())
     assert "cannot be read" in refused(
-        "moodle", tmp_path, WORKSHEET, worksheet=tmp_path / "none.csv"
+        "moodle", tmp_path, WORKSHEET, worksheet=(tmp_path / "none.csv",)
     )
     given = tmp_path / "given.csv"
     with pytest.raises(CannotExport, match="would be overwritten"):
         exporter_of("moodle")(
-            CLASS, CLASS.submissions, tmp_path, dataclasses.replace(OPTIONS, worksheet=given)
+            CLASS, CLASS.submissions, tmp_path, dataclasses.replace(OPTIONS, worksheet=(given,))
         )
 
 

@@ -49,6 +49,7 @@ def run_snippet(watch: Any, snippet: Snippet, lines: list[str]) -> None:
     module = sys.modules["student"] = types.ModuleType("student")
     module.__file__ = "/nowhere/student.py"
     vars(module)["__builtins__"] = vars(builtins)  # as loading a submission does
+    vars(module)["call_recorder"] = watch.call_recorder
     code = compile(snippet["text"], module.__file__, "exec", dont_inherit=True)
     watch.tell_to(tell)
     watch.run_file(types.FunctionType(code, vars(module)))

@@ -62,12 +62,12 @@ def guard(*owners: Any) -> GuardedNames:
     return GuardedNames(Owner(each.__name__, each, vars(each)) for each in owners)
 
 
-def find_replaced(names: GuardedNames, *snapshots: Snapshot) -> list[WatchFinding]:
-    return [each.make_finding(FindingKind.REPORTED) for each in names.find_replaced(*snapshots)]
+def find_replacements(names: GuardedNames, *snapshots: Snapshot) -> list[WatchFinding]:
+    return [each.make_finding(FindingKind.REPORTED) for each in names.find_replacements(*snapshots)]
 
 
 def put_back(names: GuardedNames, before: Snapshot) -> None:
-    for each in names.find_replaced(before):
+    for each in names.find_replacements(before):
         each.put_back()
 
 
@@ -83,13 +83,13 @@ def test_a_name_of_a_module_is_found_and_put_back() -> None:
     module = module_with_names()
     names = guard(module)
     before = names.take_snapshot()
-    assert find_replaced(names, before) == []
+    assert find_replacements(names, before) == []
     module.function = wrap_function(len)  # type: ignore[attr-defined]
-    (found,) = find_replaced(names, before)
+    (found,) = find_replacements(names, before)
     assert found == replaced("example.function", __file__, LINE)
     put_back(names, before)
     assert module.function is len
-    assert find_replaced(names, before) == []
+    assert find_replacements(names, before) == []
 
 
 def test_a_deleted_name_is_found_and_put_back() -> None:
@@ -97,7 +97,7 @@ def test_a_deleted_name_is_found_and_put_back() -> None:
     names = guard(module)
     before = names.take_snapshot()
     del module.function
-    assert find_replaced(names, before) == [replaced("example.function", "", None)]
+    assert find_replacements(names, before) == [replaced("example.function", "", None)]
     put_back(names, before)
     assert module.function is len
 
@@ -107,7 +107,7 @@ def test_a_method_is_found_and_put_back() -> None:
     before = names.take_snapshot()
     original = Derived.own_method
     Derived.own_method = wrap_function(original)  # type: ignore[method-assign]
-    assert find_replaced(names, before) == [replaced("Derived.own_method", __file__, LINE)]
+    assert find_replacements(names, before) == [replaced("Derived.own_method", __file__, LINE)]
     put_back(names, before)
     assert Derived.own_method is original
 
@@ -116,7 +116,7 @@ def test_a_method_that_hides_an_inherited_one_is_found_and_removed() -> None:
     names = guard(Derived)
     before = names.take_snapshot()
     Derived.method = wrap_function(Base.method)  # type: ignore[method-assign]
-    assert find_replaced(names, before) == [replaced("Derived.method", __file__, LINE)]
+    assert find_replacements(names, before) == [replaced("Derived.method", __file__, LINE)]
     put_back(names, before)
     assert "method" not in vars(Derived)
     assert Derived().method() == 1
@@ -127,7 +127,7 @@ def test_a_name_that_hides_a_builtin_is_found_and_removed() -> None:
     names = guard(module)
     before = names.take_snapshot()
     module.isinstance = wrap_function(isinstance)  # type: ignore[attr-defined]
-    assert names_of(find_replaced(names, before)) == ["example.isinstance"]
+    assert names_of(find_replacements(names, before)) == ["example.isinstance"]
     put_back(names, before)
     assert "isinstance" not in vars(module)
 
@@ -140,7 +140,7 @@ def test_data_may_change_and_names_may_be_added() -> None:
     module.added = wrap_function(len)  # type: ignore[attr-defined]
     Derived.limit = 4
     try:
-        assert find_replaced(names, before) == []
+        assert find_replacements(names, before) == []
         module.function = wrap_function(len)  # type: ignore[attr-defined]
         put_back(names, before)
         assert (module.constant, Derived.limit) == (2, 4)
@@ -155,10 +155,10 @@ def test_a_value_of_any_of_the_snapshots_is_no_replacement() -> None:
     first = names.take_snapshot()
     module.function = other = wrap_function(len)  # type: ignore[attr-defined]
     second = names.take_snapshot()
-    assert names_of(find_replaced(names, first)) == ["example.function"]
-    assert find_replaced(names, first, second) == []
+    assert names_of(find_replacements(names, first)) == ["example.function"]
+    assert find_replacements(names, first, second) == []
     module.function = wrap_function(other)  # type: ignore[attr-defined]
-    assert names_of(find_replaced(names, first, second)) == ["example.function"]
+    assert names_of(find_replacements(names, first, second)) == ["example.function"]
 
 
 def test_what_is_only_shown_may_be_replaced(monkeypatch: Patch) -> None:
@@ -167,7 +167,7 @@ def test_what_is_only_shown_may_be_replaced(monkeypatch: Patch) -> None:
     monkeypatch.setattr(builtins, "print", wrap_function(print))
     monkeypatch.setattr(torch.Tensor, "__repr__", lambda self: "a tensor")
     monkeypatch.setattr(torch.nn.Module, "__repr__", lambda self: "a module")
-    assert find_replaced(names, before) == []
+    assert find_replacements(names, before) == []
 
 
 # A name of torch, Python or ours, and how it is replaced.
@@ -201,8 +201,8 @@ def test_names_of_torch_python_and_ours_are_guarded(name: str) -> None:
     before = names.take_snapshot()
     with pytest.MonkeyPatch.context() as patch:
         REPLACED[name](patch)
-        assert names_of(find_replaced(names, before)) == [name]
-    assert find_replaced(names, before) == []
+        assert names_of(find_replacements(names, before)) == [name]
+    assert find_replacements(names, before) == []
 
 
 def test_patches_of_an_open_device_are_no_replacement() -> None:
@@ -210,13 +210,13 @@ def test_patches_of_an_open_device_are_no_replacement() -> None:
     without_device = names.take_snapshot()
     with virtual_cuda():
         with_device = names.take_snapshot()
-        assert find_replaced(names, without_device, with_device) == []
-        assert find_replaced(names, without_device) != []
+        assert find_replacements(names, without_device, with_device) == []
+        assert find_replacements(names, without_device) != []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.Tensor, "to", wrap_function(torch.Tensor.to))
-            found = find_replaced(names, without_device, with_device)
+            found = find_replacements(names, without_device, with_device)
             assert names_of(found) == ["torch.Tensor.to"]
-    assert find_replaced(names, without_device, with_device) == []
+    assert find_replacements(names, without_device, with_device) == []
 
 
 def test_a_function_that_torchs_compiler_replaces_itself_is_none(monkeypatch: Patch) -> None:
@@ -226,13 +226,13 @@ def test_a_function_that_torchs_compiler_replaces_itself_is_none(monkeypatch: Pa
     code = torch.typename.__code__
     torchs_own = types.FunctionType(code, {"__name__": "torch"}, "typename")
     monkeypatch.setattr(torch, "typename", torchs_own)
-    assert find_replaced(names, before) == []
+    assert find_replacements(names, before) == []
     monkeypatch.setattr(torch, "is_tensor", torchs_own)
-    assert names_of(find_replaced(names, before)) == ["torch.is_tensor"]
+    assert names_of(find_replacements(names, before)) == ["torch.is_tensor"]
     monkeypatch.undo()
     students = types.FunctionType(wrap_function.__code__, {"__name__": "torch._dynamo"}, "typename")
     monkeypatch.setattr(torch, "typename", students)
-    assert names_of(find_replaced(names, before)) == ["torch.typename"]
+    assert names_of(find_replacements(names, before)) == ["torch.typename"]
 
 
 def test_what_honest_code_does_is_no_replacement() -> None:
@@ -251,7 +251,7 @@ def test_what_honest_code_does_is_no_replacement() -> None:
             model = torch.nn.Linear(4, 2).to("cuda")
             torch.optim.SGD(model.parameters(), lr=0.1).step()
             torch.set_default_dtype(torch.float64)
-        assert find_replaced(names, before) == []
+        assert find_replacements(names, before) == []
     finally:
         torch.set_default_dtype(torch.float32)
         del torch.Tensor.to_sprites  # type: ignore[attr-defined]

@@ -103,6 +103,10 @@ REPORTED = {
         "def f(tensor):\n    return tensor._virtual_inner  # here",
         "names `_virtual_inner`, which leads to the inside of a tensor on the virtual device",
     ),
+    "what counts the lines of a frame": (
+        "import sys\nsys._getframe().f_trace  # here",
+        "names `f_trace`, which leads to the count of executed lines",
+    ),
     # By what a probe raises.
     "what a probe has recorded": (
         "import sys\n"
@@ -110,10 +114,16 @@ REPORTED = {
         "m.state_of(m.keep_state([1]))",
         "asked for what a probe has recorded",
     ),
+    "what a probe has recorded, by the way of its objects": (
+        "import sys\n"
+        "m = sys.modules['gpudojo.' + 'grading.watching'.lower()]\n"
+        "m.call_state(m.keep_state([1]), '__len__')",
+        "asked for what a probe has recorded",
+    ),
     "hook of a probe": (
         "import sys\n"
         "m = sys.modules['gpudojo.' + 'grading.watching'.lower()]\n"
-        "try: m.state_for_hook(1)  # here\n"
+        "try: m.call_state_for_hook(1, 'x')  # here\n"
         "except KeyError: pass",
         "called a hook by which a probe records, which only torch should call",
     ),
@@ -142,6 +152,15 @@ ELSEWHERE = {
     "names in an executed text": (
         "import textwrap\nexec('import textwrap\\ntextwrap.dedent.__glo' + 'bals__')",
         "reported <string>:2 names `__globals__`, which leads to the variables of a function",
+    ),
+    # By a library, in a thread where no code of the student's runs.
+    "what a probe has recorded, by a pool": (
+        "import sys\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "m = sys.modules['gpudojo.' + 'grading.watching'.lower()]\n"
+        "with ThreadPoolExecutor(1) as pool:\n"
+        "    pool.submit(m.state_of, m.keep_state([1])).result()",
+        "reported :None asked for what a probe has recorded, by `concurrent.futures.thread`",
     ),
 }
 # Other code for a function.

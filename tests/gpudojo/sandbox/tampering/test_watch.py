@@ -50,6 +50,38 @@ CASES = {
         "    torch.is_tensor = before",
         [],
     ),
+    "a recorder in a call that has replaced names": Case(
+        "import builtins, torch\n"
+        "def solve():\n"
+        "    real = len, torch.is_tensor\n"
+        "    builtins.len, torch.is_tensor = lambda *args: 9, lambda *args: True\n"
+        "    seen = call_recorder(lambda: (len([]), torch.is_tensor(1)), ())\n"
+        "    builtins_now = len([]), torch.is_tensor(1)\n"
+        "    builtins.len, torch.is_tensor = real\n"
+        "    assert seen == (0, False)\n"
+        "    assert builtins_now == (9, True)",
+        [],
+    ),
+    "a recorder in a call that has deleted a name": Case(
+        "import builtins\n"
+        "def solve():\n"
+        "    real = len\n"
+        "    del builtins.len\n"
+        "    seen = call_recorder(lambda: len([]), ())\n"
+        "    assert seen == 0 and not hasattr(builtins, 'len')\n"
+        "    builtins.len = real",
+        [],
+    ),
+    "a recorder that raises": Case(
+        "import torch\n"
+        "def solve():\n"
+        "    torch.is_tensor = lambda *args: 9\n"
+        "    try: call_recorder(lambda: torch.is_tensor(1) or 1 / 0, ())\n"
+        "    except ZeroDivisionError: assert torch.is_tensor(1) == 9\n"
+        "    else: raise AssertionError",
+        ["put back student.py:3 replaced torch.is_tensor"],
+        "import torch\nassert not torch.is_tensor(1)",
+    ),
     "a function that replaces a name of torch while a device is open": Case(
         "import torch, virtual_cuda\n"
         "def solve():\n"
