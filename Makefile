@@ -12,7 +12,10 @@ setup:  ## make .venv with everything that is needed to work on gpudojo
 test:  ## run the tests, without the slow ones
 	.venv/bin/python -m pytest -n auto --dist worksteal
 
-test-all:  ## run all tests, as CI does
+test-ci:  ## run the tests that CI runs, the slow ones too
+	.venv/bin/python -m pytest -n auto --dist worksteal -m "not weekly"
+
+test-all:  ## run all tests, also those that a workflow runs every week
 	.venv/bin/python -m pytest -n auto --dist worksteal -m "slow or not slow"
 
 check:  ## lint, format, types and layers
@@ -31,4 +34,4 @@ matrix:  ## try releases of torch; TORCH=2.15 PYTHON=3.13 PARTS="class fixture" 
 gpu:  ## run all that needs a real GPU, and print a table; PARTS="class watch" for some of it
 	$(or $(wildcard .venv/bin/python),$(PYTHON)) -m benchmarks.check_gpu $(PARTS)
 
-.PHONY: help setup test test-all check example matrix gpu
+.PHONY: help setup test test-ci test-all check example matrix gpu

@@ -4,10 +4,22 @@ Nothing here ignores a folder: the files under exercises/ and reference/ are col
 plugin, as students' are.
 """
 
+import importlib.metadata
 import importlib.util
+import sys
 
 import pytest
-from gpudojo.pytest_plugin import short_options as pytest_addoption  # noqa: F401 - `--hints` for `--dojo-hints`
+
+try:
+    importlib.metadata.distribution("gpudojo")
+except importlib.metadata.PackageNotFoundError:
+    # Not an Exception: pytest would show the frames that led here.
+    sys.exit(
+        f"gpudojo is not installed in this Python ({sys.executable}). Switch on the environment "
+        "that has it (. .venv/bin/activate), or install it: pip install -c constraints.txt -e ."
+    )
+
+from gpudojo.pytest_plugin import short_options as pytest_addoption  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
@@ -33,4 +45,4 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"these are the project's own tests, faster with -n auto; {EXERCISES}" if own else ""
 
 
-pytest.register_assert_rewrite("tests.solutions")
+pytest.register_assert_rewrite("gpudojo.authoring.solution_tests")
