@@ -20,7 +20,6 @@ from virtual_cuda.internals import find_internal, torch_functions
 _is_mode_on: Final = find_internal(
     "torch.overrides._is_torch_function_mode_enabled", otherwise=lambda: False
 )
-_MODULES_IN_C: Final = "torch._C._"  # those with functions that are overridable
 _telling: Final[weakref.WeakSet[FunctionType]] = weakref.WeakSet()
 
 
@@ -34,7 +33,8 @@ def tells_modes(function: Any) -> bool:
         return False
     if getattr(torch_functions, function.__name__, None) is function:
         return True
-    return str(function.__module__).startswith(_MODULES_IN_C)
+    # The other functions in C++ are in modules such as `torch._C._nn`.
+    return str(function.__module__).rpartition(".")[0] == torch._C.__name__
 
 
 def telling_modes(function: Callable[..., Any]) -> FunctionType:
