@@ -50,6 +50,14 @@ def test_a_training_script_is_told_its_parts_line_and_gpus(estimator: Estimator)
     assert read["line"].endswith("train.py:17")
 
 
+def test_the_largest_batch_is_told_by_its_first_two_digits(estimator: Estimator) -> None:
+    found = estimator.result_of(TRAINING, "--gpu", "H200", "FILE", "--batch-size", "32")
+    digits = str(found["largest_batch"])
+    rounded = int(digits[:2]) * 10 ** (len(digits) - 2)
+    done = estimator.estimate(TRAINING, "--gpu", "H200", "FILE", "--batch-size", "32")
+    assert f"about {rounded:,} would fit" in done.stdout
+
+
 SEQUENCES = """
 import torch
 from torch import nn

@@ -82,10 +82,17 @@ def _time_lines(estimate: Estimate) -> Iterator[str]:
         now = f"a batch of {estimate.pass_batch} now"
         if estimate.pass_batch and estimate.batch != estimate.pass_batch:
             now += f", of {estimate.batch} samples in a step"
+        largest = _rounded_down(estimate.largest_batch)
         yield (
-            f"With {now}, about {estimate.largest_batch:,} would fit on {estimate.label}, if "
-            "activations grow with the batch."
+            f"With {now}, about {largest:,} would fit on {estimate.label}, if activations grow "
+            "with the batch."
         )
+
+
+def _rounded_down(number: int) -> int:
+    """A number of which only the first two digits are known: 1,500 for 1,573."""
+    unknown = 10 ** max(len(str(number)) - 2, 0)
+    return number // unknown * unknown
 
 
 def format_rate(rate: float) -> str:
