@@ -73,7 +73,9 @@ def _plan_with_hooks(func: Any, plan: Plan) -> Plan:
     return plan
 
 
-_MERGING: Final = vars(functools)["_c3_merge"].__code__
+# The function with which `singledispatch` puts bases in order. A Python that calls it otherwise has
+# None here, and refuses functions for both a class of torch and its parameters.
+_MERGING: Final = getattr(vars(functools).get("_c3_merge"), "__code__", None)
 
 
 class DeviceClass(_TensorMeta):
@@ -129,11 +131,17 @@ class Tensor(torch.Tensor, metaclass=DeviceClass):
         return plan(args, {} if kwargs is None else kwargs)
 
 
-class Parameter(Tensor):
+class _ParameterClass(DeviceClass, type(torch.nn.Parameter)):  # type: ignore[misc]
+    """The class of `Parameter`."""
+
+    # That of torch takes any tensor that says so for a parameter.
+    __instancecheck__ = type.__instancecheck__
+
+
+class Parameter(Tensor, torch.nn.Parameter, metaclass=_ParameterClass):
     """A parameter on a virtual device."""
 
     _student_class = torch.nn.Parameter
-    _is_param = True
     __slotnames__ = ()
 
 

@@ -91,7 +91,7 @@ def _time_lines(estimate: Estimate) -> Iterator[str]:
 
 def _rounded_down(number: int) -> int:
     """A number of which only the first two digits are known: 1,500 for 1,573."""
-    unknown = 10 ** max(len(str(number)) - 2, 0)
+    unknown: int = 10 ** max(len(str(number)) - 2, 0)
     return number // unknown * unknown
 
 

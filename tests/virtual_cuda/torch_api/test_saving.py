@@ -304,8 +304,16 @@ def test_functions_chosen_by_class_find_tensors_of_the_device() -> None:
     what.register(list, lambda value: "a list")
     with virtual_cuda():
         x = torch.ones(1, device="cuda")
-        assert [what(each) for each in (x, nn.Linear(1, 1).cuda().weight, [x])] == [
-            "a tensor",
-            "a tensor",
-            "a list",
-        ]
+        weight = nn.Linear(1, 1).cuda().weight
+        assert [what(each) for each in (x, weight, [x])] == ["a tensor", "a tensor", "a list"]
+        what.register(nn.Parameter, lambda value: "a parameter")
+        assert [what(each) for each in (x, weight)] == ["a tensor", "a parameter"]
+
+
+def test_the_class_of_a_parameter_derives_from_that_of_torch() -> None:
+    with virtual_cuda():
+        weight = nn.Linear(1, 1).cuda().weight
+        assert issubclass(type(weight), nn.Parameter)
+        assert isinstance(weight, nn.Parameter)
+        assert not isinstance(weight.data, nn.Parameter)
+        assert not hasattr(weight, "_is_param")
