@@ -35,7 +35,7 @@ PINNED = "2.13"  # by constraints.txt
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 FIRST_PYTHON = "3.11"
 OTHER_PYTHONS = ("3.12", "3.13")  # tried with the pinned and the newest release
-TESTS_NEED = ("filelock", "hypothesis", "pytest-xdist")  # imported by tests/conftest.py
+TESTS_NEED = ("expecttest", "filelock", "hypothesis", "pytest-xdist")
 ALL_TESTS = ("-m", "slow or not slow")
 TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 
