@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from virtual_cuda import virtual_cuda
 
+from benchmarks.bare_tensor import make_parameters_bare, wrap_bare
 from benchmarks.tables import Table, benchmark_parser, format_ratio
 
 # glibc gives memory back to the system and asks for it again, or not, as it happens to lie:
@@ -178,6 +179,22 @@ def compare_training(start: Callable[[str], Any], rounds: int) -> tuple[Comparis
     return Comparison(plain.seconds, virtual.seconds), same
 
 
+def compare_bare_tensors(rounds: int) -> Comparison:
+    """An epoch of the MLP on the plain CPU, and one on tensors that only reach Python."""
+    training = Training(small_mlp, (64,), "cpu")
+    bare = Training(small_mlp, (64,), "cpu")
+    make_parameters_bare(bare.model)
+    bare.optimizer = torch.optim.Adam(bare.model.parameters(), foreach=True)  # as on a GPU
+    bare.batches = [(wrap_bare(inputs), wrap_bare(targets)) for inputs, targets in bare.batches]
+    assert training.run_epoch() == bare.run_epoch()
+    plain = Fastest()
+    in_python = Fastest()
+    for _ in range(rounds):
+        plain.time_call(training.run_epoch)
+        in_python.time_call(bare.run_epoch)
+    return Comparison(plain.seconds, in_python.seconds)
+
+
 def compare_small_add(rounds: int) -> Comparison:
     """A small addition on the CPU, and one on the virtual device."""
     x = torch.ones(4)
@@ -259,6 +276,9 @@ def measure_all(rounds: int) -> Table:
             losses = "losses identical"
         what = f"{name}, {losses}"
         table.add(what, _in_ms(found.plain), _in_ms(found.virtual), found.ratio, wanted)
+    found = compare_bare_tensors(rounds)
+    what = "MLP epoch on a subclass that only computes"
+    table.add(what, _in_ms(found.plain), _in_ms(found.virtual), found.ratio, "")
     found = compare_small_add(rounds)
     microseconds = (found.virtual - found.plain) * 1e6
     more = f"+{microseconds:.1f} µs"
