@@ -204,7 +204,10 @@ def usual_cuda_name(cpu_name: str) -> str:
 
     `tools/make_facts.py` leaves these names out of the measured ones.
     """
-    name = cpu_name.replace("_vml_cpu", "_cuda").replace("_cpu", "_cuda")
+    if cpu_name.endswith("_stub"):  # both kernels are written by torch's code generator
+        return f"ufunc_{cpu_name.removesuffix('_stub')}_CUDA"
+    name = cpu_name.removesuffix("_reduced_float")
+    name = name.replace("_vml_cpu", "_cuda").replace("_cpu", "_cuda")
     if name.startswith("upsample_"):
         name = name.replace("_channels_last", "_out_frame")
     return name

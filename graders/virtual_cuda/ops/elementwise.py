@@ -690,6 +690,8 @@ def _source_of_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Te
         return source
     if not source.is_floating_point() or not source.numel() or source.is_meta:
         return source
+    if source.element_size() == 1:  # float8, which the CPU cannot compare
+        source = source.float()
     if dtype in _NARROW:
         bound = 2.0**31
     else:

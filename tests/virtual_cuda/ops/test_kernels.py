@@ -32,6 +32,8 @@ def _t(data: Any, dtype: torch.dtype = torch.float32) -> Any:
         (lambda: _t([3, -3], torch.int64).remainder_(0), [2**32 - 1, -1]),
         (lambda: _t([NAN, INF, -INF, 3e9]).to(torch.int32), [0, 2**31 - 1, -(2**31), 2**31 - 1]),
         (lambda: _t([NAN], torch.float64).int(), [-(2**31)]),
+        (lambda: _t([1.5, NAN, -INF]).to(torch.float8_e5m2).int(), [1, 0, -(2**31)]),
+        (lambda: _t([1.5, NAN, -INF]).to(torch.float8_e5m2).long(), [1, -(2**63), -(2**63)]),
         (lambda: _t([NAN, INF, -INF]).long(), [-(2**63), 2**63 - 1, -(2**63)]),
         (lambda: _t([INF, 3e9, -1.5, 300.0]).to(torch.uint8), [255, 0, 255, 44]),
         (lambda: _t([INF, 3e9, -INF]).to(torch.int8), [-1, -1, 0]),
