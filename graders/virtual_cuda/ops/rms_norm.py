@@ -1,4 +1,4 @@
-"""Root mean square normalisation, one kernel on CUDA."""
+"""Root mean square normalisation, one kernel on CUDA from torch 2.9 on."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from virtual_cuda.ops.whole_kernels import (
 )
 
 aten: Final = torch.ops.aten
+# Before torch 2.9 CUDA has no kernel for it: it is made of other operators.
+_HAS_KERNEL: Final = hasattr(aten, "_fused_rms_norm_backward")
 
 
 class FusedRmsNorm(WholeKernel):
@@ -126,7 +128,7 @@ def rms_norm(
     The ledger records what runs. Raises CUDA's RuntimeError for a weight on another device, torch's
     OutOfMemoryError, and what `original` raises.
     """
-    if weight is not None and are_on_several_devices(input, weight):
+    if _HAS_KERNEL and weight is not None and are_on_several_devices(input, weight):
         method = "wrapper_CUDA___fused_rms_norm"
         raise argument_elsewhere_error("weight", label_of(weight), label_of(input), method)
     if torch.is_autocast_enabled("cuda") and autocast_knows("rms_norm"):
@@ -138,8 +140,11 @@ def rms_norm(
 
 
 def _fused_kernel_takes(input: Any, shape: list[int], weight: Any) -> bool:
-    """True if the fused kernel runs on these: all on one device, of one dtype, shapes that fit."""
-    if type(input) not in VIRTUAL:
+    """True if there is a fused kernel, and it runs on these.
+
+    It wants all on one device, of one dtype, and shapes that fit.
+    """
+    if not _HAS_KERNEL or type(input) not in VIRTUAL:
         return False
     device = input._virtual_block.device
     if device.closed or not input.is_floating_point():

@@ -106,7 +106,8 @@ def _dlpack_patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch._C, "_to_dlpack", make_capsule)
     if hasattr(torch._C, "_to_dlpack_versioned"):  # since 2.9
         yield around(torch._C, "_to_dlpack_versioned", make_versioned)
-    yield around(torch._C, "_from_dlpack", _take_tensor)
+    for module in (torch._C, torch.utils.dlpack):  # before 2.9 there is a second name for it
+        yield around(module, "_from_dlpack", _take_tensor)
     for module in (torch, torch.utils.dlpack):
         yield around(module, "to_dlpack", make_capsule)
     yield from patches_on_import(opening, "numpy", _numpy_patches)

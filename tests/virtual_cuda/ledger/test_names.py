@@ -24,6 +24,8 @@ from virtual_cuda.errors import (
 from virtual_cuda.ledger import Forward, questions
 from virtual_cuda.ledger.names import EXPLICIT_WAITS, IMPLICIT_WAITS
 
+from tests.virtual_cuda.releases import TORCH
+
 
 class Net(torch.nn.Linear):
     pass
@@ -222,7 +224,9 @@ def test_every_operator_that_was_recorded_can_be_asked_for_where_it_was_not(
     x = torch.rand(4, 4, requires_grad=True, device="cuda")
     torch.nn.RMSNorm(4).cuda()(torch.nn.functional.silu(x)).sum().backward()
     recorded = set(gpu.ledger.operation_counts())
-    assert {"aten._fused_rms_norm.default", "aten.silu_backward.default"} <= recorded
+    assert "aten.silu_backward.default" in recorded
+    if TORCH >= (2, 9):
+        assert "aten._fused_rms_norm.default" in recorded
     nothing = gpu.ledger.before(0)
     for name in recorded:
         for spelling in (name, name.rpartition(".")[0], name.split(".")[1]):

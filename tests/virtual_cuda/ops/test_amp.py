@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from virtual_cuda import VirtualGpu
 from virtual_cuda.ledger.rows import OperationRow
 
+from tests.virtual_cuda.releases import TORCH
+
 pytestmark = [
     pytest.mark.usefixtures("gpu"),
     pytest.mark.filterwarnings("ignore:`torch.cuda.amp:FutureWarning"),
@@ -371,7 +373,7 @@ def test_rms_norm_runs_in_single_precision_under_autocast(weighted: bool) -> Non
     """
     x = torch.randn(2, 4, device="cuda", dtype=torch.float16, requires_grad=True)
     weight = torch.ones(4, device="cuda", requires_grad=True) if weighted else None
-    casts = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 12)
+    casts = TORCH >= (2, 12)
     with torch.autocast("cuda"):
         out = F.rms_norm(x, (4,), weight)
     assert out.dtype is (torch.float32 if casts else torch.float16)

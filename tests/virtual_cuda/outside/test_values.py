@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from virtual_cuda import virtual_cuda
 
+from tests.virtual_cuda.releases import TORCH
+
 Function = Callable[..., torch.Tensor]
 
 
@@ -312,7 +314,7 @@ def test_a_kernel_without_second_gradients_says_so(name: str) -> None:
 
 
 def test_weights_of_a_bag_have_gradients_in_bfloat16() -> None:
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+    if TORCH < (2, 13):
         pytest.skip("refused by CUDA before 2.13")
     weights = torch.ones(4, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     table = torch.ones(5, 2, device="cuda", dtype=torch.bfloat16)

@@ -14,6 +14,8 @@ import torch
 from virtual_cuda import virtual_cuda
 from virtual_cuda.ledger.rows import SyncRow
 
+from tests.virtual_cuda.releases import TORCH
+
 
 def waits(gpu) -> int:
     return (
@@ -112,21 +114,26 @@ def test_dlpack_shares_within_torch_and_is_refused_by_the_host():
         with pytest.raises(BufferError, match=r"Unsupported device in DLTensor\."):
             np.from_dlpack(x)
         other_stream = torch.cuda.Stream()
-        for capsule in (
-            x.__dlpack__(),
-            x.__dlpack__(max_version=(1, 0)),
-            x.__dlpack__(stream=other_stream.cuda_stream),
-        ):
+        for capsule in (x.__dlpack__(), x.__dlpack__(stream=other_stream.cuda_stream)):
             assert torch.from_dlpack(capsule).data_ptr() == x.data_ptr()
         assert torch.asarray(torch.utils.dlpack.to_dlpack(x)).data_ptr() == x.data_ptr()
+        with pytest.raises(TypeError, match="stream must be"):
+            x.__dlpack__(stream=object())
+        refusal = BufferError if TORCH >= (2, 9) else RuntimeError
+        with pytest.raises(refusal, match="require gradient"):
+            torch.from_dlpack(x.requires_grad_())
+
+
+@pytest.mark.skipif(TORCH < (2, 9), reason="new in torch 2.9")
+def test_dlpack_copies_where_it_is_asked_to() -> None:
+    with virtual_cuda():
+        x = torch.arange(3.0, device="cuda")
+        capsule = x.__dlpack__(max_version=(1, 0))
+        assert torch.from_dlpack(capsule).data_ptr() == x.data_ptr()
         assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
         assert torch.from_dlpack(x, device="cpu").tolist() == x.tolist()
         with pytest.raises(ValueError, match="without copying"):
             torch.from_dlpack(x, device="cpu", copy=False)
-        with pytest.raises(TypeError, match="stream must be"):
-            x.__dlpack__(stream=object())
-        with pytest.raises(BufferError, match="require gradient"):
-            torch.from_dlpack(x.requires_grad_())
 
 
 def test_forward_mode_does_not_crash():
