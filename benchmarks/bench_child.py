@@ -71,6 +71,7 @@ class Grader:
     def __init__(self, checkout: Path, folder: Path, out: Path) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", METER, str(folder), str(out)],
+            cwd=checkout,  # beside another copy of the day it would be refused
             env=os.environ | {"PYTHONPATH": str(checkout / "graders")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
