@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from gpudojo.grading.comparing import numpy_values
+from gpudojo.model.errors import without_addresses
 from gpudojo.model.evidence import Array, Fact
 from gpudojo.model.exercise import with_article
 
@@ -44,7 +45,8 @@ def told_value(value: Any) -> ToldValue:
     plain = None
     if type(value) in (bool, int, float, str):
         plain = value
-    return ToldValue(type(value).__name__, f"{value!r:.{LONGEST_SHOWN}}", plain)
+    shown = without_addresses(repr(value))[:LONGEST_SHOWN]
+    return ToldValue(type(value).__name__, shown, plain)
 
 
 def tell_apart(sentence: str, found: Fact, right: Fact, what: str = "it") -> str:

@@ -25,7 +25,13 @@ from gpudojo.grading.explain import blame_helpers, explain_result
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.reference_solutions import CachedReference
 from gpudojo.grading.references import Reference, reference_for
-from gpudojo.model.errors import BadEvidence, DojoError, NoReference, author_line
+from gpudojo.model.errors import (
+    BadEvidence,
+    DojoError,
+    NoReference,
+    author_line,
+    without_addresses,
+)
 from gpudojo.model.evidence import (
     CallStatus,
     Evidence,
@@ -196,6 +202,7 @@ def result_of(
 ) -> CheckResult:
     """The result of one check: its names, claim and points, and what `failed` tells.
 
+    Objects that it describes stand by their type, without an address.
     `blocked_by` is the check that did not pass and is needed. Without `failed`, nothing is told of
     a failure.
     """
@@ -207,8 +214,8 @@ def result_of(
         claim=check.claim,
         outcome=outcome,
         max_points=check.points,
-        happened=failed.happened,
-        expected=failed.expected,
+        happened=without_addresses(failed.happened),
+        expected=without_addresses(failed.expected),
         line=failed.line,
         misconception=failed.misconception,
         blocked_by=blocked_by,

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -16,6 +17,12 @@ from typing import Final, NamedTuple
 from unicodedata import category
 
 from virtual_cuda.errors import VirtualCudaError
+
+# As objects print themselves, unless their class says otherwise.
+_OBJECT_AT_ADDRESS: Final = re.compile(
+    r"<(?:[\w<>]+\.)*(\w+) object\b[\w.<> ]*? at 0x[0-9a-fA-F]+>?"
+)
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def printable_text(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -> str:
@@ -40,6 +47,18 @@ def printable_text(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -
     return "".join(found)
 
 
+def without_addresses(text: str) -> str:
+    """A text in which objects stand by their type: `<Watch object>` for `<Watch object at 0x7f…>`.
+
+    Where an object lies in memory differs from run to run, and says nothing. An address may be cut
+    off at the end of the text.
+    """
+    if " at 0x" not in text:
+        return text
+    text = _OBJECT_AT_ADDRESS.sub(r"<\1 object>", text)
+    return _ADDRESS.sub("", text)
+
+
 def replace_unprintable(text: str) -> str:
     """A text with an underscore for each character that cannot be printed."""
     characters = []
@@ -54,6 +73,7 @@ def replace_unprintable(text: str) -> str:
 def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
     """The name of an exception's class and its text, cut off and such that UTF-8 can write them.
 
+    Objects in the text stand by their type, without an address.
     The name has at most 100 characters, the text at most `most`. The class may be a student's own:
     an Exception or SystemExit of its `__str__` is replaced by a text that says so.
     """
@@ -62,7 +82,7 @@ def describe_error(error: BaseException, most: int = 2000) -> tuple[str, str]:
     except (Exception, SystemExit):  # whatever a student's class may raise
         text = "its text could not be made"
     name = type.__dict__["__name__"].__get__(type(error))
-    return _encodable_text(name, 100), _encodable_text(text, most)
+    return _encodable_text(name, 100), without_addresses(_encodable_text(text, most))
 
 
 def _encodable_text(text: str, most: int) -> str:

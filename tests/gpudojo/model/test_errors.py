@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gpudojo.model.errors import describe_error, printable_text
+from gpudojo.model.errors import describe_error, printable_text, without_addresses
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,3 +75,23 @@ def test_no_exception_can_keep_itself_from_being_described(
     assert describe_error(error) == said
     assert all(type(text) is str for text in describe_error(error))
     assert msgspec.msgpack.encode(describe_error(error))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("'<generator object move.<locals>.<genexpr> at 0x7f996c3a1b40>'", "'<generator object>'"),
+        ("<generator object move.<locals>.<genexpr> at 0x7f99", "<generator object>"),  # cut off
+        ("[<a.Watch object at 0x1f>, <b.C object at 0x2A>]", "[<Watch object>, <C object>]"),
+        ("<function f.<locals>.g at 0x000001F0A>", "<function f.<locals>.g>"),
+        ("<bound method A.f of <A object at 0x1f>>", "<bound method A.f of <A object>>"),
+        ("it is 3 at 0", "it is 3 at 0"),
+    ],
+)
+def test_objects_stand_by_their_type_and_without_an_address(text: str, shown: str) -> None:
+    assert without_addresses(text) == shown
+
+
+def test_an_error_is_described_in_the_same_words_in_every_run() -> None:
+    error = TypeError(f"not a tensor: {object()}")
+    assert describe_error(error) == ("TypeError", "not a tensor: <object object>")

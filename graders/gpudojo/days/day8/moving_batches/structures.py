@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gpudojo.days.day8.tensor_values import Values, values_of
 from gpudojo.grading.call import torch
+from gpudojo.model.errors import without_addresses
 from gpudojo.model.evidence import Case
 from gpudojo.model.exercise import with_article
 
@@ -141,7 +142,7 @@ def _in_words(thing: Any) -> str:
     Only basic types are printed as they print themselves: other code may be the student's.
     """
     if thing is None or isinstance(thing, (str, bytes, bool, int, float, complex)):
-        return repr(thing)[:60]
+        return without_addresses(repr(thing))[:60]
     if isinstance(thing, torch.Tensor):
         return "a tensor"
     if _is_named_tuple(thing):

@@ -22,6 +22,7 @@ from gpudojo.days.day8.watched_objects import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, try_inputs
 from gpudojo.grading.checks import runs, scenario_pairs
 from gpudojo.grading.differences import tell_apart
+from gpudojo.model.errors import without_addresses
 from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Failed, Seen, returned_other_type
 
@@ -106,7 +107,7 @@ def _call_compare_devices(call: Call, setting: ComparingSetting) -> TimedCall:
                 if isinstance(key, str):
                     name = key
                 else:
-                    name = repr(key)
+                    name = without_addresses(repr(key))
                 times[name] = maker.time_of(name, value, repeats)
         return TimedAnswer(found, times)
 
