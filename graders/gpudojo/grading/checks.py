@@ -644,11 +644,14 @@ def changes_no_settings(
 
 
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
-    """Raise Failed, which names the first of these settings of torch, if any was changed."""
+    """Raise Failed, which names the first of these settings of torch, if any was changed.
+
+    Its hints are about settings, whatever else the check claims.
+    """
     if settings:
         setting = settings[0]
         happened = f"it changed {setting} (scenario `{scenario}`)"
-        raise Failed(happened, "no change", at=setters_of(setting))
+        raise Failed(happened, "no change", None, "setting-changed", setters_of(setting))
 
 
 def is_same_device(one: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-# fails: select_device::returns_a_device as -
+# fails: select_device::returns_a_device as setting-changed
 
 import torch
 def select_device(prefer=None):

@@ -1,4 +1,4 @@
-# fails: move_model::changes_nothing_else as -
+# fails: move_model::changes_nothing_else as setting-changed
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: move_batch::leaves_the_input_alone as -
+# fails: move_batch::leaves_the_input_alone as setting-changed
 
 import torch
 def move_batch(batch, device, non_blocking=False):

@@ -1,4 +1,4 @@
-# fails: train_epoch::changes_no_settings as -
+# fails: train_epoch::changes_no_settings as setting-changed
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: evaluate::leaves_training_possible as -
+# fails: evaluate::leaves_training_possible as setting-changed
 import torch
 
 
