@@ -3,10 +3,11 @@
 A check, a misconception or advice names patterns; `line_to_show` in `gpudojo.model.exercise`
 chooses the line of one. The patterns are:
 
-    to(              a call of a function or method
+    to(              a call of a function or method; `run(` is one of `checkpoint(`, too, after
+                     `run = torch.utils.checkpoint.checkpoint`, an import `as run`, or `partial`
     without flag     a call that does not pass on a parameter of a function of the file
     max over 0       a call with a fixed dimension
-    pin_memory=      an argument, at the line where its value is made
+    pin_memory=      an argument, at the line where its value is made; also `x["pin_memory"] = …`
     flag=True        an argument or a default
     .shape           an attribute; `== .shape` is one that is only asked about, `[] .shape` one by
                      which something is looked up
@@ -14,6 +15,8 @@ chooses the line of one. The patterns are:
     .grad =          an attribute that is set
     [] =             an item that is set
     [0]              an item that is read from a fixed place
+    [index]          what is looked up by an index, at the line where that index is made; where it
+                     is a parameter, the line where that is made in which is looked up
     set(             a call, as any other, or a set in braces
     device =         a parameter that gets another value
     from device      a name that gets what is computed of a parameter
@@ -30,6 +33,7 @@ chooses the line of one. The patterns are:
     changed f(       the result of a call that is combined with something before `backward()`
     += f(            the result of a call that is added to something
     in place         a statement that writes into a parameter or a view of it
+    zeroed gradients a statement that zeroes gradients, or sets them to None
     made on cpu      a new tensor without a device
     if name          what a condition with this name decides on
     for              a loop or a comprehension; likewise `continue` (or `break`), `except`,
@@ -49,7 +53,11 @@ chooses the line of one. The patterns are:
     no return        a function that returns nothing, at its first line
     end              an `if` or a loop that ends a function
     leaves loop      a `return` or `break` in a loop
-    "key":           a key of a dict in a function, at the line of its value
+    "key":           a key of a dict in a function, at the line where its value is made: of a call
+                     of a helper of the file, its `return`; also `x["key"] = …` and `dict(key=…)`
+    value 0          a number or text that is returned, or chosen by `x if y else 0`
+    argmin of        what `argmin` is taken of, at the line where it is made; also `argmax of` and
+                     `min of`
     ["key"]          a key of a dict at the top of the file
 
 Which syntax makes which pattern is one method of `_PatternReader` for each kind of node; `_READERS`
@@ -59,8 +67,9 @@ is their table.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from queue import Queue
 from typing import Any, Final
 
@@ -69,6 +78,7 @@ from virtual_cuda.hooks import DEVICE_TYPES
 from gpudojo.grading.lazy_torch import torch
 from gpudojo.grading.returned_values import keys_of_returns
 from gpudojo.grading.syntax import (
+    asked_name,
     boolean_defaults,
     called_names,
     first_name,
@@ -80,9 +90,11 @@ from gpudojo.grading.syntax import (
     names_among,
     names_in,
     nodes_in,
+    single_assignments,
     statements_in,
     viewed_name,
     words_in,
+    zeroes_gradients,
 )
 from gpudojo.model.exercise import PLACES, pattern_key
 
@@ -90,6 +102,7 @@ MOST_PATTERNS: Final = 120  # of one function
 LONGEST_TEXT: Final = 12  # characters of a text that is compared
 Patterns = Iterator[tuple[str, int]]  # each with its line
 _SIGNS: Final[dict[type[ast.operator], str]] = {
+    ast.Add: "+",
     ast.Div: "/",
     ast.FloorDiv: "//",
     ast.Mod: "%",
@@ -129,7 +142,10 @@ _METHODS_OF_MODULES: Final = frozenset(
 )
 # Classes of errors that torch raises about devices, shapes and graphs, or that include them.
 _WIDE_ERRORS: Final = frozenset({"BaseException", "Exception", "RuntimeError"})
-_REDUCTIONS: Final = frozenset({"argmax", "max", "topk"})
+_REDUCTIONS: Final = frozenset({"argmax", "argsort", "max", "sort", "sum", "topk"})
+_FILLING: Final = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
+_CHOOSING: Final = frozenset({"argmax", "argmin", "min"})
+_LOOKUPS: Final = frozenset({"index_select", "gather", "take", "take_along_dim"})
 _CONTAINERS: Final = (dict, list, set, str, deque, Queue)
 _QUESTIONS: Final = frozenset({"is_available", "is_built", "is_initialized", "device_count"})
 
@@ -141,15 +157,20 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     the helpers that it names; a dict that gets a name has its keys.
 
     The second place of a pattern is `to( 2`. The line of the condition that decides whether line 8
-    runs is under `guard 8`; if that is a loop, it is under `loop` and its number, too. There are
-    also the keys of `gpudojo.grading.returned_values`.
+    runs is under `guard 8`; if that is a loop, it is under `loop` and its number, too. Where the
+    condition in line 8 is a variable that is set once, by a comparison or a call, that line is
+    under `asked 8`. Each `return`
+    is under `returns` and its number. There are also the keys of
+    `gpudojo.grading.returned_values`.
     """
     # What is in the file: its functions, the names of devices, and dicts with their keys.
     functions: dict[str, ast.FunctionDef] = {}
     nodes: dict[str, list[ast.AST]] = {}  # of each function and class
     devices: set[str] = set()
+    aliases: dict[str, str] = {}
     found: dict[str, int] = {}
     for statement in statements:
+        aliases.update(_aliases_in(statement))
         match statement:
             case ast.FunctionDef(name=name):
                 functions[name] = statement
@@ -163,7 +184,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     # The patterns of each function and class, and then of each function with its helpers.
     patterns = {}
     for name, inside in nodes.items():
-        reader = _PatternReader(inside, functions, devices)
+        reader = _PatternReader(inside, functions, devices, aliases)
         patterns[name] = list(reader.read_patterns())
     for name, node in functions.items():
         with_helpers = list(patterns[name])
@@ -178,10 +199,58 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
         for line, condition in guarded_lines(node.body):
             found[f"guard {line}"] = condition
         found.update(keys_of_returns(node))
-        for part in statements_in(node.body):
-            if isinstance(part, ast.For | ast.While):
-                found[f"loop {part.lineno}"] = part.lineno
+        found.update(_keys_of_statements(node))
     return found
+
+
+_ANSWERS: Final = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)  # to a question
+
+
+def _keys_of_statements(function: ast.FunctionDef) -> Iterator[tuple[str, int]]:
+    """Yield the keys `loop`, `asked` and `returns` of a function's statements, with their lines.
+
+    Those of functions inside are among them.
+    """
+    assigned = single_assignments(function)
+    for node in ast.walk(function):
+        match node:
+            case ast.For() | ast.While():
+                yield f"loop {node.lineno}", node.lineno
+            case ast.Return():
+                yield f"returns {node.lineno}", node.lineno
+            case ast.If(test=test):
+                name = asked_name(test)
+                if name in assigned and isinstance(assigned[name].value, _ANSWERS):
+                    yield f"asked {node.lineno}", assigned[name].lineno
+
+
+def _aliases_in(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the names that a statement gives to functions which have another name, with that name.
+
+    The name is "" where it gives something that has none.
+    `run = torch.utils.checkpoint.checkpoint`, `from torch import zeros as nothing` and
+    `run = partial(checkpoint, use_reentrant=False)` are such statements.
+    """
+    match node:
+        case ast.ImportFrom(names=names):
+            for imported in names:
+                if imported.asname:
+                    yield imported.asname, imported.name
+        case ast.Assign(
+            targets=[ast.Name(id=name)],
+            value=ast.Call(func=ast.Name("partial") | ast.Attribute(attr="partial"), args=[of, *_]),
+        ):
+            yield name, _last_name(of)
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            yield name, _last_name(value)
+
+
+def _last_name(value: ast.expr) -> str:
+    """`checkpoint` of `torch.utils.checkpoint.checkpoint` and of `checkpoint`; else ""."""
+    match value:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
 
 
 def _numbered_places(
@@ -286,15 +355,20 @@ class _Surroundings:
     `nodes` are all nodes of the function.
     """
 
-    def __init__(self, nodes: Iterable[ast.AST]) -> None:
+    def __init__(self, nodes: Sequence[ast.AST]) -> None:
         """Look at each node of one function, its parameters first.
 
         What is found is put into the attributes.
         """
+        self.top = nodes[0]
         self.parameters: set[str] = set()
         self.views: set[str] = set()  # names of parameters and of views of them
         self.set_at: dict[str, int] = {}  # by name, the last line that sets it
-        self.constants: dict[str, int] = {}  # by name, the line where it gets a number or text
+        self.assigned: dict[str, list[ast.expr]] = {}  # by name, what assignments give it
+        self.constants: dict[str, ast.Constant] = {}  # by name, a number or text that it gets
+        self.aliases: dict[str, str] = {}  # by name, the function that it stands for
+        # By name, what functions and lambdas inside may return
+        self.results_of_inner: dict[str, list[ast.expr]] = {}
         self.results: dict[str, str] = {}  # by name, the function whose result it gets
         self.types: set[str] = set()  # names that get the type of a device
         self.compared: set[ast.AST] = set()  # what is asked about and not used
@@ -302,6 +376,7 @@ class _Surroundings:
         self.called: set[ast.AST] = set()
         self.backward: set[str] = set()  # names whose `backward()` is called
         self.moved: set[ast.AST] = set()  # what is moved to a device
+        self.filled: set[str] = set()  # names of containers that get items one by one
         for node in nodes:
             if isinstance(node, ast.arg):
                 self.parameters.add(node.arg)
@@ -311,6 +386,7 @@ class _Surroundings:
 
     def _look_at(self, node: ast.AST) -> None:
         """Note what one node tells about others, in the sets and dicts of this object."""
+        self.aliases.update(_aliases_in(node))
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
                 self.set_at[name] = node.lineno
@@ -318,6 +394,8 @@ class _Surroundings:
                 self.keys.update(keys)
             case ast.Subscript(slice=key):
                 self.keys.add(key)
+                if not isinstance(node.ctx, ast.Load):
+                    self.filled.update(names_among([node.value]))
             case ast.Compare():
                 self.compared.update(ast.walk(node))
             case ast.Match(subject=subject):
@@ -326,6 +404,8 @@ class _Surroundings:
                 self._look_at_call(node)
             case ast.Assign():
                 self._look_at_assignment(node)
+            case ast.FunctionDef(name=name) if node is not self.top:
+                self.results_of_inner[name] = _values_returned(node)
             case ast.For() if viewed_name(node.iter) in self.views:
                 self.views.update(names_in(node.target))
 
@@ -343,20 +423,27 @@ class _Surroundings:
                 self.moved.update(ast.walk(value))
             case ast.Attribute(value=ast.Name(id=name), attr="backward"):
                 self.backward.add(name)
+            case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _FILLING:
+                self.filled.add(name)
 
     def _look_at_assignment(self, node: ast.Assign) -> None:
         """Note names that become views, constants or results of calls."""
         names: list[str] = []
         for target in node.targets:
             names += names_in(target)
+            for name, given in _values_given(target, node.value):
+                self.assigned.setdefault(name, []).append(given)
         value = node.value
+        if isinstance(value, ast.Lambda):
+            for name in names:
+                self.results_of_inner[name] = [value.body]
         if viewed_name(value) in self.views:
             self.views.update(names)
         elif isinstance(value, ast.Attribute) and value.attr == "type":
             self.types.update(names)
         elif isinstance(value, ast.Constant):
             for name in names:
-                self.constants[name] = node.lineno
+                self.constants[name] = value
         # `loss = loss_fn(outputs, targets).item()`
         for function in called_names(value):
             for name in names_among(node.targets):
@@ -375,12 +462,15 @@ class _PatternReader:
         nodes: list[ast.AST],
         functions: Mapping[str, ast.FunctionDef],
         devices: Container[str],
+        aliases: Mapping[str, str],
     ) -> None:
         """Look at the nodes of one function or class, before patterns are read from them.
 
-        `functions` are those of the file, `devices` the names at its top that are set to a device.
+        `functions` are those of the file, `devices` the names at its top that are set to a device,
+        `aliases` those that stand for functions with another name.
         """
         self.nodes = nodes
+        self.aliases = aliases
         self.functions = functions
         self.devices = devices
         self.around = _Surroundings(nodes)
@@ -397,6 +487,8 @@ class _PatternReader:
                 yield _KEYWORDS[kind], node.lineno  # type: ignore[attr-defined]
             elif kind in _READERS:
                 yield from _READERS[kind](self, node)
+            if zeroes_gradients(node):
+                yield "zeroed gradients", node.lineno  # type: ignore[attr-defined]
 
     def _read_names(self) -> Patterns:
         """Yield `device =` for a parameter that is set, `global device` for a device of the file.
@@ -436,18 +528,49 @@ class _PatternReader:
     def _read_dimension(self, node: ast.Call, function: str) -> Patterns:
         """Yield `max over 0` for `max(0)`, `max(x, 0)`, `max(dim=0)` and `max(axis=0)`.
 
-        Of the places, that is the first of a method and the second of a function.
+        Of the places, that is the first of a method and the second of a function. The number may be
+        negative, or in a variable.
         """
         given = [keyword.value for keyword in node.keywords if keyword.arg in ("dim", "axis")]
         given += node.args[:2]
         for value in given:
-            match value:
-                case ast.Constant(value=int(number)) if not isinstance(number, bool):
-                    yield f"{function} over {number}", value.lineno
+            number = self._whole_number(value)
+            if number is not None:
+                yield f"{function} over {number}", value.lineno
+
+    def _whole_number(self, value: ast.expr) -> int | None:
+        """The whole number that is written there or in a variable; None for anything else."""
+        value = self._constant_in(value)
+        sign = 1
+        if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
+            sign = -1
+            value = value.operand
+        match value:
+            case ast.Constant(value=int(number)) if not isinstance(number, bool):
+                return sign * number
+        return None
+
+    def _constant_in(self, value: ast.expr) -> ast.expr:
+        """What a variable was set to last; any other expression itself."""
+        if isinstance(value, ast.Name):
+            return self.around.assigned.get(value.id, [value])[-1]
+        return value
 
     def _read_call_by_name(self, node: ast.Call, name: str) -> Patterns:
-        """`f(`, and `without flag` where it does not pass on a parameter of a function here."""
+        """`f(`, and `without flag` where it does not pass on a parameter of a function here.
+
+        Also the patterns of a function that this name stands for, and `"key":` of `dict(key=…)`.
+        """
         yield f"{name}(", node.lineno
+        function = self._function_behind(name)
+        if function != name:
+            yield f"{function}(", node.lineno
+        if function in _REDUCTIONS and (function != name or name not in dir(builtins)):
+            yield from self._read_dimension(node, function)
+        if name == "dict":
+            for keyword in node.keywords:
+                if keyword.arg is not None:
+                    yield from self._read_item(keyword.arg, keyword.value)
         if name in self.functions:
             for parameter in missing_parameters(node, self.functions[name]):
                 yield f"without {parameter}", node.lineno
@@ -464,11 +587,25 @@ class _PatternReader:
             yield "device of type", line
         if name in _REDUCTIONS:
             yield from self._read_dimension(node, name)
+        if name == "embedding" and len(node.args) > 1:
+            yield from self._read_lookup(node.args[1], node.args[0])
+        elif name in _LOOKUPS and node.args:
+            yield from self._read_lookup(self._argument_of(node, method), node.args[-1])
+        if name in _CHOOSING:
+            chosen_from = self._argument_of(node, method)
+            for made in (*self._lines_making(chosen_from), chosen_from.lineno):
+                yield f"{name} of", made
         in_place = name.endswith("_") and not name.endswith("__")
         if in_place and viewed_name(method.value) in self.around.views:
             yield "in place", line
         if self._makes_on_cpu(node, method):
             yield "made on cpu", node.lineno
+
+    def _argument_of(self, node: ast.Call, method: ast.Attribute) -> ast.expr:
+        """The tensor that a method of it, or a function of torch, is called for."""
+        if first_name(method) == "torch" and node.args:
+            return node.args[0]
+        return method.value
 
     def _is_type_of_device(self, value: ast.expr) -> bool:
         """True for `device.type`, and for a variable that was set to one."""
@@ -488,16 +625,64 @@ class _PatternReader:
         arguments = [keyword.arg for keyword in node.keywords]
         return "device" not in arguments
 
+    def _function_behind(self, name: str) -> str:
+        """The name of the function that a name stands for; that itself for any other name."""
+        for _ in range(PLACES):  # one alias may stand for another, or for itself
+            name = self.around.aliases.get(name) or self.aliases.get(name) or name
+        return name
+
     def _read_keyword(self, node: ast.keyword) -> Patterns:
         """`pin_memory=` at the line where the value is made, and `pin_memory=True`."""
-        value = node.value
+        if node.arg is not None:
+            yield from self._read_option(node.arg, node.value)
+
+    def _read_option(self, name: str, value: ast.expr) -> Patterns:
+        """`name=` at the lines where the value is made, and `name=True` where it is True."""
         line = value.lineno
         if isinstance(value, ast.Name):
             line = self.around.set_at.get(value.id, line)
-        yield f"{node.arg}=", line
+        for made in (*self._lines_making(value), line, value.lineno):
+            yield f"{name}=", made
+        match self._constant_in(value):
+            case ast.Constant(value=bool(flag)) as constant:
+                yield f"{name}={flag}", constant.lineno
+
+    def _read_item(self, key: str, value: ast.expr) -> Patterns:
+        """`"key":` at the lines where the value of a dict's key is made, and then its own."""
+        for made in (*self._lines_making(value), value.lineno):
+            yield f'"{key}":', made
+
+    def _lines_making(self, value: ast.expr, depth: int = 0) -> Iterator[int]:
+        """Yield the lines where a value is made, if it is a variable or what a helper returns.
+
+        Of a variable these are its assignments, the last one first; of a call of a function of the
+        file, or of one inside this function, its `return`s. `depth` is how many variables and calls
+        led here.
+        """
+        if depth > PLACES:
+            return
         match value:
-            case ast.Constant(value=bool(flag)):
-                yield f"{node.arg}={flag}", value.lineno
+            case ast.Name(id=name) if name not in self.around.filled:
+                for given in reversed(self.around.assigned.get(name, [])):
+                    if "split" not in words_in(given):  # where a text is only taken apart
+                        yield from self._lines_making(given, depth + 1)
+                        yield given.lineno
+            case ast.Subscript(value=ast.Name() as owner):
+                yield from self._lines_making(owner, depth + 1)
+            case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id=helper), *_]):
+                yield from self._lines_returned_by(helper)
+            case ast.Call(func=ast.Name(id=helper)):
+                yield from self._lines_returned_by(helper)
+            case ast.ListComp(elt=ast.Call() as made) | ast.GeneratorExp(elt=ast.Call() as made):
+                yield from self._lines_making(made, depth + 1)
+
+    def _lines_returned_by(self, helper: str) -> Iterator[int]:
+        """Yield the lines of what a function of the file, or inside this one, returns."""
+        if helper in self.around.results_of_inner:
+            for value in self.around.results_of_inner[helper]:
+                yield value.lineno
+        elif helper in self.functions and self.functions[helper] is not self.nodes[0]:
+            yield from lines_of_returns(self.functions[helper])
 
     def _read_attribute(self, node: ast.Attribute) -> Patterns:
         """`.shape`, `.grad =` for one that is set, `is_available not called`."""
@@ -558,13 +743,31 @@ class _PatternReader:
             yield "[-n:]", node.lineno
 
     def _read_subscript(self, node: ast.Subscript) -> Patterns:
-        """`[] =` for an item that is set, `[0]` for one that is read from a fixed place."""
+        """`[] =` for an item that is set, `[0]` for one that is read from a fixed place.
+
+        Also `[index]` where that place is in a variable or made there.
+        """
+        if isinstance(node.ctx, ast.Load):
+            yield from self._read_lookup(node.value, node.slice)
         if isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
         elif isinstance(node.slice, ast.Constant) and type(node.slice.value) is int:
             yield "[0]", node.lineno
             if node.slice.value == 0 and _gives_indices(node.value):
                 yield "max values", node.lineno
+
+    def _read_lookup(self, owner: ast.expr, index: ast.expr) -> Patterns:
+        """Yield `[index]` for a lookup by an index, at the line where the index is made.
+
+        Where that is a parameter as it is, the line where that is made in which is looked up.
+        """
+        if isinstance(index, ast.Slice | ast.Tuple | ast.Constant | ast.UnaryOp):
+            return
+        made = index
+        if isinstance(index, ast.Name) and index.id not in self.around.assigned:
+            made = owner
+        yield from (("[index]", line) for line in self._lines_making(made))
+        yield "[index]", made.lineno
 
     def _read_set(self, node: ast.Set | ast.SetComp) -> Patterns:
         """`set(` for a set that is written in braces, and `for` for one of a comprehension."""
@@ -604,6 +807,10 @@ class _PatternReader:
         Also what `_read_changed_result` yields.
         """
         yield from self._read_changed_result(node)
+        match node.targets:
+            case [ast.Subscript(slice=ast.Constant(value=str(key)))]:
+                yield from self._read_option(key, node.value)
+                yield from self._read_item(key, node.value)
         if isinstance(node.value, ast.GeneratorExp):
             yield "generator", node.lineno
         match node.targets:
@@ -617,11 +824,30 @@ class _PatternReader:
 
     def _read_return(self, node: ast.Return) -> Patterns:
         """`return itself` for a parameter that is returned as it is."""
+        yield from self._read_fixed_value(node.value)
         match node.value:
             case ast.Name(id=name) if name in self.around.parameters:
                 yield "return itself", node.lineno
             case ast.GeneratorExp():
                 yield "generator", node.lineno
+
+    def _read_choice(self, node: ast.IfExp) -> Patterns:
+        """Yield `value 0` for a number or text on one of the sides."""
+        yield from self._read_fixed_value(node.body)
+        yield from self._read_fixed_value(node.orelse)
+
+    def _read_fixed_value(self, value: ast.expr | None) -> Patterns:
+        """Yield `value 0` for a number or text that is written there, with its sign."""
+        match value:
+            case ast.Constant(value=int() | float() | str()):
+                pass
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
+                pass
+            case _:
+                return
+        text = ast.unparse(value)
+        if len(text) <= LONGEST_TEXT:
+            yield f"value {text}", value.lineno
 
     def _read_operation(self, node: ast.BinOp) -> Patterns:
         """The operator of an expression with two sides."""
@@ -637,7 +863,7 @@ class _PatternReader:
         if isinstance(right, ast.Constant):
             yield f"{sign} number", right.lineno
         elif isinstance(right, ast.Name) and right.id in constants:
-            yield f"{sign} number", constants[right.id]
+            yield f"{sign} number", constants[right.id].lineno
 
     def _read_augmented_assignment(self, node: ast.AugAssign) -> Patterns:
         """Yield the operator, `in place`, and `+= f(` where the result of a call is added.
@@ -689,11 +915,13 @@ class _PatternReader:
         return False
 
     def _read_dict(self, node: ast.Dict) -> Patterns:
-        """Yield `"key":` for each key that is a text, with the line of its value."""
+        """Yield `"key":` for each key that is a text, and `key=` for one that may be an option."""
         for key, value in zip(node.keys, node.values, strict=True):
             match key:
                 case ast.Constant(value=str(text)):
-                    yield f'"{text}":', value.lineno
+                    yield from self._read_item(text, value)
+                    if text.isidentifier():
+                        yield from self._read_option(text, value)
 
     def _read_handler(self, node: ast.ExceptHandler) -> Patterns:
         """Yield `except`, and `except any` where errors of torch end in it."""
@@ -723,6 +951,32 @@ class _PatternReader:
                 break
         for name in words_in(node.test):
             yield f"if {name}", line
+
+
+def _values_returned(function: ast.FunctionDef) -> list[ast.expr]:
+    """What a function may return: the expressions of its `return`s. Those inside are left out."""
+    values = []
+    for node in statements_in(function.body):
+        match node:
+            case ast.Return(value=ast.expr() as value):
+                values.append(value)
+    return values
+
+
+def _values_given(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables that an assignment sets, each with what it gets.
+
+    A variable that gets a part of a value comes with the whole of it.
+    """
+    match target, value:
+        case ast.Name(id=name), _:
+            yield name, value
+        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+            for each, given in zip(targets, values, strict=True):
+                yield from _values_given(each, given)
+        case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), _):
+            for each in targets:
+                yield from _values_given(each, value)
 
 
 def _gives_indices(value: ast.expr) -> bool:
@@ -777,6 +1031,7 @@ _READERS: Final[dict[type[ast.AST], Callable[[_PatternReader, Any], Patterns]]] 
     ast.AugAssign: _PatternReader._read_augmented_assignment,
     ast.Expr: _PatternReader._read_expression,
     ast.If: _PatternReader._read_if,
+    ast.IfExp: _PatternReader._read_choice,
     ast.Return: _PatternReader._read_return,
     ast.Assign: _PatternReader._read_assignment,
 }

@@ -113,7 +113,7 @@ def names_in(node: ast.AST) -> list[str]:
     return names_among(ast.walk(node))
 
 
-def words_in(test: ast.expr) -> Iterator[str]:
+def words_in(test: ast.AST) -> Iterator[str]:
     """Yield the names, attributes and texts in a condition."""
     for node in ast.walk(test):
         match node:
@@ -158,6 +158,74 @@ def boolean_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, bool]
         match default:
             case ast.Constant(value=bool(value)):
                 yield parameter, value
+
+
+def single_assignments(function: ast.FunctionDef) -> dict[str, ast.Assign]:
+    """The variables that a function sets exactly once, by `name = …`, with that statement.
+
+    Parameters are left out, and what loops and others set.
+    """
+    assigned: dict[str, ast.Assign] = {}
+    times: dict[str, int] = {}
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                assigned[name] = node
+            case ast.arg(arg=name):
+                times[name] = 2
+            case ast.Name(id=name) if not isinstance(node.ctx, ast.Load):
+                times[name] = times.get(name, 0) + 1
+    return {name: node for name, node in assigned.items() if times.get(name) == 1}
+
+
+def asked_name(test: ast.expr) -> str | None:
+    """The variable that a condition is: `there` of `if there:` and `if not there:`; else None."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    if isinstance(test, ast.Name):
+        return test.id
+    return None
+
+
+def zeroes_gradients(node: ast.AST) -> bool:
+    """True for code that zeroes or removes gradients: `zero_grad()`, `p.grad = None`, …"""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="zero_grad" | "zero_" | "_foreach_zero_")):
+            return True
+        case ast.Call(
+            func=ast.Attribute(attr="mul_" | "fill_" | "_foreach_mul_", value=owner),
+            args=[*_, ast.Constant(value=0)],
+        ):
+            return "grad" in words_in(owner) or isinstance(owner, ast.Name)
+        case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value="grad"), value]):
+            return _is_nothing(value)
+        case ast.Assign(targets=targets, value=value):
+            return any(map(_is_gradient, targets)) and _is_nothing(value)
+        case ast.AugAssign(target=target, op=ast.Mult(), value=ast.Constant(value=0)):
+            return "grad" in words_in(target)
+        case ast.Delete(targets=targets):
+            return any(map(_is_gradient, targets))
+    return False
+
+
+def _is_gradient(target: ast.expr) -> bool:
+    """True for `p.grad`, `p.grad.data` and `p.grad[…]`, where something is assigned to them."""
+    match target:
+        case ast.Attribute(attr="grad"):
+            return True
+        case ast.Attribute(value=owner) | ast.Subscript(value=owner):
+            return _is_gradient(owner)
+    return False
+
+
+def _is_nothing(value: ast.expr) -> bool:
+    """True for None, 0 and new zeros."""
+    match value:
+        case ast.Constant(value=None | 0):
+            return True
+        case ast.Call(func=ast.Attribute(attr="zeros_like" | "zeros" | "new_zeros")):
+            return True
+    return False
 
 
 def missing_parameters(call: ast.Call, callee: ast.FunctionDef) -> list[str]:

@@ -332,7 +332,8 @@ def line_to_show(
     None where there is no such line. Of several places the first one counts; of `return` and of
     patterns that begin with `last `, the last one. `skipped to(` is the condition by which a place
     was left out, `reached to(` the `if` by which it was not, `reached line` the one around the line
-    `recorded`. `part 2 of return` is where the second part of a returned tuple comes from. The
+    `recorded`. `between 8 and 12 to(` is the first place between these lines. `part 2 of return` is
+    where the second part of a returned tuple comes from. The
     empty pattern is where the function begins. Without a record of what ran, any place will do.
     """
     for pattern in patterns:
@@ -354,8 +355,11 @@ def _line_of(
     pattern: str, function: str, lines: Mapping[str, int], ran: Lines | None
 ) -> FailureLine | None:
     """The line of a pattern that was executed, or by which one was skipped. None without one."""
+    between, pattern = _split_between(pattern)
     what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
     places = _places_of_pattern(what, function, lines)
+    if between is not None:
+        places = sorted(line for line in places if line in between)
     skipped = pattern.startswith("skipped ")
     takes_last = "last " in pattern or pattern == "return"
     if ran is None:
@@ -369,10 +373,40 @@ def _line_of(
         takes_last = takes_last or what == "return"
     if not places:
         return None
+    line = places[-1] if takes_last else places[0]
     role = LineRole.LINE
-    if what == "return" and not skipped and _returns_value(function, lines):
+    if skipped:
+        role = _role_of_condition(line, lines)
+    elif what == "return" and _returns_value(function, lines):
         role = LineRole.RETURNED
-    return FailureLine(places[-1] if takes_last else places[0], role)
+    elif what.endswith('":'):
+        role = _role_of_item(line, lines)
+    return FailureLine(line, role)
+
+
+def _split_between(pattern: str) -> tuple[range | None, str]:
+    """The lines between those of `between 8 and 12 to(`, and the pattern itself.
+
+    None instead of the lines for a pattern that says nothing of them.
+    """
+    match pattern.split(" ", 4):
+        case ["between", first, "and", last, what]:
+            return range(int(first) + 1, int(last)), what
+    return None, pattern
+
+
+def _role_of_condition(line: int, lines: Mapping[str, int]) -> LineRole:
+    """What a line is by which something was skipped: a loop decides on nothing."""
+    if f"loop {line}" in lines:
+        return LineRole.LINE
+    return LineRole.CONDITION
+
+
+def _role_of_item(line: int, lines: Mapping[str, int]) -> LineRole:
+    """What the line is where the value of a dict is made: the `return` of a helper, or another."""
+    if f"returns {line}" in lines:
+        return LineRole.RETURNED
+    return LineRole.ASSIGNED
 
 
 def _condition_of(
@@ -436,8 +470,16 @@ def _condition_reached(
             continue
         condition = lines.get(f"guard {line}")
         if condition is not None and f"loop {condition}" not in lines:
-            return condition
+            return _origin_of_condition(condition, lines, ran)
     return None
+
+
+def _origin_of_condition(condition: int, lines: Mapping[str, int], ran: Lines) -> int:
+    """The line of a condition; of one that is a variable, the line that set it, if that was
+    executed.
+    """
+    asked = lines.get(f"asked {condition}", condition)
+    return asked if was_executed(asked, ran) else condition
 
 
 def _places_of_pattern(pattern: str, function: str, lines: Mapping[str, int]) -> list[int]:
@@ -464,7 +506,7 @@ def _conditions_around(places: list[int], lines: Mapping[str, int], ran: Lines) 
         while condition and not was_executed(condition, ran):
             condition = lines.get(f"guard {condition}", 0)
         if condition:
-            found.append(condition)
+            found.append(_origin_of_condition(condition, lines, ran))
     return found
 
 

@@ -17,7 +17,7 @@ from gpudojo.grading.executed_lines import RAN, compile_with_marks, take_execute
 from gpudojo.grading.load import load_submission
 from gpudojo.grading.source_patterns import MOST_PATTERNS, pattern_lines
 from gpudojo.grading.thread_tracing import trace_threads, tracing
-from gpudojo.model.exercise import Lines, pattern_key, was_executed
+from gpudojo.model.exercise import LineRole, Lines, pattern_key, was_executed
 from gpudojo.model.exercise import line_to_show as find_line_to_show
 
 
@@ -507,7 +507,8 @@ STATISTICS = """def f(loader, n):
         ("argmax over 0", [9]),
         ("[-n:]", [10]),
         ("<=", [11]),
-        ('"used":', [12]),
+        ('"used":', [10, 12]),
+        ('"all":', [12]),
         ("except any", [14]),
         ("except", [14, 18]),
     ],
@@ -558,3 +559,116 @@ def f(device, table):
 )
 def test_what_the_type_of_a_device_is_used_for(pattern: str, line: int) -> None:
     assert pattern_lines(ast.parse(ASKED).body)[pattern] == line
+
+
+MADE_ELSEWHERE = """
+from functools import partial
+from torch.utils.checkpoint import checkpoint as again
+
+
+def number(field):
+    if field == "[N/A]":
+        return 0
+    return int(field)
+
+
+def read(line, out):
+    def mib(field):
+        return int(field) if field.isdigit() else -1
+
+    memory = [mib(part) for part in line]
+    parts = line.split(",")
+    free = found = []
+    found.append(1)
+    used, total = number(line), max(line)
+    gpu = {"used": used, "total": total, "free": memory[0], "name": parts[0], "all": found}
+    gpu["spare"] = mib(line)
+    return dict(gpu, first=number(line), second=memory)
+
+
+def load(data, device):
+    pin = device == "cuda"
+    options = {"shuffle": True}
+    if pin:
+        options["pin_memory"] = True
+    reentrant = True
+    run = partial(again, use_reentrant=reentrant)
+    other = torch.argmax
+    dim = -2
+    run(data)
+    return other(data, dim), data.max(dim=dim), max(data, 0)
+
+
+def pick(indices, palette, squares):
+    safe = indices.clamp(0, 3)
+    turned = palette.flip(0)
+    distances = squares[:, 0] + squares[:, 1]
+    found = palette[safe], turned[indices], palette.index_select(0, safe), palette[indices + 1]
+    return torch.argmin(distances, 1), found, F.embedding(safe, palette)
+
+
+def train(model, loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    for p in model.parameters():
+        p.grad = None
+        p.grad.zero_()
+        p.grad *= 0
+        p.grad.data[:] = 0.0
+        p.grad = p.grad / 2
+        p.grad *= 2
+        setattr(p, "grad", None)
+    torch._foreach_zero_([p.grad for p in model.parameters()])
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines"),
+    [
+        # The `return`s of a helper, the assignment, or the line itself where nothing is certain
+        ('read "used":', [7, 8, 19, 20]),
+        ('read "total":', [19, 20]),
+        ('read "free":', [13, 15, 20]),
+        ('read "name":', [20]),
+        ('read "all":', [20]),
+        ('read "spare":', [13, 21]),
+        ('read "first":', [7, 8, 22]),
+        ('read "second":', [13, 15, 22]),
+        ("read value -1", [13]),
+        ("number value 0", [7]),
+        # Options
+        ("load pin_memory=", [29]),
+        ("load pin_memory=True", [29]),
+        ("load shuffle=True", [27]),
+        ("load use_reentrant=True", [30]),
+        # Other names
+        ("load partial(", [31]),
+        ("load checkpoint(", [34]),
+        ("load argmax(", [35]),
+        ("load argmax over -2", [35]),
+        ("load max over -2", [35]),
+        ("load max over 0", []),
+        ("pick [index]", [39, 40, 42, 43]),
+        ("pick argmin of", [41, 43]),
+        ("train zeroed gradients", [47, 50, 51, 52, 53, 56, 57]),
+    ],
+)
+def test_where_values_are_made_and_what_names_stand_for(pattern: str, lines: list[int]) -> None:
+    found = pattern_lines(ast.parse(MADE_ELSEWHERE.lstrip("\n")).body)
+    keys = [pattern, *(f"{pattern} {number}" for number in range(2, 9))]
+    assert sorted(found[key] for key in keys if key in found) == lines
+
+
+def test_of_the_places_between_two_lines_the_first_is_shown() -> None:
+    found = pattern_lines(ast.parse(MADE_ELSEWHERE.lstrip("\n")).body)
+    everything = ((1, 99),)
+    pattern = "between 48 and 58 zeroed gradients"
+    assert line_to_show([pattern], "train", found, everything) == 50
+    assert line_to_show(["between 57 and 58 zeroed gradients"], "train", found, everything) is None
+
+
+def test_a_condition_that_is_a_variable_is_shown_where_it_was_decided() -> None:
+    found = pattern_lines(ast.parse(MADE_ELSEWHERE.lstrip("\n")).body)
+    shown = find_line_to_show(["skipped pin_memory=True"], "load", found, ((25, 28), (30, 35)))
+    assert shown == (26, LineRole.CONDITION)
