@@ -43,7 +43,8 @@ class Moved(Case, frozen=True):
     changed: str | None  # the first part of the batch passed in that is not as before
     copies: int
     waits: list[bool]  # of each copy to the device
-    line: int | None  # of the first copy
+    line: int | None  # of the first copy between devices
+    line_on_device: int | None  # of the first operation on a device that made something new
     settings: list[str]
 
     def part_at(self, path: str) -> BatchPart | None:
@@ -98,8 +99,14 @@ def _call_move_batch(call: Call, move: Move) -> Moved:
         # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
         waits=[not copy.non_blocking for copy in call.ledger.transfers_to_device()],
         line=call.first_line(copies),
+        line_on_device=call.first_line(_operations_making_something(call)),
         settings=settings,
     )
+
+
+def _operations_making_something(call: Call) -> list[Any]:
+    """The operations of the last call with a result that took memory on a device: no views."""
+    return [operation for operation in call.ledger.operations() if operation.bytes]
 
 
 @move_batch.probe
@@ -485,7 +492,8 @@ def does_not_copy_what_is_there(seen: Seen, wanted: Seen) -> None:
             is_there = part.role == "tensor" and part.device == stayed.device
             if is_copy and is_there:
                 happened = f"{name}: `{part.path}` was on {part.device} already and was copied"
-                raise Failed(happened, "the tensor itself", case.line, "already-there-copied")
+                line = case.line_on_device or case.line
+                raise Failed(happened, "the tensor itself", line, "already-there-copied")
 
 
 @move_batch.check(points=0.5, needs=MOVED)
