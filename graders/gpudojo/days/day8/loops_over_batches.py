@@ -24,6 +24,16 @@ CHANGING_OUTPUTS: Final = ("softmax(", "sigmoid(", *ROUGH)
 CLIPPING: Final = ("clip_grad_norm_(", "clip_grad_value_(")
 
 
+def where_gradients_were_zeroed(
+    backward_line: int | None, step_line: int | None
+) -> tuple[str, ...]:
+    """Source patterns for what zeroed the gradients between a backward pass and a step."""
+    last = "last zeroed gradients"
+    if backward_line is None or step_line is None:
+        return (last,)
+    return (f"between {backward_line} and {step_line} zeroed gradients", last)
+
+
 def why_a_loop_raises(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error of a loop over batches; None if none is known.
 

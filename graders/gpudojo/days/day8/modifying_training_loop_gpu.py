@@ -15,11 +15,12 @@ from gpudojo.days.day8.loops_over_batches import (
     loss_of_other_outputs,
     missing_loss,
     step_of_another_optimizer,
+    where_gradients_were_zeroed,
     why_a_loop_raises,
 )
 from gpudojo.days.day8.returned_numbers import ReturnedNumber, describe_number
 from gpudojo.days.day8.sprites import CLASSES, SPRITE_NUMBERS, linear_layer, make_sprites
-from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog
+from gpudojo.days.day8.watched_objects import ForwardPass, WatchLog, has_gradients
 from gpudojo.grading.call import (
     Call,
     StudentRaised,
@@ -92,24 +93,15 @@ class TrainingLog(WatchLog):
         return False
 
     def record_backward(self, gradient: Any) -> None:
-        """Copy the last layer's gradients, to be read after the call.
-
-        To read them here would be a wait.
-        """
-        gradients = self.model[-1].bias.grad
-        if gradients is not None:
-            gradients = gradients.detach().clone()
-        self.gradients_before.append(gradients)
+        """Copy the last layer's gradients, to be read after the call."""
+        self.gradients_before.append(self.copy_gradients())
 
     def added_to_gradients(self) -> list[bool]:
         """For every backward pass, whether it added to gradients.
 
         To be asked only after the call, because it reads them.
         """
-        added = []
-        for before in self.gradients_before:
-            added.append(before is not None and any(before.tolist()))
-        return added
+        return [has_gradients(before) for before in self.gradients_before]
 
 
 class TrainingNumbers(NamedTuple):
@@ -177,7 +169,7 @@ class Epoch(Case, frozen=True):
     as_they_are: list[bool]  # for every loss, whether it got the model's outputs themselves
     other_inputs: bool  # whether the model got other numbers than those of the batches
     leftovers: list[bool]  # for every backward pass, whether it added to gradients
-    steps: list[bool]  # of the optimizer passed in: whether there were gradients
+    steps: list[bool]  # of the optimizer passed in: whether there were gradients, not all zero
     moved_in_loop: list[int | None]
     step_lines: list[int | None]
     backward_lines: list[int | None]
@@ -239,7 +231,7 @@ def _call_train_epoch(
         as_they_are=[loss.got_outputs for loss in log.losses],
         other_inputs=log.changed_inputs(),
         leftovers=log.added_to_gradients(),
-        steps=log.steps_with_gradients,
+        steps=log.steps_with_gradients(),
         moved_in_loop=_lines_moving_the_model(call, log),
         step_lines=[call.line_of(step) for step in call.ledger.optimizer_steps()],
         backward_lines=[call.line_of(backward) for backward in call.ledger.backward_passes()],
@@ -280,7 +272,7 @@ def _explain_error(error: StudentRaised, call: Call, log: TrainingLog) -> Studen
     It is returned, not raised.
     """
     copies = log.copied_lines()
-    if log.forwards and len(log.steps_with_gradients) >= len(log.forwards):
+    if log.forwards and len(log.gradients_of_steps) >= len(log.forwards):
         # No backward pass has come between.
         steps = call.ledger.optimizer_steps()
         copies[STEPPED] = call.first_line(reversed(steps)) or 0
@@ -472,6 +464,7 @@ def _why_it_learned_wrongly(case: Epoch) -> Failed:
     """
     return (
         _wrong_order(case)
+        or _fewer_steps(case)
         or _wrong_gradients(case)
         or _batches_left_out(case)
         or _wrong_number_of_steps(case)
@@ -505,6 +498,19 @@ def _wrong_order(case: Epoch) -> Failed | None:
     return None
 
 
+def _fewer_steps(case: Epoch) -> Failed | None:
+    """The failure of an epoch with fewer steps than backward passes, one for each forward pass.
+
+    It is returned, not raised; None if it is none. Gradients that add up follow from it.
+    """
+    steps = case.order.count("step")
+    backwards = case.order.count("backward")
+    if not steps < backwards <= len(case.forwards):
+        return None
+    happened = f"the optimizer stepped {count_in_words(steps)} for {backwards} backward passes"
+    return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
+
+
 def _wrong_gradients(case: Epoch) -> Failed | None:
     """The failure of steps whose gradients are not those of one batch; None if they are.
 
@@ -517,12 +523,9 @@ def _wrong_gradients(case: Epoch) -> Failed | None:
         if len(case.leftovers) < backwards or not all(case.as_they_are):
             return gradients_not_reached()
         happened = "the gradients were zeroed between backward() and step()"
-        return Failed(
-            happened,
-            "gradients that are still there when the step uses them",
-            line,
-            at=("last zero_grad(",),
-        )
+        expected = "gradients that are still there when the step uses them"
+        at = where_gradients_were_zeroed(case.backward_lines[0], line)
+        return Failed(happened, expected, line, at=at)
     if backwards > len(case.forwards):
         happened = f"backward() ran {count_in_words(backwards)} in {case.batches} batches"
         return Failed(happened, "one backward pass for every batch", at=("last backward(",))
@@ -559,15 +562,8 @@ def _wrong_number_of_steps(case: Epoch) -> Failed | None:
     first batch again.
     """
     steps = case.order.count("step")
-    backwards = case.order.count("backward")
-    stepped = f"the optimizer stepped {count_in_words(steps)}"
-    if not steps:
-        stepped = "the optimizer did not step"
-    if steps < backwards:
-        happened = f"{stepped} for {backwards} backward passes"
-        return Failed(happened, "a step for every batch", case.step_lines[0], "step-left-out")
     if steps != case.batches:
-        happened = f"{stepped} for {case.batches} batches"
+        happened = f"the optimizer stepped {count_in_words(steps)} for {case.batches} batches"
         return Failed(happened, f"{case.batches} steps", case.step_lines[-1])
     if case.begun > 1:
         started = f"the loader was started {count_in_words(case.begun)}"

@@ -91,8 +91,8 @@ class WatchLog:
         self.model: Any = None
         self.optimizer: Any = None
         self.options: dict[str, str] = {}  # of that optimizer, when it was passed in
-        # For every step of that optimizer, whether the last layer had a gradient.
-        self.steps_with_gradients: list[bool] = []
+        # For every step of that optimizer, a copy of the last layer's gradient, or None.
+        self.gradients_of_steps: list[Any] = []
         self.parameters_with_state = 0  # of the optimizer, when it stepped first
         self.modes: dict[str, set[bool]] = {}  # of each part, in the latest forward pass
         self.forwards: list[ForwardPass] = []
@@ -142,13 +142,29 @@ class WatchLog:
         return [name for name, option in self.options.items() if now.get(name) != option]
 
     def record_step(self, optimizer: Any) -> None:
-        """Record whether a step had gradients, unless a copy of the watched optimizer makes it."""
+        """Record the gradients of a step, unless a copy of the watched optimizer makes it."""
         if optimizer is not self.optimizer:
             return
-        if not self.steps_with_gradients:
+        if not self.gradients_of_steps:
             self.parameters_with_state = len(optimizer.state)
+        self.gradients_of_steps.append(self.copy_gradients())
+
+    def copy_gradients(self) -> Any:
+        """A copy of the last layer's gradients, to be read after the call; None without any.
+
+        To read them during the call would be a wait.
+        """
         gradients = self.model[-1].bias.grad
-        self.steps_with_gradients.append(gradients is not None)
+        if gradients is None:
+            return None
+        return gradients.detach().clone()
+
+    def steps_with_gradients(self) -> list[bool]:
+        """For every step of the watched optimizer, whether there were gradients, not all zero.
+
+        To be asked only after the call, because it reads them.
+        """
+        return [has_gradients(gradients) for gradients in self.gradients_of_steps]
 
     def begin_forward(self) -> None:
         """Note that a forward pass begins."""
@@ -250,6 +266,11 @@ class WatchLog:
             if not self.latest_batch:
                 raise
             raise error.with_facts(copied=self.copied_lines()) from None
+
+
+def has_gradients(gradients: Any) -> bool:
+    """True for gradients of which one is not zero; False for None."""
+    return gradients is not None and any(gradients.tolist())
 
 
 def _parts_of(module: Any, name: str = "") -> Iterator[tuple[str, Any]]:

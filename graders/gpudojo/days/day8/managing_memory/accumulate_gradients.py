@@ -13,6 +13,7 @@ from gpudojo.days.day8.loops_over_batches import (
     expect_ran_on,
     gradients_not_reached,
     step_of_another_optimizer,
+    where_gradients_were_zeroed,
     why_a_loop_raises,
 )
 from gpudojo.days.day8.managing_memory.declaration import accumulate
@@ -156,8 +157,8 @@ def _call_accumulate(call: Call, setting: AccumulationSetting) -> Accumulated:
         devices=sorted(devices),
         wanted_device=device_name(setting.device),
         after=[array_of(p) for p in model.parameters()],
-        own=bool(log.steps_with_gradients),
-        emptied=False in log.steps_with_gradients,
+        own=bool(log.gradients_of_steps),
+        emptied=False in log.steps_with_gradients(),
         as_they_are=all(loss.got_outputs for loss in log.losses),
         step_lines=[call.line_of(step) for step in ledger.optimizer_steps()],
         backward_line=call.first_line(ledger.backward_passes()),
@@ -330,7 +331,7 @@ def _something_left_out(
             return gradients_not_reached()
         happened = f"{where} the gradients were zeroed between backward() and step()"
         expected = "gradients that are still there when the step uses them"
-        at = ("zero_grad( 2", "zero_grad(")
+        at = where_gradients_were_zeroed(found.backward_line, found.step_line)
         return Failed(happened, expected, found.step_line, at=at)
     return None
 
