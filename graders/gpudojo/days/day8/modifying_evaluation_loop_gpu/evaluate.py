@@ -601,6 +601,8 @@ def _wrong_number(
         at = ("mean(",)
     if is_mean_of_means:
         key = "mean-of-batch-means"
+    elif which == ACCURACY and key is None and not note:
+        key = "largest-over-samples"  # which the source has to show
     about = ""
     if note:
         about = "returns_two_floats"
