@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import os
 import sys
@@ -41,6 +42,53 @@ class ExecutedLines(Counter[int]):
                 if instruction.positions and _is_inside_loop(instruction, jumps_back):
                     found.add(instruction.positions.lineno or 0)
         return found
+
+
+class Loop(NamedTuple):
+    """A loop or comprehension of a source that went round more often, by its lines."""
+
+    head: int
+    last: int
+    more: int  # how much more often its head was executed
+
+
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def loops_that_grew(source: str, few: Counter[int], many: Counter[int]) -> list[Loop]:
+    """The outermost loops of a source that went round more often in one call than in another.
+
+    `few` and `many` are how often the lines of each call were executed. Of loops in each other
+    only the outer one is given; those in functions that were called more often are left out.
+    Raises SyntaxError if the source is no Python.
+    """
+    found: list[Loop] = []
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        head = _first_line(node)
+        more = many[head] - few[head]
+        if more > 0 and isinstance(node, _FUNCTIONS):
+            continue
+        if more > 0 and isinstance(node, (*_LOOPS, *_COMPREHENSIONS)):
+            found.append(Loop(head, node.end_lineno or head, more))
+            continue
+        waiting += ast.iter_child_nodes(node)
+    return sorted(found)
+
+
+def _first_line(node: ast.AST) -> int:
+    """The line on which a call of a function, or a round of a loop, is counted; 0 for the rest."""
+    match node:
+        case ast.FunctionDef(decorator_list=[first, *_]):
+            return first.lineno
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return node.generators[0].target.lineno
+        case ast.stmt() | ast.Lambda():
+            return node.lineno
+    return 0
 
 
 def _is_inside_loop(instruction: dis.Instruction, jumps_back: list[dis.Instruction]) -> bool:

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.error_messages import add_to_first_line
-from gpudojo.days.day8.line_counting import ExecutedLines, call_counting_lines
+from gpudojo.days.day8.line_counting import (
+    ExecutedLines,
+    call_counting_lines,
+    loops_that_grew,
+)
 from gpudojo.days.day8.pixel_race import (
     count_allocations,
     modelled_times,
@@ -260,8 +264,9 @@ class Painter:
     def _growing_line(self, largest: int) -> int | None:
         """The line whose operations, or executions, grew most; None if there is none.
 
-        That is from the first picture to the one with the number `largest`. Where lines were
-        executed more often, it is one in a loop, rather than in what the loop calls.
+        That is from the first picture to the one with the number `largest`. Where a loop went round
+        more often it is the head of that loop, of several in each other the outermost. Where lines
+        were executed more often, it is one in a loop, rather than in what the loop calls.
         """
         # By how much the operations and the executions of each line grew
         operations = {}
@@ -276,12 +281,34 @@ class Painter:
         # The line in a loop, or else any
         in_loops: dict[int, int] = {}
         if max(executions.values(), default=0) > 0:
+            head = self._head_of_growing_loop(lines, operations)
+            if head is not None:
+                return head
             loops = lines.in_loops()
             in_loops = _positive_counts(operations, loops)
             if not in_loops:
                 in_loops = _positive_counts(executions, loops)
         chosen = in_loops or operations or executions
         return _most_frequent(chosen) or None  # 0 is another file
+
+    def _head_of_growing_loop(
+        self, lines: ExecutedLines, operations: Mapping[int, int]
+    ) -> int | None:
+        """The head of the loop that went round more often than for the first picture; else None.
+
+        `lines` are those executed for another picture, `operations` by how much the operations of
+        each line grew: of several loops it is the one with most of these.
+        """
+        source = "".join(linecache.getlines(str(self.call.path)))
+        best: tuple[int, int] = (-1, -1)
+        head = None
+        for loop in loops_that_grew(source, self.lines[0], lines):
+            inside = range(loop.head, loop.last + 1)
+            grown = sum(count for line, count in operations.items() if line in inside)
+            if (grown, loop.more) > best:
+                best = (grown, loop.more)
+                head = loop.head
+        return head
 
     def _lines_on_single_pixels(self, ledger: Ledger) -> Counter[int | None]:
         """How many operations each line made on the numbers of one pixel."""

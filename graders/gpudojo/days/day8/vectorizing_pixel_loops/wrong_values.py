@@ -6,16 +6,27 @@ Found are other weights, mixed channels, another distance.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.vectorizing_pixel_loops.pictures import Picture
+from gpudojo.days.day8.vectorizing_pixel_loops.wrong_indices import explain_indices
 from gpudojo.grading.comparing import FLOATS, numpy_values, values_close
 from gpudojo.model.evidence import Array
 from gpudojo.model.exercise import Failed, returned_other_type
 
 WEIGHTS: Final = (0.299, 0.587, 0.114)
 INDICES: Final = ("int64", "int32")  # the dtypes that indices may have
+CHANNELS: Final = ("red", "green", "blue")
+# Dimensions in which a picture may be mirrored
+MIRRORED: Final = {
+    -1: "left and right are swapped",
+    -2: "top and bottom are swapped",
+    0: "the sprites come in the opposite order",
+}
+TURNING: Final = ("flip(", "fliplr(", "flipud(", "rot90(")
+CHOICE: Final = ("argmin of", "min of", "argmax of")  # of the nearest of all distances
+FEW_PIXELS: Final = 8  # of which more than one explanation may be true
 NEAR: Final = 1e-4  # as close as another order of addition leaves floats
 
 # ---- comparing ---------------------------------------------------------------------------------
@@ -155,10 +166,9 @@ def explain_difference(values: ComparedPicture) -> Explanation:
 
     found = values.found
     right = values.right
-    turned = right.swapaxes(-1, -2)
-    is_square = turned.shape == right.shape
-    if is_square and values_close(found, turned, 0, NEAR):
-        return Explanation("height and width are swapped")
+    turned = _how_turned(values)
+    if turned:
+        return Explanation(turned, at=TURNING)
     is_near = abs(found - right) <= NEAR  # a NaN is not near anything
     places = np.argwhere(~is_near).tolist()
     first = places[0]
@@ -168,6 +178,21 @@ def explain_difference(values: ComparedPicture) -> Explanation:
     count = f"{len(places)} of {found.size} values differ"
     gave = f"at {first} it gave {found_value:.6g}, not {right_value:.6g}"
     return Explanation(f"{count}; {gave}")
+
+
+def _how_turned(values: ComparedPicture) -> str:
+    """How the pictures are turned or mirrored, as a sentence; "" if they are not."""
+    import numpy as np
+
+    found = values.found
+    right = values.right
+    swapped = right.swapaxes(-1, -2)
+    if swapped.shape == right.shape and values_close(found, swapped, 0, NEAR):
+        return "height and width are swapped"
+    for axis, words in MIRRORED.items():
+        if values_close(found, np.flip(right, axis), 0, NEAR):
+            return words
+    return ""
 
 
 def explain_grayscale(values: ComparedPicture) -> Explanation:
@@ -231,25 +256,118 @@ def explain_nearest(values: ComparedPicture) -> Explanation:
         return MIXED
     pixels = _rows_of_pixels(sprites)
     apart = pixels[:, None] - palette
-    squares = (apart**2).sum(2)
-    # Of each wrong measure its words, the distances, and patterns for the line that computes them.
-    measures: list[tuple[str, Any, tuple[str, ...]]] = [
-        (
-            "nearest by the sum of the absolute differences",
-            abs(apart).sum(2),
-            ("abs(", "norm(", "cdist("),
-        ),
-        (
-            "nearest by the sum of the differences, and not by that of their squares",
-            abs(apart.sum(2)),
-            ("sum(", "mean("),
-        ),
-        ("the farthest", -squares, ("unused result", "argmax(", "max(")),
-    ]
-    for words, distances, at in measures:
-        if _are_nearest(indices, distances):
-            return Explanation(f"the colours are {words}", at=at)
+    fitting = []
+    for measure in (*_wrong_measures(apart), *_wrong_inputs(pixels, palette)):
+        if _are_nearest(indices, measure.distances):
+            fitting.append(measure)
+    # Of a few pixels many measures may choose the same.
+    is_few = len(indices) < FEW_PIXELS
+    if fitting and (fitting[0].is_usual or (len(fitting) == 1 and not is_few)):
+        return Explanation(fitting[0].words, at=(*fitting[0].at, *CHOICE))
+    changed = explain_indices(indices, values.right.reshape(-1), len(palette))
+    if changed is not None and not is_few:
+        difference = explain_difference(values)
+        return Explanation(f"{difference.happened}: {changed.words}", at=changed.at)
     return explain_difference(values)
+
+
+class _Measure(NamedTuple):
+    """A wrong way of measuring how far colours are."""
+
+    words: str
+    distances: Any  # of each pixel to each colour
+    at: tuple[str, ...]  # patterns for the line that computes them
+    is_usual: bool = False  # whether it is told although others choose the same colours
+
+
+def _wrong_measures(apart: Any) -> Iterator[_Measure]:
+    """Yield wrong measures of the differences `apart`: (pixels, colours, channels)."""
+    squares = apart**2
+    yield _Measure(
+        "the colours are nearest by the sum of the absolute differences",
+        abs(apart).sum(2),
+        ("abs(", "norm(", "cdist("),
+        is_usual=True,
+    )
+    yield _Measure(
+        "the colours are nearest by the sum of the differences, and not by that of their squares",
+        abs(apart.sum(2)),
+        ("sum(", "mean("),
+        is_usual=True,
+    )
+    yield _Measure(
+        "the colours are the farthest",
+        -squares.sum(2),
+        ("unused result", "argmax(", "max("),
+        is_usual=True,
+    )
+    yield _Measure(
+        "the sum goes over the colours, and not over red, green and blue: no index is above 2",
+        squares.sum(1),
+        ("sum(", "mean(", "einsum("),
+    )
+    yield _Measure(
+        "the colours are nearest by the channel that differs most",
+        abs(apart).max(2),
+        ("amax(", "max(", "norm(", "cdist("),
+    )
+    yield _Measure(
+        "the colours are nearest in their shades of grey",
+        abs(apart @ WEIGHTS),
+        ("numbers 0.299, 0.587, 0.114", "number 0.299", "mv(", "matmul("),
+    )
+    for channel, name in enumerate(CHANNELS):
+        others = [each for each in range(3) if each != channel]
+        yield _Measure(
+            f"the colours are nearest in {name} alone",
+            squares[:, :, channel],
+            ("select(",),
+        )
+        yield _Measure(
+            f"the colours are nearest without {name}", squares[:, :, others].sum(2), ("sum(",)
+        )
+    in_order = squares.sum(2).argsort(1).argsort(1)
+    yield _Measure(
+        "the colours are the second nearest",
+        abs(in_order - 1),
+        ("topk(", "kthvalue(", "argsort(", "sort("),
+    )
+
+
+def _wrong_inputs(pixels: Any, palette: Any) -> Iterator[_Measure]:
+    """Yield the right measure of other pixels (pixels, channels), or another palette."""
+    import numpy as np
+
+    at = ("normalize(", "amax(", "max(", "norm(", "/ number", "* number", "/", "mean(", "-")
+
+    def distances(pixels: Any, palette: Any) -> Any:
+        return ((pixels[:, None] - palette) ** 2).sum(2)
+
+    def divided(colors: Any, by: Any) -> Any:
+        return colors / np.where(by == 0, 1, by)
+
+    in_a_palette = "the colours are nearest in a palette that was divided by its largest value"
+    yield _Measure(in_a_palette, distances(pixels, divided(palette, palette.max())), at)
+    yield _Measure(
+        f"{in_a_palette} in each channel", distances(pixels, divided(palette, palette.max(0))), at
+    )
+    yield _Measure(
+        "the colours are nearest to sprites that were divided by their largest value",
+        distances(divided(pixels, pixels.max()), palette),
+        at,
+    )
+    lengths = np.sqrt((palette**2).sum(1, keepdims=True))
+    products = -(pixels @ palette.T)
+    yield _Measure(
+        "the colours are those with the largest product, and not the nearest",
+        products,
+        ("einsum(", "matmul(", "bmm(", "mm(", "argmax("),
+    )
+    yield _Measure(
+        "the colours are nearest by their angle, as if all were as bright",
+        products / np.where(lengths == 0, 1, lengths).T,
+        ("cosine_similarity(", "normalize(", "norm(", "/"),
+    )
 
 
 def _are_nearest(indices: Any, distances: Any) -> bool:
@@ -268,6 +386,8 @@ def explain_recolor(values: ComparedPicture) -> Explanation:
 
     Raises IndexError if nothing is.
     """
+    import numpy as np
+
     right = values.right
     pixels = _rows_of_pixels(right)
     mixed_up = pixels.reshape(right.shape)
@@ -276,7 +396,50 @@ def explain_recolor(values: ComparedPicture) -> Explanation:
         return Explanation(happened, "reshape-for-permute")
     for order in itertools.permutations(range(3)):
         if _are_close(right[:, list(order)], values.found):
-            colors = ", ".join(("red", "green", "blue")[channel] for channel in order)
+            colors = ", ".join(CHANNELS[channel] for channel in order)
             happened = f"the channels come in the order {colors}"
             return Explanation(happened, at=("flip(", "[::-1]"))
-    return explain_difference(values)
+    if not np.isfinite(values.found).all():
+        return explain_difference(values)
+    return (
+        _explain_other_colors(values) or _explain_other_scale(values) or explain_difference(values)
+    )
+
+
+def _explain_other_colors(values: ComparedPicture) -> Explanation | None:
+    """Which index's colour came instead, if all pixels have colours of the palette; else None.
+
+    None, too, where height and width, or sprites, are swapped.
+    """
+    import numpy as np
+
+    palette = values.last_input
+    indices = values.first_input.reshape(-1).astype(int)
+    pixels = _rows_of_pixels(values.found)
+    apart = abs(pixels[:, None] - palette).max(2)
+    found = apart.argmin(1)
+    if not (apart.min(1) <= NEAR).all() or _how_turned(values):
+        return None
+    if (found == indices).all():
+        return None
+    first = (found != indices).argmax()
+    place = [int(each) for each in np.unravel_index(first, values.first_input.shape)]
+    colors = f"index {indices[first]} got the colour of index {found[first]}"
+    happened = f"at {place} {colors}"
+    changed = explain_indices(found, indices, len(palette))
+    if changed is None:
+        return Explanation(happened, at=("[index]",))
+    return Explanation(f"{happened}: {changed.words}", at=changed.at)
+
+
+def _explain_other_scale(values: ComparedPicture) -> Explanation | None:
+    """That all values are multiplied by one number, or taken from 1; None if they are not."""
+    found = values.found
+    right = values.right
+    if _are_close(found, 1 - right):
+        return Explanation("each value is 1 minus the loop's", at=("-", "neg("))
+    factor = (found * right).sum() / max((right**2).sum(), NEAR)
+    if abs(factor) > NEAR and abs(found - factor * right).max() <= NEAR * max(1, abs(factor)):
+        happened = f"the result is {factor:.3g} times the loop's"
+        return Explanation(happened, at=("* number", "/ number", "*", "/", "mul(", "div("))
+    return None
