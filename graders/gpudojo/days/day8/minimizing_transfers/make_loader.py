@@ -155,7 +155,8 @@ def pins_exactly_for_cuda(scenario: str, found: LoaderEpoch, right: LoaderEpoch)
     if not scenario.startswith(("device", "num_workers")):
         return
     if any(right.pinned) and not all(found.pinned):
-        raise Failed(f"with {scenario} the batches were not pinned", "pinned batches")
+        happened = f"with {scenario} the batches were not pinned"
+        raise Failed(happened, "pinned batches", at=("skipped pin_memory=True", "pin_memory="))
     if any(found.pinned) and not any(right.pinned):
         happened = f"with {scenario} the batches were pinned"
         raise Failed(happened, "ordinary memory", misconception="pinned-for-cpu")

@@ -257,6 +257,12 @@ def _where_to_look(gpu: dict[str, ToldValue], wished: dict[str, ToldValue]) -> t
         return ("last split(",)
     if set(wrong) & {"index", "name"}:
         return (f'"{wrong[0]}":',)
+    if wished[wrong[0]].kind == "NoneType":
+        key = wrong[0]
+        handler: tuple[str, ...] = ()
+        if gpu[key].value == UNKNOWN:  # as it was: an error that the conversion raised was caught
+            handler = ("except",)
+        return (*handler, f"value {gpu[key].shown}", '== "[N/A]"', f'"{key}":', "int(")
     if any(gpu[key].kind != wished[key].kind for key in wrong):
         return ('== "[N/A]"', f'"{wrong[0]}":', "int(")
     return ("split(",)
