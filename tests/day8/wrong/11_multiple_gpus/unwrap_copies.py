@@ -1,4 +1,4 @@
-# fails: unwrap::leaves_other_models_whole as -
+# fails: unwrap::leaves_other_models_whole as copied-instead-of-returned
 import copy
 
 import torch

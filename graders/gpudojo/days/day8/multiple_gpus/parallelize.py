@@ -26,7 +26,8 @@ class Spread(Case, frozen=True):
     same: bool  # whether the model inside is the one passed in
     same_parameters: bool
     gpus: list[int]
-    devices: list[str]
+    devices: list[str]  # of its parameters
+    buffer_devices: list[str]
 
 
 def _is_spread(wrapper: Any) -> bool:
@@ -54,10 +55,11 @@ def _call_parallelize(call: Call, device: Any) -> Spread:
     # Its tensors; something else has none
     parameters = []
     devices = set()
+    buffer_devices = set()
     if isinstance(inner, nn.Module):
         parameters = list(map(id, inner.parameters()))
-        for tensor in (*inner.parameters(), *inner.buffers()):
-            devices.add(str(tensor.device))
+        devices = {str(parameter.device) for parameter in inner.parameters()}
+        buffer_devices = {str(buffer.device) for buffer in inner.buffers()}
     return Spread(
         kind=type(result).__name__,
         is_module=isinstance(result, nn.Module),
@@ -66,6 +68,7 @@ def _call_parallelize(call: Call, device: Any) -> Spread:
         same_parameters=parameters == own_parameters,
         gpus=gpus,
         devices=sorted(devices),
+        buffer_devices=sorted(buffer_devices),
     )
 
 
@@ -127,12 +130,25 @@ def moves_the_model(scenario: str, found: Spread, right: Spread) -> None:
     if not found.is_module:
         raise returned_other_type(found.kind, "a model", f"{scenario} ")
     # A wrapper moves the model too: a wrong number of them is another check's.
-    if found.wraps == right.wraps and found.devices != right.devices:
-        happened = f"{scenario} its parameters are on {', '.join(found.devices)}"
+    if found.wraps != right.wraps:
+        return
+    if found.devices != right.devices:
+        happened = f"{scenario} its parameters are on {_listed(found.devices)}"
         key = "hard-coded-cuda"
         if found.devices == ["cpu"]:
             key = "model-not-moved"
-        raise Failed(happened, ", ".join(right.devices), misconception=key)
+        raise Failed(happened, _listed(right.devices), misconception=key)
+    if found.buffer_devices != right.buffer_devices:
+        parameters = f"its parameters are on {_listed(found.devices)}"
+        happened = f"{scenario} {parameters}, its buffers on {_listed(found.buffer_devices)}"
+        expected = f"both on {_listed(right.buffer_devices)}"
+        at = (".data =", "parameters(")
+        raise Failed(happened, expected, None, "buffers-forgotten", at)
+
+
+def _listed(devices: list[str]) -> str:
+    """Devices in words; "no device" for what has no tensors."""
+    return ", ".join(devices) or "no device"
 
 
 @check_scenarios(parallelize, *PROBES_WITH_GPUS, points=0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gpudojo.days.day8.multiple_gpus.declaration import unwrap
 from gpudojo.days.day8.multiple_gpus.small_model import make_model
@@ -111,6 +111,9 @@ def plain_models(call: Call) -> Cases[Inside]:
 
 # ---- claims ------------------------------------------------------------------------------------
 
+COPIED: Final = "copied-instead-of-returned"
+COPYING: Final = ("deepcopy(", "copy(", "__class__(", "type(")  # where another model is made
+
 runs(unwrap)
 
 
@@ -144,13 +147,28 @@ def finds_the_model_inside(scenario: str, found: Inside, right: Inside) -> None:
         if found.kind == found.inside:
             returned = f"another {found.kind}"
         is_wrapper = found.kind in ("DataParallel", "DistributedDataParallel")
-        at = () if is_wrapper else ("deepcopy(", "return")
+        at = () if is_wrapper else (*COPYING, "return")
         if _mistake_in(scenario) and not is_wrapper:
             at = ("hasattr(", "getattr(", *at)
         happened = f"for {scenario} it returned {returned}"
         expected = "the same model that was wrapped"
-        raise Failed(happened, expected, None, _mistake_in(scenario), at)
+        key = _mistake_in(scenario)
+        if found.kind == found.inside and key is None:
+            key = COPIED
+        raise Failed(happened, expected, None, key, at)
     _expect_same_state(found, right, f"the model inside {scenario}")
+
+
+def _other_model(name: str, found: Inside) -> Failed:
+    """The failure of a model without a wrapper that did not come back itself; returned, not raised.
+
+    `name` is the scenario.
+    """
+    key = _mistake_in(name)
+    if found.kind == found.inside and key is None:
+        happened = f"for {name} it returned another {found.kind}, not the model itself"
+        return Failed(happened, "the model that was passed in", None, COPIED, COPYING)
+    return returned_other_type(found.kind, "the model itself", f"for {name} ", key)
 
 
 @unwrap.check(points=0.25)
@@ -158,6 +176,10 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
     """A model that is not wrapped is returned unchanged; of one that is, the model inside."""
     if not any(found.same for found in seen[wrappers].values()):
         happened = "no wrapper was taken off, so it is not known which models have one"
+        kinds = [(found.kind, found.inside) for found in seen[wrappers].values()]
+        if kinds and all(kind == inside for kind, inside in kinds):
+            happened = "never did the model inside a wrapper come back itself, but another one"
+            raise Failed(happened, "the model inside a wrapper", None, COPIED, COPYING)
         raise Failed(happened, "the model inside a wrapper")
     for name, error in seen[plain_models].errors.items():
         seen.about(plain_models.name, name)
@@ -166,6 +188,5 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
         raise Failed(happened, "the model itself", error.line, at=at)
     for name, found, right in scenario_pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
-            before = f"for {name} "
-            raise returned_other_type(found.kind, "the model itself", before, _mistake_in(name))
+            raise _other_model(name, found)
         _expect_same_state(found, right, name)
