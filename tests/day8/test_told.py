@@ -12,6 +12,7 @@ from gpudojo.grading.reference_solutions import ReferenceSolution
 from gpudojo.grading.references import reference_of
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.evidence import encode_evidence
+from gpudojo.model.exercise import LineRole
 from gpudojo.model.results import Outcome
 from virtual_cuda.modelled_time import _REAL_CLOCKS
 
@@ -60,6 +61,31 @@ WRONG = Path(__file__).parent / "wrong"
             "in backward blocks 1, 2 and 3 did not run again, block 4 did",
         ),
         ("11_multiple_gpus/unwrap_to_the_cpu", "inside DataParallel are torch.float32 on cpu"),
+        ("03_moving_batches/text_of_a_generator", "became '<generator object>'"),
+        (
+            "06_vectorizing_pixel_loops/recolor_cut_off",
+            "got the colour of index 3: no index is above 3",
+        ),
+        (
+            "06_vectorizing_pixel_loops/recolor_next_color",
+            "every index is 1 too large, and begins again at the other end",
+        ),
+        (
+            "06_vectorizing_pixel_loops/nearest_sum_over_colors",
+            "the sum goes over the colours, and not over red, green and blue: no index is above 2",
+        ),
+        (
+            "06_vectorizing_pixel_loops/nearest_palette_scaled",
+            "nearest in a palette that was divided by its largest value",
+        ),
+        (
+            "11_multiple_gpus/parallel_buffers_left",
+            "its parameters are on cuda:0, its buffers on cpu",
+        ),
+        (
+            "11_multiple_gpus/unwrap_copies_in_one_line",
+            "it returned another ParallelBranches, not the model itself",
+        ),
         ("12_self_assessment/renamed", "`ANSWERS` was not handed in, or is None"),
         ("12_self_assessment/whole_answer", "is 'A smaller batch.'"),
     ],
@@ -127,6 +153,15 @@ def test_a_batch_with_something_else_instead_of_a_tensor() -> None:
     ("name", "line", "told"),
     [
         ("03_moving_batches/compares_with_cuda", 10, "one on the CPU, one on the device"),
+        ("03_moving_batches/copied_in_a_helper", 6, "was on cuda:0 already and was copied"),
+        ("04_modifying_training_loop_gpu/gradients_filled_in_a_helper", 5, "were zeroed between"),
+        ("04_modifying_training_loop_gpu/gradients_times_zero", 13, "were zeroed between"),
+        ("04_modifying_training_loop_gpu/one_step_for_all", 13, "stepped once for 2 backward"),
+        ("05_modifying_evaluation_loop_gpu/largest_over_samples_by_place", 14, "accuracy"),
+        ("06_vectorizing_pixel_loops/gray_rows_in_three_statements", 8, "took 42 operations"),
+        ("08_minimizing_transfers/pinned_by_update", 7, "were not pinned"),
+        ("09_managing_memory/reentrant_by_another_name", 10, "does not require grad"),
+        ("10_timing_and_profiling/smi_zero_by_a_function", 5, "used_mib: 0 (int)"),
         ("04_modifying_training_loop_gpu/rounded_mean", 17, "which is rounded"),
         ("07_mixed_precision/clipping_skipped_without_scaler", 12, "changed nothing"),
         ("07_mixed_precision/everything_in_half_precision", 9, "unscale FP16 gradients"),
@@ -142,6 +177,21 @@ def test_what_happened_is_told_at_its_line(name: str, line: int | None, told: st
     assert told in first.happened
     if line is not None:
         assert first.line == line
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("08_minimizing_transfers/pinned_by_item", LineRole.CONDITION),
+        ("10_timing_and_profiling/smi_floats_by_a_function", LineRole.RETURNED),
+        ("10_timing_and_profiling/smi_index_by_hand", LineRole.ASSIGNED),
+        ("11_multiple_gpus/parallel_moved_when_wrapped", LineRole.CONDITION),
+    ],
+)
+def test_the_line_is_labelled_as_what_it_is(name: str, role: LineRole) -> None:
+    results = grade_once((WRONG / name).with_suffix(".py"))
+    first = next(result for result in results if result.outcome is Outcome.FAILED)
+    assert first.line_role is role
 
 
 @pytest.mark.parametrize(
