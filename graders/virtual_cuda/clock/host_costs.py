@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from virtual_cuda.clock.kernel_rules.convolutions import is_depthwise_in_single_precision
 from virtual_cuda.clock.kernels import LIST_OPERATORS, VIEWS, KernelCall
 from virtual_cuda.ledger.rows import (
     BackwardRow,
@@ -29,20 +30,32 @@ Cost = tuple[str, float]
 # checks behind them.
 _LIBRARIES: Final = {
     "cuBLAS": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"),
-    "cuDNN": ("convolution", "convolution_backward"),
+    "cuDNN": ("convolution",),
+    "cuDNN backward": ("convolution_backward",),
     "cuDNN norm": ("native_batch_norm", "native_batch_norm_backward"),
-    "cuDNN recurrent": ("_cudnn_rnn", "_cudnn_rnn_backward"),
+    "cuDNN recurrent": ("_cudnn_rnn",),
+    "cuDNN recurrent backward": ("_cudnn_rnn_backward",),
     "norm": ("native_layer_norm", "native_layer_norm_backward", "native_group_norm"),
     "embedding bag": ("_embedding_bag",),
     "reduction": (
         "sum", "mean", "max", "min", "std", "var", "argmax", "argmin", "linalg_vector_norm",
     ),
     "indexing": ("index", "index_put_", "index_put", "nonzero", "index_add", "sort", "topk"),
-    "attention": (
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_efficient_attention_backward",
-    ),
+    "attention": ("_scaled_dot_product_efficient_attention",),
+    "attention backward": ("_scaled_dot_product_efficient_attention_backward",),
+    "norms of a list": ("_foreach_norm",),
 }  # fmt: skip
+_PRODUCTS: Final = _LIBRARIES["cuBLAS"]
+# Modules whose calls are much Python around their operators, by the name of its cost.
+_LONG_MODULES: Final = {
+    "MultiheadAttention": "attention module",
+    "TransformerEncoderLayer": "layer module",
+    "TransformerDecoderLayer": "layer module",
+    "RNN": "recurrent module",
+    "LSTM": "recurrent module",
+    "GRU": "recurrent module",
+}
+_PLAIN_OPTIMIZER: Final = "SGD"  # all others keep more for each parameter than a sum of gradients
 _ALLOCATING: Final = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
 )  # fmt: skip
@@ -51,12 +64,14 @@ _GRADIENT_SUMS: Final = ("add", "add_")
 _MULTI_TENSOR: Final = (*LIST_OPERATORS, "_amp_foreach_")
 # What each kernel but the first costs, by the operator: where it has others inside, each is one.
 _LAUNCHES: Final = {
-    "multinomial": "inner operator",
+    "index_put": "inner operator",
     "binary_cross_entropy_with_logits": "inner operator",
     "logsumexp": "inner operator",
     "_cudnn_rnn": "recurrent launch",
     "_cudnn_rnn_backward": "recurrent launch backward",
 }
+# Libraries that launch all their kernels themselves.
+_LAUNCHING_LIBRARIES: Final = ("cuBLAS", "cuDNN", "cuDNN backward")
 
 
 class HostCosts:
@@ -87,12 +102,16 @@ class HostCosts:
             case ForwardRow():
                 self._open[number] = row
                 yield "module", 1
+                if row.module in _LONG_MODULES:
+                    yield _LONG_MODULES[row.module], 1
             case BackwardRow():
                 self._open[number] = row
                 yield "backward", 1
             case StepRow():
                 self._open[number] = row
                 yield "step", 1
+                if row.optimizer != _PLAIN_OPTIMIZER:
+                    yield "adaptive step", 1
             case EndRow():
                 self._open.pop(row.opened, None)
             # What happens at one moment.
@@ -111,9 +130,12 @@ class HostCosts:
         """The costs of one operator: names of costs, each with how often it arises.
 
         Autograd runs its own operators. In a forward pass with gradients, operators also build the
-        graph.
+        graph. A module that is called in a backward pass computes again what was not kept.
         """
-        in_backward = self._is_inside(BackwardRow)
+        in_module = self._is_inside(ForwardRow)
+        during_backward = self._is_inside(BackwardRow)
+        is_computed_again = in_module and during_backward
+        in_backward = during_backward and not in_module
         # Operators that launch nothing.
         if call.name in _ALLOCATING:
             yield "allocation", 1
@@ -127,20 +149,15 @@ class HostCosts:
         elif call.name.startswith(_MULTI_TENSOR):
             yield "list", 1
             yield "list tensor", len(call.inputs)
-        elif in_backward and call.name in _GRADIENT_SUMS:
-            yield "gradient sum", 1
         elif in_backward:
-            yield "operator backward", 1
+            yield _cost_in_backward(call.name), 1
         else:
             yield "operator", 1
-            if builds_graph and self._is_inside(ForwardRow):
+            if builds_graph and in_module:
                 yield "gradient", 1
-        # What comes on top: a library, and each kernel but the first.
-        library = _library_behind(call.name)
-        if library is not None and not _is_norm_of_a_matrix(library, call):
-            yield library, 1
-        if kernels > 1:
-            yield _LAUNCHES.get(call.name, "launch"), kernels - 1
+            if is_computed_again:
+                yield "computed again", 1
+        yield from _costs_on_top(call, kernels, in_backward)
 
     def _is_inside(self, kind: type[Row]) -> bool:
         """True if a pass or step of this kind has begun and not ended."""
@@ -157,17 +174,54 @@ def _of_stream(row: StreamRow) -> Iterator[Cost]:
         yield "stream", 1
 
 
-def _library_behind(operator: str) -> str | None:
+def _cost_in_backward(operator: str) -> str:
+    """The name of the cost of an operator that autograd runs.
+
+    Gradients of an operator have their names from it. What else there is belongs to a step of the
+    backward pass that has several operators, or is simple.
+    """
+    if operator in _GRADIENT_SUMS:
+        return "gradient sum"
+    if operator in _PRODUCTS:
+        return "product backward"
+    if operator.endswith(("_backward", "_backward_data")):
+        return "operator backward"
+    return "simple operator backward"
+
+
+def _costs_on_top(call: KernelCall, kernels: int, in_backward: bool) -> Iterator[Cost]:
+    """What an operator costs on top: a library, and each kernel but the first.
+
+    The cost of a product in a backward pass has its library in it.
+    """
+    library = _library_behind(call)
+    is_product_in_backward = in_backward and call.name in _PRODUCTS
+    if library is not None and not is_product_in_backward:
+        yield library, 1
+    if kernels > 1:
+        yield _name_of_launch(call.name, library), kernels - 1
+
+
+def _name_of_launch(operator: str, library: str | None) -> str:
+    """The name of the cost of each kernel of an operator but the first."""
+    if library in _LAUNCHING_LIBRARIES:
+        return "library launch"
+    return _LAUNCHES.get(operator, "launch")
+
+
+def _library_behind(call: KernelCall) -> str | None:
     """The library, or the checks, that make an operator cost the host more; None for most."""
     for library, names in _LIBRARIES.items():
-        if operator in names:
+        if call.name in names and not _goes_without_cudnn(call):
             return library
     return None
 
 
-def _is_norm_of_a_matrix(library: str, call: KernelCall) -> bool:
-    """True for a batch norm without pixels, which cuDNN is not asked for."""
-    return library == "cuDNN norm" and len(call.first_shape) <= 2
+def _goes_without_cudnn(call: KernelCall) -> bool:
+    """True for a batch norm without pixels, and for a convolution that torch has a kernel for."""
+    if call.name in _LIBRARIES["cuDNN norm"]:
+        return len(call.first_shape) <= 2
+    return is_depthwise_in_single_precision(call)
 
 
 def kernel_call_of(row: OperationRow) -> KernelCall:

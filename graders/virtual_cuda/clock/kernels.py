@@ -25,6 +25,7 @@ VIEWS: Final = frozenset(
     as_strided alias detach diagonal unfold movedim view_as_real view_as_complex real imag
     narrow swapaxes flatten unflatten _reshape_alias squeeze_ unsqueeze_ t_ transpose_ set_ resize_
     lift_fresh empty empty_like empty_strided new_empty new_empty_strided
+    indices values _indices _values
     """.split()
 )
 

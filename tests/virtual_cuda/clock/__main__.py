@@ -43,8 +43,9 @@ STUDENTS, AGAIN = (
 MODELS = HERE / "h200-models.json"  # whole models
 WHOLE = HERE / "h200-whole.json"  # more of them, on a slow host: of these, only kernels are fitted
 OPERATORS = HERE / "h200-operators.json"  # single ones, of the sizes of large models: likewise
+LATER = HERE / "h200-later.json"  # whole programs of other kinds
 # The figures are fitted to these.
-RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN, MODELS, WHOLE, OPERATORS)
+RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN, MODELS, WHOLE, OPERATORS, LATER)
 LARGE = HERE / "h200-large.json"  # large models, which are not fitted
 MIXES = HERE / "h200-mixes.json"  # and not to this one
 PAIRS = HERE / "h200-pairs.json"  # nor to these: of each pair of programs, one is faster

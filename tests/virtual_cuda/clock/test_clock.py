@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+import torch.utils.checkpoint
 from virtual_cuda import gpu_named, gpus, virtual_cuda
 from virtual_cuda.clock.advice import compare_with_cpu
 from virtual_cuda.clock.gpu_models import _complete_figures
@@ -23,8 +24,8 @@ from virtual_cuda.clock.lanes import times_of_rows
 from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.fitting import recording
 from virtual_cuda.fitting.agreement import Agreement, agreement_of
-from virtual_cuda.fitting.figures import fit_gpu, main
-from virtual_cuda.fitting.program_runs import run_programs, without_arithmetic
+from virtual_cuda.fitting.figures import _features_of, fit_gpu, main
+from virtual_cuda.fitting.program_runs import ProgramRun, run_programs, without_arithmetic
 from virtual_cuda.fitting.records import BadClockRecord, Program, read_record
 from virtual_cuda.hooks import lanes_to_scale, what_limits
 from virtual_cuda.ledger import duration, plain_lines
@@ -690,3 +691,40 @@ def test_a_collective_takes_as_long_as_its_bytes_need_over_the_link() -> None:
 def test_a_gpu_that_is_like_another_is_estimated() -> None:
     alike = {"name": "X", "like": "H200", "slower": 1.0, "bus": 1e10}
     assert _complete_figures(alike, {"H200": gpu_named("H200")})["figures"] == "estimated"
+
+
+def _costs_in_step(step: Callable[[], object]) -> dict[str, float]:
+    """How often each cost of the host arises while `step` runs."""
+    with virtual_cuda(gpu="H200") as gpu:
+        first = len(gpu.ledger.rows)
+        step()
+        run = ProgramRun(list(gpu.ledger.rows), first)
+    return _features_of(run, H200).host
+
+
+def test_what_a_checkpoint_computes_again_costs_like_a_forward_pass_and_more() -> None:
+    def step() -> None:
+        layer = torch.nn.Linear(8, 8, device="cuda")
+        x = torch.rand(4, 8, device="cuda", requires_grad=True)
+        torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()
+
+    costs = _costs_in_step(step)
+    assert costs["computed again"] == 1
+    assert costs["product backward"] == 2
+
+
+def test_each_channel_on_its_own_is_not_for_cudnn_in_single_precision() -> None:
+    def costs_of(groups: int) -> dict[str, float]:
+        def convolve() -> None:
+            x = torch.rand(2, 8, 16, 16, device="cuda")
+            torch.nn.Conv2d(8, 8, 3, groups=groups, device="cuda")(x)
+
+        return _costs_in_step(convolve)
+
+    assert costs_of(1)["cuDNN"] == 1
+    assert "cuDNN" not in costs_of(8)
+
+
+def test_gradients_of_indexing_are_sorted_by_their_places() -> None:
+    shapes = (8192, 64), (8192, 64), (20000,), (20000, 64)
+    assert _count("index_put", "float32", *shapes) > _count("index_put_", "float32", *shapes) + 4

@@ -19,6 +19,8 @@ from virtual_cuda.clock.kernels import (
 )
 from virtual_cuda.sizes import ITEM_SIZES
 
+_CONVOLUTIONS: Final = ("convolution", "cudnn_convolution", "_convolution")
+_GRADIENTS: Final = ("convolution_backward", "cudnn_convolution_backward")
 # Elements from which cuDNN changes the layout in single precision, of an input and of a gradient.
 _LARGE_INPUT: Final = 3 << 17
 _LARGE_GRADIENT: Final = 1 << 18
@@ -143,7 +145,7 @@ class _ConvolutionCall(NamedTuple):
         return Kernel("layout", math.prod(self.weight) * _BYTES_OF_A_WEIGHT)
 
 
-@kernel_rule("convolution", "cudnn_convolution", "_convolution")
+@kernel_rule(*_CONVOLUTIONS)
 def _convolution_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """A product, or a kernel of its own for one channel.
 
@@ -196,7 +198,7 @@ def _direct_convolution(convolution: _ConvolutionCall) -> Kernel:
     return Kernel("direct convolution", seconds=pixels * seconds_a_pixel)
 
 
-@kernel_rule("convolution_backward", "cudnn_convolution_backward")
+@kernel_rule(*_GRADIENTS)
 def _convolution_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """The gradients of the input, if it is wanted, of the weights, and of the bias, if it has one.
 
@@ -244,6 +246,28 @@ def _product_gradient_kernels(
         changed *= 2
     for shape in changed:
         yield convolution.layout_kernel(shape)
+
+
+def _convolution_of(call: KernelCall) -> _ConvolutionCall | None:
+    """The convolution of a call, forward or backward; None for other operators.
+
+    None also for a call with too few shapes.
+    """
+    if call.name in _GRADIENTS and len(call.inputs) >= 3:
+        out, source, weight = call.inputs[:3]
+    elif call.name in _CONVOLUTIONS and len(call.inputs) >= 2 and call.out is not None:
+        out = call.out
+        source, weight = call.inputs[:2]
+    else:
+        return None
+    dtype = call.dtype if call.dtype in ITEM_SIZES else "float32"
+    return _ConvolutionCall(out, source, weight, dtype, call.channels_last)
+
+
+def is_depthwise_in_single_precision(call: KernelCall) -> bool:
+    """True for a convolution of each channel with its own weights that cuDNN is not asked for."""
+    convolution = _convolution_of(call)
+    return convolution is not None and convolution.is_depthwise and not convolution.is_half
 
 
 def _has_bias_gradient(call: KernelCall, convolution: _ConvolutionCall) -> bool:

@@ -11,6 +11,8 @@ from virtual_cuda.clock.kernels import (
     Kernel,
     KernelCall,
     Kernels,
+    ceil_div,
+    item_size_of,
     kernel_rule,
 )
 
@@ -18,6 +20,7 @@ _MANY_ELEMENTS: Final = 1 << 20  # of a result: rows are not copied as they lie
 _CROWD: Final = 100  # elements that are added to one place, from which they wait for each other
 _MANY_INDICES: Final = 3072  # of an embedding, from which they are sorted
 _ONE_BLOCK_SORTS: Final = 2048  # indices
+_PASSES_OVER_PLACES: Final = 5  # before gradients are added up by their places
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -89,7 +92,7 @@ def _nonzero_kernels(call: KernelCall, chip: Chip) -> Kernels:
 
 @kernel_rule(
     *"index_add index_add_ scatter scatter_add scatter_add_".split(),
-    *"index_put index_put_ _index_put_impl_".split(),
+    *"index_put_ _index_put_impl_".split(),
 )
 def _scatter_kernels(call: KernelCall, chip: Chip) -> Kernels:
     """A copy, unless it is in place; then a kernel that writes or adds where the index says."""
@@ -103,6 +106,24 @@ def _scatter_kernels(call: KernelCall, chip: Chip) -> Kernels:
         return
     kind = "row scatter" if call.name.startswith("index_add") else "scatter"
     yield Kernel(kind, 2 * call.largest_bytes)
+
+
+@kernel_rule("index_put")
+def _index_gradient_kernels(call: KernelCall, chip: Chip) -> Kernels:
+    """How autograd adds up gradients by their places, with a sort: the same place may come twice.
+
+    Raises IndexError for a call with too few shapes.
+    """
+    yield Kernel(COPY, 2 * call.bytes)
+    places = call.input_elements(1)
+    place_bytes = places * item_size_of("int64")
+    # Negative places become positive ones, places become offsets, and are numbered.
+    for _ in range(_PASSES_OVER_PLACES):
+        yield Kernel("pointwise", 2 * place_bytes)
+    largest = call.first_elements
+    bytes_that_differ = ceil_div(largest.bit_length(), 8)
+    yield from radix_sort(places, bytes_that_differ)
+    yield Kernel("index gradient", 2 * call.input_bytes(-1))
 
 
 @kernel_rule("embedding_dense_backward")
