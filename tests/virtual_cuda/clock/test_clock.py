@@ -704,12 +704,12 @@ def _costs_in_step(step: Callable[[], object]) -> dict[str, float]:
 
 def test_what_a_checkpoint_computes_again_costs_like_a_forward_pass_and_more() -> None:
     def step() -> None:
-        layer = torch.nn.Linear(8, 8, device="cuda")
+        layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda()
         x = torch.rand(4, 8, device="cuda", requires_grad=True)
         torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()
 
     costs = _costs_in_step(step)
-    assert costs["computed again"] == 1
+    assert costs["computed again"] >= 1
     assert costs["product backward"] == 2
 
 
