@@ -188,11 +188,13 @@ def _call_train_epoch(
     batch: int = BATCH,
     moved: bool = False,
     begun: bool = False,
+    partly_training: bool = False,
 ) -> Epoch:
     """Call the student's function for an epoch of so many samples and describe it.
 
-    With `moved` the model is on the device before; with `begun` the optimizer has stepped before.
-    Settings of torch that were changed are restored. Raises StudentRaised.
+    With `moved` the model is on the device before; with `begun` the optimizer has stepped before;
+    with `partly_training` the model is in training mode before, and its parts are not. Settings
+    of torch that were changed are restored. Raises StudentRaised.
     """
     # Watched objects, in the state that the scenario asks for
     copies = [each.clone() for each in _draw_numbers(call.seed)]
@@ -213,6 +215,7 @@ def _call_train_epoch(
     weights_before = [array_of(p) for p in model.parameters()]
     # The student's function has to put the model into training mode itself.
     model.eval()
+    model.training = partly_training
     arguments = (model, loader, loss_fn, optimizer, device)
     try:
         value, settings = call_and_restore_settings(call, *arguments)
@@ -305,7 +308,9 @@ def epochs(call: Call) -> Cases[Epoch]:
         {
             "model_starts_on_the_cpu": lambda: _call_train_epoch(call, device),
             "nothing_to_train_on": lambda: _call_train_epoch(call, device, samples=0),
-            "another_model": lambda: _call_train_epoch(call, device, samples=2),
+            "another_model": lambda: _call_train_epoch(
+                call, device, samples=2, partly_training=True
+            ),
             "trained_before": lambda: _call_train_epoch(
                 call, device, samples=2, moved=True, begun=True
             ),
@@ -434,13 +439,18 @@ def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
 @train.check(points=1, needs=CALLED)
 def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in training mode."""
-    forwards = seen[epochs]["model_starts_on_the_cpu"].forwards
-    evaluating = [forward for forward in forwards if forward.evaluating]
-    if evaluating:
-        count = f"{len(evaluating)} of {len(forwards)} forward passes"
-        happened = f"{count} ran in evaluation mode"
-        expected = "every forward pass in training mode"
-        raise Failed(happened, expected, misconception="not-in-training-mode")
+    expected = "every forward pass in training mode"
+    for name in ("model_starts_on_the_cpu", "another_model"):
+        forwards = seen[epochs][name].forwards
+        evaluating = [forward for forward in forwards if forward.evaluating]
+        if not evaluating:
+            continue
+        happened = f"{len(evaluating)} of {len(forwards)} forward passes ran in evaluation mode"
+        at: tuple[str, ...] = ()
+        if name == "another_model":  # of the first model everything was put into training mode
+            happened = "a model was in training mode and its layers were not: these stayed so"
+            at = (".training", "train(")
+        raise Failed(happened, expected, None, "not-in-training-mode", at)
 
 
 # Before the weights are compared: on a real GPU a changed precision changes them too.
