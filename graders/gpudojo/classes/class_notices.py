@@ -88,6 +88,7 @@ def _notices_about_dates(book: Gradebook, participants: Sequence[Participant]) -
         if date is None or not participant.submissions:
             continue
         times = [each.time for each in participant.dates.values()]
+        times += [copy.date.time for copy in participant.copies if copy.date is not None]
         earlier = [each for each in participant.earlier_roster_dates if each.time not in times]
         if earlier and date.time in times:
             others = " or ".join(dict.fromkeys(each.text for each in earlier))

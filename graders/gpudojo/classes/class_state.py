@@ -50,6 +50,13 @@ class StoredSubmission(msgspec.Struct, omit_defaults=True):
     arrived: str = ""  # when it was first graded for this student
 
     @property
+    def work(self) -> str:
+        """Equal for the same work, whatever its files are called; of what cannot be read, the same
+        files.
+        """
+        return self.digest if self.problem else self.content
+
+    @property
     def order(self) -> str:
         """A time to sort by, where nobody knows when submissions were handed in."""
         return self.arrived or self.at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpudojo.classes.class_state import StoredSubmission, Student
 from gpudojo.classes.hand_in_dates import (
@@ -36,6 +37,8 @@ class Participant:
     group: str = ""
     # By digest, when each of the submissions was handed in; of those that the roster tells.
     dates: Mapping[str, RosterDate] = field(default_factory=lambda: NO_DATES)
+    # The work that counts for a group, as other members handed it in at another time.
+    copies: list[SentSubmission] = field(default_factory=list)
     sender: Student | None = None  # the member of the group who handed in, or the group itself
     review: list[str] = field(default_factory=list)
     # How several submissions came together of which nobody knows which one is the latest; else
@@ -182,6 +185,26 @@ def _latest_date(members: Iterable[Participant]) -> RosterDate | None:
 Notice = Callable[..., None]
 
 
+class _SentByMember(NamedTuple):
+    """What a member of a group, or the group by its own name, handed in."""
+
+    sender: Participant
+    pair: SentSubmission
+    date: RosterDate | None  # of the sender alone
+
+    @property
+    def earliness(self) -> tuple[bool, float, bool]:
+        """A sort key: the earliest time first, unknown times last, and of these marked ones."""
+        submission = self.pair.submission
+        time = submission.submitted
+        if not time and self.date is not None:
+            time = self.date.time
+        moment = 0.0
+        if time:
+            moment = datetime.datetime.fromisoformat(time).timestamp()
+        return not time, moment, submission.late
+
+
 class GroupWork:
     """Shares what one member of a group handed in with all of its members.
 
@@ -265,24 +288,23 @@ class GroupWork:
         for each in self.participants:
             if name_key(group) in each.names.keys and each not in members:
                 joint.append(each)
-        # Of equal submissions, that of the last sender counts.
-        senders = {}
-        everybody = [*joint, *members]
-        for sender in everybody:
-            for submission in sender.submissions:
-                senders[submission.digest] = sender
-        if not senders:
+        all_sent = self._list_sent(joint, members)
+        if not all_sent:
             return
         for each in joint:
             self._take_out(each)
+        # Of the same work, the earliest counts: it was in by then.
+        earliest: dict[str, _SentByMember] = {}
+        for each_sent in sorted(all_sent, key=lambda each: each.earliness):
+            earliest.setdefault(each_sent.pair.submission.work, each_sent)
+        senders = {each.pair.submission.digest: each.sender for each in earliest.values()}
         sent = []
-        for sender in everybody:
-            date = sender.roster_date
-            if sender in joint and date is None:
-                date = _latest_date(members)
-            for pair in pair_with_date(sender.submissions, date, self.dates.given):
-                if senders[pair.submission.digest] is sender:
-                    sent.append(pair)
+        copies = []
+        for each_sent in all_sent:
+            if each_sent in earliest.values():
+                sent.append(each_sent.pair)
+            else:
+                copies.append(each_sent.pair._replace(date=each_sent.date))
         shared = [pair.submission for pair in sent]
         # When each was handed in, as the platform or the roster of its sender says.
         dates = self.dates.find(sent)
@@ -305,8 +327,25 @@ class GroupWork:
             member.submissions = shared
             member.group = group
             member.dates = dates
+            member.copies = copies
             member.unknown_order = unknown_order
             member.sender = last_sender.student
+
+    def _list_sent(
+        self, joint: Sequence[Participant], members: Sequence[Participant]
+    ) -> list[_SentByMember]:
+        """What each member, and those who have the name of the group, handed in."""
+        sent = []
+        for sender in (*joint, *members):
+            date = sender.roster_date
+            if sender in joint and date is None:
+                date = _latest_date(members)
+            pairs = pair_with_date(sender.submissions, date, self.dates.given)
+            dates = self.dates.find(pairs)
+            for pair in pairs:
+                own_date = dates.get(pair.submission.digest)
+                sent.append(_SentByMember(sender, pair, own_date))
+        return sent
 
     def _take_out(self, participant: Participant) -> None:
         """Take out of the participants who is not a person, but the group itself.

@@ -125,6 +125,9 @@ def _keep_dates(participants: Iterable[Participant]) -> None:
             date = participant.dates.get(submission.digest)
             if date is not None:
                 submission.dated = date.text
+        for copy, date in participant.copies:
+            if date is not None:
+                copy.dated = date.text
 
 
 class _CountedBefore:

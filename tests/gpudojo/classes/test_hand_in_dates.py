@@ -198,3 +198,24 @@ def test_a_member_of_a_group_who_hands_in_with_an_old_worksheet(moodle: Moodle) 
     outcome, rows, _ = grade(moodle.folder / "g", second, course=moodle.folder / "course.toml")
     assert {day_of(row) for row in rows.values()} == {""}
     assert len(notices_about(outcome, "Ada One, Bo Bell")) == 1
+
+
+@pytest.mark.parametrize("dates", [(IN_TIME, LATE), (LATE, IN_TIME)])
+def test_of_the_same_files_of_a_group_the_earliest_date_counts(
+    moodle: Moodle, dates: tuple[str, str]
+) -> None:
+    """Whatever the order of the folders; and nobody's date is told to be another one."""
+    moodle.out = moodle.folder / "anew"
+    moodle.course("old.csv", more="[groups]\nus = ['Ada One', 'Bo Bell']")
+    moodle.worksheet("old.csv", *dates)
+    for student, folder in (("Ada One_7001", ""), ("Bo Bell_7002", "hw")):
+        hand_in(moodle.folder / "same" / f"{student}_assignsubmission_file_" / folder, RIGHT)
+    for given in ([moodle.folder / "same"], []):
+        outcome, row = moodle.grade(*given)
+        assert (day_of(row), row.late, len(row.attempts)) == ("2026-11-17", False, 0)
+        assert notices_about(outcome, "another date") == []
+    # whoever hands in again has another date
+    moodle.worksheet("old.csv", *["2026-11-21 02:00" if date == LATE else date for date in dates])
+    outcome, row = moodle.grade()
+    assert day_of(row) == "2026-11-17"
+    assert len(notices_about(outcome, "another date")) == 1
