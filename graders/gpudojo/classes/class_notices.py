@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from gpudojo.classes.gradebook import ClassList, Gradebook
@@ -138,6 +139,7 @@ class UnusedOverrides:
         Raises BadDay where the exercises of the day cannot be imported, and BadFile where the
         course names one that is not there.
         """
+        self.book = book
         self.items = _names_of_items(book)
         self.owners: dict[str, Participant] = {}
         for participant in (*class_list.participants, *class_list.removed):
@@ -145,11 +147,20 @@ class UnusedOverrides:
                 self.owners[key] = participant
 
     def reason_unused(self, entry: LogEntry) -> str:
-        """Why an entry that is in force is not used; empty where it is."""
+        """Why an entry that is in force is not used; empty where it is.
+
+        Where the best attempt counts, rows may be made: raises BadClass, BadFile, BadDay or OSError
+        where they cannot be.
+        """
         if entry.item not in self.items:
             return f"{entry.item} is not graded any more"
         if entry.key != EVERYONE and entry.key not in self.owners:
             return f"nobody is {entry.student!r} any more"
+        owner = self.owners.get(entry.key)
+        if entry.item == LATE and owner is not None:
+            counted = self.book.counted_submission(owner)
+            if counted is not None and not entry.is_of_hand_in(counted):
+                return "it was decided of another hand-in"
         return ""
 
 
@@ -167,6 +178,13 @@ def _notices_about_overrides(book: Gradebook, class_list: ClassList) -> list[str
         reason = unused.reason_unused(entry)
         if entry.item not in unused.items:
             doubt = f"{reason}; points of {entry.student} for it are unused"
+        elif reason and entry.item == LATE and entry.key in unused.owners:
+            again = shlex.join(("dojo", "override", entry.student, "--late", entry.delay))
+            doubt = (
+                f"how late {entry.student} was had been decided by hand for another hand-in; what "
+                f"the platform says of the one that counts holds now; to decide it again: {again} "
+                f"--out {book.out}"
+            )
         elif reason:
             doubt = f"{reason}; an override is unused"
         else:

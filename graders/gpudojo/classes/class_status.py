@@ -60,6 +60,8 @@ class ClassStatus(msgspec.Struct):
     graded: list[Named] = []
     late: list[Named] = []
     undated: list[Named] = []  # nobody knows whether they were late
+    # How late these were, a person had decided of another hand-in, which does not count.
+    to_decide_again: list[Named] = []
     absent: list[Named] = []
     to_review: list[Named] = []
     reviewed: list[Named] = []
@@ -101,6 +103,8 @@ def _sort_into_lists(status: ClassStatus, row: SubmissionRow) -> None:
             status.to_mark.append(_name_student(row, items=row.to_grade))
     if row.late:
         status.late.append(_name_student(row, timing=row.timing))
+    if row.timing is not None and row.timing.decide_again:
+        status.to_decide_again.append(_name_student(row, timing=row.timing))
     if is_undated(row):
         status.undated.append(_name_student(row))
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from gpudojo.classes.class_state import StoredSubmission
 from gpudojo.classes.course_rules import find_exercise
 from gpudojo.classes.csv_tables import read_table
 from gpudojo.classes.store import write_file
@@ -45,6 +46,7 @@ REVIEW: Final = "review"
 REMOVED: Final = "removed"  # the student is in no results
 FULL: Final = "full"  # may be written for all points of an item
 ALL_POINTS: Final = math.inf  # what FULL gives: all of an item, whatever it is worth
+NOTHING_HANDED_IN: Final = "-"  # stands for the work in `about` of LATE
 COMMENT: Final = "comment"  # `about` of an entry that leaves the points as they are
 SUGGESTED_CHECKS: Final = 5  # of those that a name may mean
 
@@ -67,7 +69,7 @@ class LogEntry(NamedTuple):
     points: float  # or ALL_POINTS
     comment: str
     key: str  # by which the student is known, whatever the submission is called; or EVERYONE
-    # Of LATE, the seconds; of REVIEW, the digest of what was reviewed; COMMENT for a comment alone;
+    # Of LATE, the seconds, and the work it is of; of REVIEW, the digest of what was reviewed; COMMENT for a comment alone;
     # of points, what the item was worth, or empty where an earlier version wrote the line.
     about: str = ""
 
@@ -77,6 +79,31 @@ class LogEntry(NamedTuple):
         if self.action != SET or self.about == COMMENT:
             return False
         return self.item not in (LATE, REVIEW, REMOVED)
+
+    @property
+    def late_seconds(self) -> int:
+        """How late a person says it was; of LATE."""
+        return int(self.about.partition(" ")[0])
+
+    @property
+    def delay(self) -> str:
+        """How late a person says it was, as it is written behind --late: 2h."""
+        for unit, seconds in (("d", 86_400), ("h", 3600)):
+            if self.late_seconds and self.late_seconds % seconds == 0:
+                return f"{self.late_seconds // seconds}{unit}"
+        if not self.late_seconds:
+            return "0"
+        return f"{self.late_seconds / 60:.10g}m"
+
+    def is_of_hand_in(self, submission: StoredSubmission) -> bool:
+        """True if LATE was decided of this work, and not of another hand-in.
+
+        Of everybody's, and in a line of an earlier version, it is of all that had arrived by then.
+        """
+        work = self.about.partition(" ")[2]
+        if not work:
+            return submission.order <= self.at
+        return work == submission.work
 
     def was_given_of(self, max_points: float) -> bool:
         """True unless the item was worth other points when these were given.
@@ -241,8 +268,10 @@ def _read_log(path: Path) -> list[LogEntry]:
         if entry.gives_points:
             points = parse_points_or_full(cells["points"], file, line.number)
             entry = entry._replace(points=points)
-        elif entry.action == SET and entry.item == LATE and not _is_count(entry.about):
-            raise BadFile(file, line.number, f"{entry.about!r} is not a number of seconds")
+        elif entry.action == SET and entry.item == LATE:
+            seconds = entry.about.partition(" ")[0]
+            if not _is_count(seconds):
+                raise BadFile(file, line.number, f"{seconds!r} is not a number of seconds")
         entries.append(entry)
     return entries
 

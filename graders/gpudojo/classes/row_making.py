@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -109,6 +110,11 @@ class RowMaker:
             review.append(f"the same files as {first_names(twins, 3)}")
         if submission is not None and self.course.late.costs_points:
             review += _doubts_about_lateness(participant, submission, timing)
+        if timing is not None and timing.decide_again:
+            review.append(
+                f"how late it was had been decided by hand for another hand-in, and what the platform says counts now; "
+                f"to decide it again: {timing.decide_again}"
+            )
         review += problems_of_overrides
 
         row = replace(
@@ -176,7 +182,8 @@ class RowMaker:
     ) -> Timing | None:
         """When the submission was handed in, and whether that was late.
 
-        `by_hand` is what a person says about it, and comes first. Returns None where nothing is
+        `by_hand` is what a person says about it, and comes first; of another hand-in, it does not
+        count. Returns None where nothing is
         known of deadlines and dates.
         """
         names = participant.extended_as
@@ -189,7 +196,10 @@ class RowMaker:
         timing = self.course.timing_of(submitted, told_by, submission.late, names)
         if by_hand is None:
             return timing
-        return late_by(timing, self.course.late, int(by_hand.about), by_hand.comment)
+        if not by_hand.is_of_hand_in(submission):
+            again = shlex.join(("dojo", "override", participant.name, "--late", by_hand.delay))
+            return replace(timing or Timing(), decide_again=again)
+        return late_by(timing, self.course.late, by_hand.late_seconds, by_hand.comment)
 
     def _list_attempts(
         self, participant: Participant, counted: StoredSubmission | None, row: SubmissionRow

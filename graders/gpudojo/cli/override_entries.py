@@ -18,6 +18,7 @@ from gpudojo.classes.overrides import (
     COMMENT,
     EVERYONE,
     LATE,
+    NOTHING_HANDED_IN,
     SET,
     UNDO,
     KeyAndItem,
@@ -46,6 +47,7 @@ class Recipient(NamedTuple):
     name: str
     keys: list[str]  # the first is the one for new entries
     row: SubmissionRow  # in which items are looked for
+    work: str = ""  # what counts of a student, or NOTHING_HANDED_IN
 
 
 class EntryMaker:
@@ -140,7 +142,7 @@ class EntryMaker:
         """
         if asked.late is not None:
             entry = self._entry_that_gives(recipient, LATE, 0.0, asked.comment, 0.0)
-            return entry._replace(about=str(asked.late))
+            return entry._replace(about=f"{asked.late} {recipient.work}".rstrip())
         item, max_points = self._find_item(asked.words[-1], recipient)
         if item == LATE:
             raise click.UsageError("say how late it was with --late, such as --late 2h")
@@ -298,8 +300,7 @@ class EntryMaker:
                 participant = find_participant(
                     self.class_list.participants, name, self.class_list.removed
                 )
-                row = self.book.row_of(participant)
-                self._recipients[name] = Recipient(participant.name, participant.keys, row)
+                self._recipients[name] = _recipient(self.book, participant)
         return self._recipients[name]
 
     @functools.cached_property
@@ -362,9 +363,20 @@ def students_of_name(book: Gradebook, name: str) -> list[Recipient]:
     """
     recipients = []
     for participant in participants_of_name(book.list_class(), name):
-        row = book.row_of(participant)
-        recipients.append(Recipient(participant.name, participant.keys, row))
+        recipients.append(_recipient(book, participant))
     return recipients
+
+
+def _recipient(book: Gradebook, participant: Participant) -> Recipient:
+    """A participant who gets points; a verdict that is missing is made and written.
+
+    Raises BadClass, BadFile, BadDay or OSError where the row cannot be made.
+    """
+    counted = book.counted_submission(participant)
+    work = NOTHING_HANDED_IN
+    if counted is not None:
+        work = counted.work
+    return Recipient(participant.name, participant.keys, book.row_of(participant), work)
 
 
 def student_of_name(book: Gradebook, name: str) -> Recipient:
@@ -375,7 +387,7 @@ def student_of_name(book: Gradebook, name: str) -> Recipient:
     """
     class_list = book.list_class()
     participant = find_participant(class_list.participants, name, class_list.removed)
-    return Recipient(participant.name, participant.keys, book.row_of(participant))
+    return _recipient(book, participant)
 
 
 def participants_of_name(class_list: ClassList, name: str) -> list[Participant]:

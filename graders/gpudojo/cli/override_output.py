@@ -343,7 +343,7 @@ def _describe_decision(entry: LogEntry) -> str:
         return "the points stay"
     if entry.item != LATE:
         return FULL if entry.points == ALL_POINTS else format_points(entry.points)
-    delay = describe_seconds(int(entry.about))
+    delay = describe_seconds(entry.late_seconds)
     if not delay:
         return "in time"
     return f"{delay} late"

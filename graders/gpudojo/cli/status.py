@@ -28,6 +28,11 @@ UNDATED: Final = (
     "handed in, such as Moodle's grading worksheet; or: dojo override STUDENT --late TIME"
 )
 
+DECIDED_BEFORE: Final = (
+    "how late it was had been decided for another hand-in, and what the platform says counts now; "
+    "to decide it again"
+)
+
 
 @click.command(cls=StrictCommand)
 @click.argument("results", type=EXISTING_PATH, required=False)
@@ -78,6 +83,9 @@ class _StatusPrinter:
         if found.undated:
             self._print_list("time unknown", len(found.undated), _names_of(found.undated))
             self._print_entry(None, "", UNDATED)
+        for each in found.to_decide_again:
+            assert each.timing is not None
+            self._print_entry(None, "", f"{each.name}: {DECIDED_BEFORE}: {each.timing.decide_again}")
         self._print_list("absent", len(found.absent), _names_of(found.absent))
         self._print_lines("to review", found.to_review, "dojo review")
         if found.reviewed:

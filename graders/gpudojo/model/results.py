@@ -356,6 +356,8 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     late_seconds: Count | None = None  # None where a platform says late, and not by how much
     penalty: Points = 0.0  # taken from the scaled points
     comment: str = ""  # of the person who said how late it was
+    # The command to decide it again, where a person had decided it of another hand-in; else empty.
+    decide_again: str = ""
 
     @property
     def decided_by_hand(self) -> bool:

@@ -219,3 +219,34 @@ def test_of_the_same_files_of_a_group_the_earliest_date_counts(
     outcome, row = moodle.grade()
     assert day_of(row) == "2026-11-17"
     assert len(notices_about(outcome, "another date")) == 1
+
+
+def test_lateness_by_hand_is_of_the_hand_in_it_was_given_for(moodle: Moodle) -> None:
+    """Of a newer one, the platform's date counts, and that is told."""
+    moodle.course("new.csv")
+    _, row = moodle.grade(moodle.folder / "first")
+    assert row.late
+    dojo("override", "Ada One", "--late", "0", "--out", moodle.out)
+    assert not moodle.grade()[1].late
+    assert "had been decided" not in dojo("status", moodle.out)
+    moodle.worksheet("new.csv", "2026-11-23 02:00")
+    outcome, row = moodle.grade(moodle.download("second", RIGHT + "# ada\n"))
+    assert (day_of(row), row.late) == ("2026-11-23", True)
+    again = "dojo override 'Ada One' --late 0"
+    (notice,) = notices_about(outcome, "decided by hand")
+    assert again in notice
+    assert any(again in reason for reason in row.needs_human)
+    assert " ".join(dojo("status", moodle.out).split()).count(again) == 1
+    assert "not used now: it was decided of another" in dojo("override", "--out", moodle.out)
+    dojo("override", "Ada One", "--late", "0", "--out", moodle.out)
+    outcome, row = moodle.grade()
+    assert (row.late, row.needs_human, notices_about(outcome, "decided")) == (False, [], [])
+    # of all, what has arrived by then
+    dojo("override", "--undo", "--out", moodle.out)
+    dojo("override", "--undo", "Ada One", "late", "--out", moodle.out)
+    dojo("override", "--all", "--late", "2h", "--out", moodle.out)
+    assert moodle.grade()[1].late
+    moodle.worksheet("new.csv", "2026-11-24 02:00")
+    _, row = moodle.grade(moodle.download("third", RIGHT + "# again\n"))
+    assert row.timing is not None
+    assert row.timing.decide_again == "dojo override 'Ada One' --late 2h"
