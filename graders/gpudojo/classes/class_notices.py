@@ -174,10 +174,12 @@ def _notices_about_overrides(book: Gradebook, class_list: ClassList) -> list[str
         return []
     unused = UnusedOverrides(book, class_list)
     notices: list[str] = []
+    students_by_reason: dict[str, list[str]] = {}
     for entry in book.overrides.entries_in_force().values():
         reason = unused.reason_unused(entry)
         if entry.item not in unused.items:
-            doubt = f"{reason}; points of {entry.student} for it are unused"
+            students_by_reason.setdefault(reason, []).append(entry.student)
+            doubt = ""
         elif reason and entry.item == LATE and entry.key in unused.owners:
             again = shlex.join(("dojo", "override", entry.student, "--late", entry.delay))
             doubt = (
@@ -192,6 +194,9 @@ def _notices_about_overrides(book: Gradebook, class_list: ClassList) -> list[str
         notice = f"{book.overrides.path}: {doubt}"
         if doubt and notice not in notices:
             notices.append(notice)
+    for reason, students in students_by_reason.items():
+        names = first_names(students, MOST_NAMES)
+        notices.append(f"{book.overrides.path}: {reason}; points of {names} for it are unused")
     return notices
 
 
@@ -203,9 +208,8 @@ def _names_of_items(book: Gradebook) -> set[str]:
     is not there.
     """
     items = {LATE, REVIEW, REMOVED}
-    for item in book.course.by_hand:
-        items.add(item.name)
-        items.update(f"{item.name}::{number + 1}" for number in range(len(item.rubric_rows)))
+    for item in book.course.rows_by_hand:
+        items.update((item.exercise, *item.rubric_lines))
     for exercise in exercises_of(book.state.day):
         if exercise.stem not in book.row_maker.graded_exercises:
             continue

@@ -17,7 +17,14 @@ from gpudojo.classes.names import name_key
 from gpudojo.model.catalogue import day_names
 from gpudojo.model.errors import suggest_name
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.results import AttemptRule, HandItem, RubricLine, Visibility, sum_points
+from gpudojo.model.results import (
+    AttemptRule,
+    HandItem,
+    RubricLine,
+    Visibility,
+    name_of_rubric_line,
+    sum_points,
+)
 from gpudojo.model.results_csv import HEADINGS
 from gpudojo.model.results_file import format_points, replacing_file
 from gpudojo.model.toml_mistakes import convert_setting, parse_toml
@@ -367,7 +374,7 @@ class _CourseReader:
         return tuple(items)
 
     def _check_rubric(self, item: HandItem, setting: tuple[str, str]) -> None:
-        """Raises BadFile unless the lines of a rubric have texts, and points that add up."""
+        """Raises BadFile unless lines of a rubric have their own texts, and points that add up."""
         points = [line.points for line in item.rubric if isinstance(line, RubricLine)]
         together = sum_points(points)
         if not all(points) or together != item.points:
@@ -377,6 +384,16 @@ class _CourseReader:
                 "must be those of the item"
             )
             raise self.bad_setting(reason, *setting, "rubric")
+        names: set[str] = set()
+        for line in item.rubric_rows:
+            name = name_of_rubric_line("", line.text)
+            if name in names or name.strip(":0123456789") == "":
+                reason = (
+                    "points belong to the text of a line of the rubric, and the text "
+                    f"{line.text!r} does not tell one line; give each a text of its own, in words"
+                )
+                raise self.bad_setting(reason, *setting, "rubric")
+            names.add(name)
 
     def _read_roster_paths(self) -> tuple[Path, ...]:
         """The paths of the roster's files, which are relative to the course file; none without one.

@@ -99,6 +99,23 @@ class CourseRules:
                 )
         return worth_by_stem or dict.fromkeys(stems, Worth())
 
+    @property
+    def rows_by_hand(self) -> list[ExerciseRow]:
+        """What people grade, without any points yet."""
+        rows = []
+        for item in self.by_hand:
+            row = ExerciseRow(
+                item.name,
+                item.title,
+                0.0,
+                item.points,
+                extra=item.extra,
+                by_hand=True,
+                rubric=item.rubric_rows,
+            )
+            rows.append(row)
+        return rows
+
     def useless_extensions(self) -> list[UselessExtension]:
         """The extensions that end before the deadline."""
         if self.deadline is None:

@@ -57,7 +57,7 @@ class Gradebook:
         self.roster = roster
         self.attempt = attempt
         self.dates = HandInDates(course.zone)
-        self.overrides = Overrides(out)
+        self.overrides = Overrides(out, course.rows_by_hand)
         self.row_maker = RowMaker(out, state, course, self.overrides)
 
     # Which submission counts

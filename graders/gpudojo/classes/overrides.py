@@ -69,7 +69,8 @@ class LogEntry(NamedTuple):
     points: float  # or ALL_POINTS
     comment: str
     key: str  # by which the student is known, whatever the submission is called; or EVERYONE
-    # Of LATE, the seconds, and the work it is of; of REVIEW, the digest of what was reviewed; COMMENT for a comment alone;
+    # Of LATE, the seconds, and the work it is of; of REVIEW, the digest of what was reviewed;
+    # COMMENT for a comment alone;
     # of points, what the item was worth, or empty where an earlier version wrote the line.
     about: str = ""
 
@@ -143,12 +144,20 @@ class LogEntry(NamedTuple):
 class Overrides:
     """The log of points that people gave in one class."""
 
-    def __init__(self, out: Path) -> None:
-        """Read the log, if there is one. Raises BadFile."""
+    def __init__(self, out: Path, by_hand: Sequence[ExerciseRow]) -> None:
+        """Read the log, if there is one. Raises BadFile.
+
+        `by_hand` is what people grade. In lines of an earlier version, lines of rubrics have the
+        number by which they stand there now.
+        """
         self.path = out / NAME
         self.log: list[LogEntry] = []
+        names: dict[str, str] = {}
+        for item in by_hand:
+            names |= item.rubric_numbers
         if self.path.exists():
-            self.log = _read_log(self.path)
+            for entry in _read_log(self.path):
+                self.log.append(entry._replace(item=names.get(entry.item, entry.item)))
         self._by_key: dict[str, list[LogEntry]] | None = None
 
     def entries_in_force(self) -> dict[KeyAndItem, LogEntry]:
@@ -340,9 +349,10 @@ def find_item(
     """Find a check, exercise or item of a row; `late` is an item, too.
 
     A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number, and a
-    number is nothing else. `checks_of_day` has all exercises of the day with their checks, also
-    those that the row does not have. Raises BadClass, with a suggestion, for a name that is
-    unknown, means several checks, or is of an exercise that does not count.
+    number is nothing else; a line of a rubric by its text, or by where it stands: `report::1`.
+    `checks_of_day` has all exercises of the day with their checks, also those that the row does not
+    have. Raises BadClass, with a suggestion, for a name that is unknown, means several checks, or
+    is of an exercise that does not count.
     """
     if name == LATE:
         return NamedItem(LATE, 0.0)
@@ -350,6 +360,7 @@ def find_item(
     exercises: dict[str, float] = {}
     checks: dict[str, float] = {}
     for exercise in row.exercises:
+        name = exercise.rubric_numbers.get(name, name)
         exercises[exercise.exercise] = exercise.max_score
         for check in exercise.checks:
             checks[check.id] = check.max_points
@@ -391,12 +402,19 @@ def _checks_called(name: str, checks: Iterable[str]) -> list[str]:
 
 def _suggest_item(name: str, exercises: Iterable[str], checks: Iterable[str]) -> str:
     """What may have been meant by a name that is unknown, or how to find out."""
+    item = name.partition("::")[0]
+    lines = [each for each in checks if each.startswith(f"{item}::") and each.count("::") == 1]
+    if lines:
+        listed = "; ".join(
+            f"{item}::{number} is {_without_exercise(each)!r}"
+            for number, each in enumerate(lines, 1)
+        )
+        return f"; of {item}, {listed}"
     names = list(exercises)
     for check in checks:
         names.append(check)
         names.append(_without_exercise(check))
         names.append(check.rpartition("::")[2])
-    names = [each for each in names if not each.isdecimal()]  # lines of a rubric
     return suggest_name(name, names, "") or "; what this course has: dojo override --items"
 
 
@@ -454,7 +472,24 @@ class _OverrideApplier:
             name = names.get(id(line), "")
             override = self._find_override(name, None, line.max_points)
             rubric.append(replace(line, override=override))
+        if exercise.exercise not in self.entries:
+            self._note_former_lines(exercise)
         return rubric
+
+    def _note_former_lines(self, exercise: ExerciseRow) -> None:
+        """Note in `problems` what was given for texts that are no lines of the rubric now."""
+        known = {exercise.exercise, *exercise.rubric_lines}
+        for item, entry in self.entries.items():
+            name, _, text = item.partition("::")
+            if name != exercise.exercise or item in known or not entry.gives_points:
+                continue
+            undo = shlex.join(("dojo", "override", "--undo", entry.student, item))
+            points = FULL if entry.points == ALL_POINTS else format_points(entry.points)
+            self.problems.append(
+                f"{points} of {entry.about} points were given by hand for {text!r}, which is no "
+                f"line of {name} now; give them for a line that is there (dojo override --items), "
+                f"and take these back: {undo}"
+            )
 
     def _apply_to_check(self, check: CheckRow) -> CheckRow:
         """The check with the points that people gave for it, if they did.

@@ -98,7 +98,7 @@ class RowMaker:
             else:
                 verdict = _absent_verdict(participant)
         # Points: by the course, and then by people.
-        exercises = self._weigh_exercises(verdict) + self._items_by_hand()
+        exercises = self._weigh_exercises(verdict) + self.course.rows_by_hand
         overrides = self.overrides.entries_for(participant.keys, everyone=submission is not None)
         exercises, problems_of_overrides = apply_overrides(exercises, overrides)
         timing = self._timing_of(participant, submission, overrides.get(LATE))
@@ -112,7 +112,8 @@ class RowMaker:
             review += _doubts_about_lateness(participant, submission, timing)
         if timing is not None and timing.decide_again:
             review.append(
-                f"how late it was had been decided by hand for another hand-in, and what the platform says counts now; "
+                "how late it was had been decided by hand for another hand-in, and what the "
+                "platform says counts now; "
                 f"to decide it again: {timing.decide_again}"
             )
         review += problems_of_overrides
@@ -284,7 +285,7 @@ class RowMaker:
     @property
     def max_score(self) -> float:
         """What the whole is worth, without extra credit."""
-        exercises = [*self._weigh_absent(), *self._items_by_hand()]
+        exercises = [*self._weigh_absent(), *self.course.rows_by_hand]
         return sum_points(exercise.max_score for exercise in exercises if not exercise.extra)
 
     def _weigh_exercises(self, verdict: SubmissionRow) -> list[ExerciseRow]:
@@ -313,22 +314,6 @@ class RowMaker:
             row = ExerciseRow(exercise.stem, exercise.title, 0.0, exercise.points_graded)
             weighed.append(weigh_exercise(row, exercise.worth, exercise.points_of_checks))
         return weighed
-
-    def _items_by_hand(self) -> list[ExerciseRow]:
-        """What people grade, without any points yet."""
-        rows = []
-        for item in self.course.by_hand:
-            row = ExerciseRow(
-                item.name,
-                item.title,
-                0.0,
-                item.points,
-                extra=item.extra,
-                by_hand=True,
-                rubric=item.rubric_rows,
-            )
-            rows.append(row)
-        return rows
 
     # Verdicts
 

@@ -62,8 +62,9 @@ def _lines_of_item(row: SubmissionRow, exercise: ExerciseRow) -> Iterator[list[s
         rubric = "; ".join(line.text for line in exercise.rubric) or exercise.title
         yield _cells(row, exercise.exercise, rubric, exercise.max_score, exercise.override)
         return
-    for name, line in exercise.rubric_lines.items():
-        yield _cells(row, name, line.text, line.max_points, line.override)
+    for number, name in exercise.rubric_numbers.items():
+        line = exercise.rubric_lines[name]
+        yield _cells(row, number, line.text, line.max_points, line.override)
 
 
 def _cells(

@@ -31,7 +31,7 @@ from gpudojo.classes.overrides import (
 from gpudojo.classes.participants import Participant, describe_namesakes, find_participants
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadFile, suggest_name
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import SubmissionRow, name_of_rubric_line
 from gpudojo.model.results_file import exact_points, format_points
 
 if TYPE_CHECKING:
@@ -111,8 +111,11 @@ class EntryMaker:
         overrides = self.book.overrides
         held_by: list[tuple[Recipient, str, LogEntry | None]] = []
         for recipient in recipients:
-            item, _ = self._find_item(asked.words[-1], recipient)
-            held = overrides.entries_for(recipient.keys, everyone=False).get(item)
+            own = overrides.entries_for(recipient.keys, everyone=False)
+            item = asked.words[-1]
+            if item not in own:  # else it is taken back even if it is not graded any more
+                item, _ = self._find_item(item, recipient)
+            held = own.get(item)
             held_by.append((recipient, item, held))
         joint_times = []
         for _, _, held in held_by:
@@ -324,6 +327,7 @@ class EntryMaker:
             item, max_points = self._find_item(cells["item"], recipient)
         except BadClass as error:
             raise BadFile(file, number, str(error)) from None
+        _refuse_other_rubric(file, number, cells, item, recipient.row)
         points = parse_points_or_full(cells["points"], file, number)
         if max_points < points < ALL_POINTS:
             reason = (
@@ -332,6 +336,28 @@ class EntryMaker:
             raise BadFile(file, number, reason)
         comment = cells.get("comment", "")
         return self._entry_that_gives(recipient, item, points, comment, max_points)
+
+
+def _refuse_other_rubric(
+    file: str, number: int, cells: Mapping[str, str], item: str, row: SubmissionRow
+) -> None:
+    """Raises BadFile if a sheet has another text for a line of a rubric than the course file.
+
+    `item` is the name of what the line is about, `cells` are by heading.
+    """
+    text = cells.get("rubric", "")
+    for exercise in row.exercises:
+        line = exercise.rubric_lines.get(item)
+        if line is None or not text:
+            continue
+        if name_of_rubric_line(exercise.exercise, text) != item:
+            raise BadFile(
+                file,
+                number,
+                f"the rubric says {text!r} here, and {line.text!r} in the course file, where "
+                f"{cells['item']} is another line now; write a sheet of now, and fill in that: "
+                "dojo marks --sheet FILE",
+            )
 
 
 def _refuse_missing_columns(path: Path, line: int, columns: Sequence[str]) -> None:

@@ -444,6 +444,7 @@ def print_items(book: Gradebook) -> None:
             points = format_points(check.max_points)
             name = check.id.partition("::")[2]
             click.echo(f"{points:>8}    {name}")
-        for name, line in exercise.rubric_lines.items():
+        for number, name in exercise.rubric_numbers.items():
+            line = exercise.rubric_lines[name]
             points = format_points(line.max_points)
-            _print_line(f"{points:>8}    {name}  {line.text}")
+            _print_line(f"{points:>8}    {number}  {line.text}")

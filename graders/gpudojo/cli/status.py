@@ -85,7 +85,9 @@ class _StatusPrinter:
             self._print_entry(None, "", UNDATED)
         for each in found.to_decide_again:
             assert each.timing is not None
-            self._print_entry(None, "", f"{each.name}: {DECIDED_BEFORE}: {each.timing.decide_again}")
+            self._print_entry(
+                None, "", f"{each.name}: {DECIDED_BEFORE}: {each.timing.decide_again}"
+            )
         self._print_list("absent", len(found.absent), _names_of(found.absent))
         self._print_lines("to review", found.to_review, "dojo review")
         if found.reviewed:

@@ -166,6 +166,11 @@ class RubricLine(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     points: Points
 
 
+def name_of_rubric_line(item: str, text: str) -> str:
+    """The name of a line of a rubric: it has its points by its text, wherever it stands."""
+    return f"{item}::{' '.join(text.split())}"
+
+
 class RubricRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a student reads of a rubric: one of its lines, or all of it where it has no lines."""
 
@@ -191,9 +196,15 @@ class ExerciseRow(msgspec.Struct, frozen=True):
 
     @property
     def rubric_lines(self) -> dict[str, RubricRow]:
-        """The lines of the rubric that have points, by the names of their items: "report::1"."""
+        """The lines of the rubric that have points, by their names, in their order."""
         lines = [line for line in self.rubric if line.max_points]
-        return {f"{self.exercise}::{number}": line for number, line in enumerate(lines, 1)}
+        return {name_of_rubric_line(self.exercise, line.text): line for line in lines}
+
+    @property
+    def rubric_numbers(self) -> dict[str, str]:
+        """The names of the lines of the rubric, by what people type: "report::1"."""
+        names = enumerate(self.rubric_lines, 1)
+        return {f"{self.exercise}::{number}": name for number, name in names}
 
     def blocked_by(self, check_id: str) -> list[CheckRow]:
         """The checks that were not judged because a check waits for this one, or for those.

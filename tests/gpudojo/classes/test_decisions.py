@@ -697,10 +697,10 @@ def test_a_number_is_an_exercise_and_no_line_of_a_rubric(marked: Path) -> None:
     said = dojo("override", "bo", "77", "--points", "1", "--out", out, fails=True)
     assert "there is no check, exercise or item '77'" in said
     said = dojo("override", "bo", "report::3", "--points", "1", "--out", out, fails=True)
-    assert "did you mean report::" in said
+    assert "of report, report::1 is 'the trace'; report::2 is 'the explanation'" in said
     # the line that tells of success has the item's whole name
     said = dojo("override", "bo", "report::2", "--points", "1", "--out", out)
-    assert said.startswith("Decided: report::2\nbo: 0 → 1 of ")
+    assert said.startswith("Decided: report::the explanation\nbo: 0 → 1 of ")
     said = dojo("override", "bo", "runs", "--points", "0", "--out", out)
     assert said.startswith("Decided: 01_checking_device::select_device::runs\n")
     assert dojo("override", "--undo", "--out", out).startswith("Taken back: 01_checking_device::")
@@ -724,7 +724,7 @@ def test_all_mistakes_of_a_sheet_are_told_at_once_and_nothing_is_changed(marked:
         "line 4: talk is worth 5 points, not 6",
         "line 5: there is no check, exercise or item 'tlak'; did you mean talk?",
         "line 6: 'many' is not a number of points",
-        "line 7: report::1 of ada is in line 2, too",
+        "line 7: report::the trace of ada is in line 2, too",
         "Nothing was changed.",
     ):
         assert text in said
@@ -737,6 +737,69 @@ def test_a_rubric_whose_lines_do_not_add_up_is_refused(term: Path) -> None:  # n
     course.write_text(REPORT.replace("points = 6", "points = 7"))
     said = dojo("init", term / "class", fails=True)
     assert "course.toml, line 6: the lines of the rubric are worth 11 points together" in said
+
+
+def test_points_of_a_rubric_belong_to_the_texts_of_its_lines(marked: Path) -> None:
+    out, sheet = marked / "out", marked / "marks.csv"
+    course = marked / "class" / "course.toml"
+    dojo("marks", "--sheet", sheet, "--out", out)
+    for line, points in (("report::1", "3"), ("report::2", "6"), ("the trace", "4")):
+        dojo("override", "ada", line, "--points", points, "--out", out)
+    # a line before them; both change places
+    changed = REPORT.replace("rubric = [", 'rubric = [{ text = "the start", points = 2 }, ', 1)
+    swapped = REPORT.replace(
+        "rubric = [", 'rubric = [{ text = "the  explanation", points = 6 }, ', 1
+    )
+    swapped = swapped.replace(', { text = "the explanation", points = 6 }]', "]")
+    for text, points in (
+        (changed.replace("points = 10", "points = 12"), [0, 4, 6]),
+        (swapped, [6, 4]),
+    ):
+        course.write_text(text)
+        _, rows, _ = grade(out, course=course)
+        given = [
+            line.override.points if line.override else 0
+            for line in rows["ada"].exercises[-2].rubric
+        ]
+        assert (given, rows["ada"].needs_human) == (points, [])
+    # a sheet of before says what its lines were
+    lines = read_sheet(sheet)
+    lines[0]["points"] = "1"
+    write_sheet(sheet, lines)
+    before = (out / "results.json").read_bytes()
+    said = dojo("marks", "--from", sheet, "--out", out, fails=True)
+    assert "line 2: the rubric says 'the trace' here, and 'the  explanation' in the course" in said
+    assert "dojo marks --sheet FILE" in said
+    assert (out / "results.json").read_bytes() == before
+    # what fits no line is told, and can be taken back
+    course.write_text(REPORT.replace("the trace", "the timeline"))
+    outcome, rows, _ = grade(out, course=course)
+    (reason,) = rows["ada"].needs_human
+    undo = ("override", "--undo", "ada", "report::the trace")
+    assert "4 of 4 points were given by hand for 'the trace', which is no line of report" in reason
+    assert reason.endswith("dojo override --undo ada 'report::the trace'")
+    (notice,) = [each for each in outcome.notices if "the trace" in each]
+    assert "points of ada for it are unused" in notice
+    assert rows["ada"].to_grade == ["Report", "talk"]
+    dojo(*undo, "--out", out)
+    assert row_of(out, "ada").needs_human == []
+
+
+def test_a_log_with_numbers_of_rubric_lines_is_read(marked: Path) -> None:
+    out = marked / "out"
+    dojo("override", "ada", "report::2", "--points", "5", "--out", out)
+    log = out / "overrides.csv"
+    log.write_text(log.read_text(encoding="utf-8-sig").replace("::the explanation", "::2"))
+    dojo("override", "bo", "report::1", "--points", "1", "--out", out)
+    assert row_of(out, "ada").exercises[-2].score == 5
+    assert "report::the explanation" in log.read_text(encoding="utf-8-sig")
+
+
+@pytest.mark.parametrize("text", ["the explanation", "2", " "])
+def test_lines_of_a_rubric_have_texts_of_their_own(term: Path, text: str) -> None:  # noqa: F811
+    (term / "class" / "course.toml").write_text(REPORT.replace("the trace", text))
+    said = dojo("init", term / "class", fails=True)
+    assert "course.toml, line 6: points belong to the text of a line of the rubric" in said
 
 
 def test_without_anything_to_mark_there_is_no_sheet(term: Path) -> None:  # noqa: F811
