@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -342,23 +342,27 @@ class Gradebook:
     def rows_of(self, participants: Sequence[Participant]) -> Iterator[SubmissionRow]:
         """Yield the rows of participants, one after another, for there may be many.
 
-        Each row says which others of them handed in the same. Where a verdict is missing, it is
-        made and written. Raises BadClass where the reference's record cannot be read for that, and
+        Each row says which others of them handed in the same, now or earlier. Where a verdict is
+        missing, it is made and written. Raises BadClass where the reference's record cannot be read for that, and
         OSError where the verdict cannot be written. Raises BadDay where the day cannot be imported,
         and BadFile where the course names an exercise that is not there.
         """
         counted: dict[Participant, StoredSubmission | None] = {}
-        by_content: dict[str, list[Participant]] = defaultdict(list)
+        # By content, who handed it in, with what each is called there.
+        senders: dict[str, dict[Participant, str]] = defaultdict(dict)
         for participant in participants:
             submission = self.counted_submission(participant)
             counted[participant] = submission
-            if submission is not None:
-                by_content[submission.content].append(participant)
+            for each in participant.submissions:
+                name = participant.full_name
+                if submission is not None and each is not submission:
+                    name = f"{participant.which_attempt(each, submission)} of {name}"
+                if each is submission or participant not in senders[each.content]:
+                    senders[each.content][participant] = name
         for participant, submission in counted.items():
-            twins: list[str] = []
-            if submission is not None:
-                same = by_content[submission.content]
-                twins = _names_of_twins(participant, same)
+            twins = {}
+            for each in participant.submissions:
+                twins[each.content] = _names_of_twins(participant, senders[each.content])
             yield self.row_maker.make_row(participant, submission, twins)
 
 
@@ -385,11 +389,11 @@ def _key_on_roster(id_: str) -> str:
     return f"roster:{name_key(id_)}"
 
 
-def _names_of_twins(participant: Participant, same: Sequence[Participant]) -> list[str]:
-    """The full names of those in `same` who are neither the participant nor in the same group."""
+def _names_of_twins(participant: Participant, same: Mapping[Participant, str]) -> list[str]:
+    """The names in `same` of those who are neither the participant nor in the same group."""
     names = []
-    for other in same:
+    for other, name in same.items():
         one_group = participant.group and other.group == participant.group
         if other is not participant and not one_group:
-            names.append(other.full_name)
+            names.append(name)
     return names

@@ -113,6 +113,13 @@ class Participant:
             return ""
         return date.time
 
+    def which_attempt(self, attempt: StoredSubmission, counted: StoredSubmission) -> str:
+        """What to call a submission that does not count, beside the one that does."""
+        submissions = self.submissions
+        if submissions.index(attempt) > submissions.index(counted):
+            return "a later attempt"
+        return "an earlier attempt"
+
     def sent_submissions(self, given: Collection[str]) -> list[SentSubmission]:
         """The submissions, each with the date that the roster has for it now, if it has one.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -63,11 +64,12 @@ class RowMaker:
         self,
         participant: Participant,
         counted: StoredSubmission | None,
-        twins: Sequence[str] = (),
+        twins: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> SubmissionRow:
         """The row of a participant, of whose submissions one counts.
 
-        `twins` are the names of others who handed in the same files. A verdict that is missing is
+        `twins` are the names of others who handed in the same files, by the content of a submission
+        of the participant. A verdict that is missing is
         made and kept. Raises BadClass where the reference's record cannot be read for that, OSError
         where it cannot be written, BadDay where the day cannot be imported, and BadFile where the
         course names an exercise that is not there.
@@ -82,7 +84,7 @@ class RowMaker:
         participant: Participant,
         submission: StoredSubmission | None,
         verdict: SubmissionRow | None = None,
-        twins: Sequence[str] = (),
+        twins: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> SubmissionRow:
         """The row that a participant has if this submission counts.
 
@@ -106,8 +108,8 @@ class RowMaker:
         # Reasons for a person to look at it.
         review = _explain_missing_functions(verdict.needs_human, submission)
         review += participant.review
-        if twins and submission is not None and self._shows_own_work(submission, verdict):
-            review.append(f"the same files as {first_names(twins, 3)}")
+        if submission is not None:
+            review += self._describe_twins(participant, submission, verdict, twins)
         if submission is not None and self.course.late.costs_points:
             review += _doubts_about_lateness(participant, submission, timing)
         if timing is not None and timing.decide_again:
@@ -137,15 +139,42 @@ class RowMaker:
         row = replace(row, reviewed=review_that_holds(row, overrides.get(REVIEW)))
         return self.course.with_published_points(row, timing)
 
-    def _shows_own_work(self, submission: StoredSubmission, verdict: SubmissionRow) -> bool:
+    def _describe_twins(
+        self,
+        participant: Participant,
+        counted: StoredSubmission,
+        verdict: SubmissionRow,
+        twins: Mapping[str, Sequence[str]],
+    ) -> list[str]:
+        """Who else handed in the same files as what counts, or as another attempt.
+
+        `verdict` is that on what counts. `twins` are names by content. Raises BadDay where the day
+        cannot be imported.
+        """
+        others = {each.content: each for each in participant.submissions}
+        others.pop(counted.content, None)
+        reasons = []
+        names = twins.get(counted.content)
+        if names and self._shows_own_work(counted, verdict):
+            reasons.append(f"the same files as {first_names(names, 3)}")
+        for content, attempt in others.items():
+            names = twins.get(content)
+            if names and self._shows_own_work(attempt, self.kept_verdict(attempt)):
+                which = participant.which_attempt(attempt, counted)
+                reasons.append(f"{which} has the same files as {first_names(names, 3)}")
+        return reasons
+
+    def _shows_own_work(self, submission: StoredSubmission, verdict: SubmissionRow | None) -> bool:
         """True if a function was written, so that two who hand in the same files are a surprise.
 
         Answers to questions, such as the letters of exercise 12, are the same for everybody who is
-        right, and for everybody who has not answered yet. Raises BadDay where the day cannot be
-        imported.
+        right, and for everybody who has not answered yet. Without a verdict it may have been.
+        Raises BadDay where the day cannot be imported.
         """
         if submission.problem:
             return False
+        if verdict is None:
+            return True
         written: set[str] = set()
         for exercise in exercises_of(self.state.day):
             for function in exercise.functions:

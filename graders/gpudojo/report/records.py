@@ -16,7 +16,7 @@ from gpudojo.classes.store import Store
 from gpudojo.grading.notebooks import NotANotebook
 from gpudojo.grading.sources import Unparsable
 from gpudojo.model.evidence import Modelled, struct_or_none
-from gpudojo.model.results import CheckRow, SubmissionRow
+from gpudojo.model.results import Attempt, CheckRow, SubmissionRow
 from gpudojo.report.charts import Bar, Curve, curve_from, is_drawable
 from gpudojo.report.rendering import format_duration, format_size
 from gpudojo.submissions.choosing import source_parts
@@ -281,6 +281,10 @@ class RecordStore:
     def sources_of(self, row: SubmissionRow) -> dict[str, bytes]:
         """Return what was handed in, by path; empty where it was not kept."""
         return self._load_sources(row.digest)
+
+    def sources_of_attempt(self, attempt: Attempt) -> dict[str, bytes]:
+        """Return what was handed in at another time; empty where it was not kept."""
+        return self._load_sources(attempt.digest)
 
     def _load_record(self, key: str | None) -> Record | None:
         """Return the record of this key; None without a key, or where it was not kept."""

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from gpudojo.grading.bindings import is_demo
@@ -33,6 +34,7 @@ SMALLEST_STATEMENT: Final = 7
 FEWEST_SHARED: Final = 3  # statements of a pair
 MOST_OWNERS: Final = 60  # of a statement; with more it is everybody's
 MOST_PAIRS: Final = 50  # that are shown
+NO_ATTEMPTS: Final[Mapping[int, int]] = MappingProxyType({})
 NO_PATH: Final = PurePosixPath("<submission>")
 IGNORED_FIELDS: Final = {"ctx", "annotation", "returns", "type_comment", "decorator_list", "kind"}
 BODIES: Final = {"body", "orelse", "finalbody", "handlers", "cases"}
@@ -222,12 +224,16 @@ class SimilarPair:
 
 
 def similar_pairs(
-    works: Mapping[int, ComparedWork], given: ComparedWork | None = None
+    works: Mapping[int, ComparedWork],
+    given: ComparedWork | None = None,
+    author_of: Mapping[int, int] = NO_ATTEMPTS,
 ) -> list[SimilarPair]:
     """Return pairs of submissions that share code which is not given and not everybody's.
 
-    `works` are by their places in the class; `given` is code that all were given. The most similar
-    pairs come first. Those that share fewer than FEWEST_SHARED statements are left out.
+    `works` are by their places in the class; `given` is code that all were given. `author_of` has
+    the places of those whose other attempts are among the works, by their own places. The most
+    similar pairs come first, one of two authors. Those that share fewer than FEWEST_SHARED
+    statements are left out.
     """
     given_shapes = set()
     if given is not None:
@@ -238,7 +244,7 @@ def similar_pairs(
         counts[place] = work.count_shapes()
         for shape in work.shapes - given_shapes:
             owners.setdefault(shape, []).append(place)
-    weights = _weights_of(owners, works)
+    weights = _weights_of(owners, works, author_of)
 
     # What each pair shares: the sum of weights, and the number of statements.
     shared_weight: defaultdict[tuple[int, int], float] = defaultdict(float)
@@ -260,7 +266,13 @@ def similar_pairs(
         whole = weight_of_work[one] + weight_of_work[other]
         similarity = 2 * shared_weight[one, other] / whole
         pairs.append(SimilarPair(one, other, similarity, count))
-    return sorted(pairs, key=_rank_of_pair)
+    pairs.sort(key=_rank_of_pair)
+    best: dict[frozenset[int], SimilarPair] = {}
+    for each in pairs:
+        authors = frozenset(author_of.get(place, place) for place in (each.one, each.other))
+        if len(authors) == 2:
+            best.setdefault(authors, each)
+    return list(best.values())
 
 
 def _rank_of_pair(pair: SimilarPair) -> tuple[float, ...]:
@@ -283,26 +295,29 @@ def _total_weight(counts: Mapping[bytes, int], weights: Mapping[bytes, float]) -
 
 
 def _weights_of(
-    owners: Mapping[bytes, list[int]], works: Mapping[int, ComparedWork]
+    owners: Mapping[bytes, list[int]],
+    works: Mapping[int, ComparedWork],
+    author_of: Mapping[int, int],
 ) -> dict[bytes, float]:
     """Return what each statement counts, by its shape; what much of the class has is left out.
 
     It is the size times 1 for a statement that two have, and near 0 for one that half of the class
-    has. `owners` tells in which works a statement is.
+    has. `owners` tells in which works a statement is, `author_of` whose another attempt is.
     """
     sizes = {}
     for work in works.values():
         for statement in work.statements:
             sizes[statement.shape] = statement.size
-    half_of_class = len(works) // 2
-    most_owners = max(2, min(MOST_OWNERS, half_of_class))
-    rarity_of_two = math.log((len(works) + 1) / 2)
+    authors = {author_of.get(place, place) for place in works}
+    most_owners = max(2, min(MOST_OWNERS, len(authors) // 2))
+    rarity_of_two = math.log((len(authors) + 1) / 2)
     weights = {}
     for shape, places in owners.items():
-        count = max(len(places), 2)
+        authors_of_shape = {author_of.get(place, place) for place in places}
+        count = max(len(authors_of_shape), 2)
         if count > most_owners:
             continue
-        rarity = math.log((len(works) + 1) / count)
+        rarity = math.log((len(authors) + 1) / count)
         weights[shape] = sizes[shape] * rarity / rarity_of_two
     return weights
 
@@ -376,19 +391,21 @@ def _mark_lines(block: SourceBlock, marked: set[int]) -> ShownBlock:
 def similarity_page(
     people: list[Person],
     works: Mapping[int, ComparedWork],
+    author_of: Mapping[int, int],
     reference: Mapping[str, bytes],
     students: bool,
     title: str,
 ) -> str:
     """Return the text of the page; with `students`, names lead to the students' own pages.
 
-    `works` are by their places in `people`; those of no known sources are not among them.
+    `works` are by their places in `people`; those of no known sources are not among them, and of
+    other attempts, `author_of` has the places of their authors.
     `reference` are the files of the reference, none where they were not kept. Raises OSError where
     a file of ours cannot be read.
     """
     opening = opening_code(package=None).encode()
     given = ComparedWork({**reference, "opening_cell.py": opening})
-    pairs = similar_pairs(works, given)
+    pairs = similar_pairs(works, given, author_of)
     compared = []
     for pair in pairs[:MOST_PAIRS]:
         blocks = side_by_side(works[pair.one], works[pair.other], given)
@@ -402,5 +419,5 @@ def similarity_page(
         people=people,
         compared=compared,
         more=len(pairs[MOST_PAIRS:]),
-        count=len(works),
+        count=len(works) - len(author_of),
     )

@@ -84,6 +84,7 @@ class _ReportWriter:
         rows = iterate(options.file)
         self.people = [roll.add_person(row) for row in rows]
         self.works: dict[int, ComparedWork] = {}  # by place in the class
+        self.attempts: list[tuple[int, ComparedWork]] = []  # others of these, with the place
         self.groups = GroupFilter()
         # By group and its work, the places of its members.
         self.members: dict[tuple[str, str], list[int]] = {}
@@ -142,7 +143,7 @@ class _ReportWriter:
         return neighbours
 
     def _add_work(self, place: int, row: SubmissionRow) -> None:
-        """Note a submission for the page of similar ones, if its sources were kept.
+        """Note a submission and its attempts for the page of similar ones, as far as kept.
 
         The members of a group have one, which is the group's.
         """
@@ -153,6 +154,11 @@ class _ReportWriter:
         sources = self.records.sources_of(row)
         if sources:
             self.works[place] = ComparedWork(sources)
+        for attempt in row.attempts:
+            if not attempt.counts and attempt.digest != row.digest:
+                sources = self.records.sources_of_attempt(attempt)
+                if sources:
+                    self.attempts.append((place, ComparedWork(sources)))
 
     def _authors(self) -> list[Person]:
         """The people by place; the first member of a group is shown with the others."""
@@ -194,8 +200,17 @@ class _ReportWriter:
                 f"there are no sources to compare in {folder}; grade the class again"
             )
         title = self.header.title or self.header.day
+        authors = self._authors()
+        author_of = {}
+        works = dict(self.works)
+        for author, work in self.attempts:
+            place = len(authors)
+            author_of[place] = author
+            works[place] = work
+            shown = f"another attempt of {authors[author].shown}"
+            authors.append(replace(authors[author], shown=shown))
         text = similarity_page(
-            self._authors(), self.works, self.records.given, self.options.students, title
+            authors, works, author_of, self.records.given, self.options.students, title
         )
         return save_text(self.options.out / "similarity.html", text)
 

@@ -500,6 +500,30 @@ def test_reasons_to_look(term: Path) -> None:
     assert rows["dee"].needs_human == ["the same files as Ada One (ada)"]
 
 
+def test_a_copy_stays_a_copy_when_its_author_hands_in_again(term: Path) -> None:
+    """In the reviews, and in similar submissions."""
+    for name in ("ada", "dee"):
+        hand_in(term / "class" / name, f"{RIGHT}\n\ndef own(moved, device):\n{OWN}")
+    _, rows, _ = grade(term / "out", term / "class")
+    assert rows["ada"].needs_human == ["the same files as dee"]
+    for name in ("dee", "ada"):
+        hand_in(term / "class" / name, RIGHT + f"# {name}, in words of their own\n")
+        _, rows, _ = grade(term / "out", term / "class")
+    assert rows["ada"].needs_human == [
+        "an earlier attempt has the same files as an earlier attempt of dee"
+    ]
+    assert rows["dee"].needs_human == [
+        "an earlier attempt has the same files as an earlier attempt of ada"
+    ]
+    dojo("report", term / "out", "--similarity", "--out", term / "pages")
+    page = (term / "pages" / "similarity.html").read_text(encoding="utf-8")
+    assert (
+        page.count("<bdi>another attempt of ada</bdi> and <bdi>another attempt of dee</bdi>") == 1
+    )
+    assert "<bdi>ada</bdi> and <bdi>another attempt of ada</bdi>" not in page
+    assert "4 submissions" in page
+
+
 ANSWERS = "12_self_assessment.py"
 UNANSWERED = (EXERCISES / ANSWERS).read_text(encoding="utf-8")
 

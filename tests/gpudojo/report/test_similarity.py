@@ -115,7 +115,7 @@ def test_the_first_cell_of_our_notebooks_is_nobodys_own() -> None:
         works[place] = ComparedWork({"day8.ipynb": notebook(first_cell + own_work)})
     assert similar_pairs(works), "they share it"
     people = [Person(name, name) for name in ("ada", "bo")]
-    page = similarity_page(people, works, {}, False, "Day 8")
+    page = similarity_page(people, works, {}, {}, False, "Day 8")
     assert "No two submissions share three statements of their own." in page
 
 
