@@ -72,6 +72,7 @@ from gpudojo.submissions.listing import list_one
 from gpudojo.submissions.reading import read_submission
 
 MOST_SHOWN: Final = 5  # submissions whose scores are listed when they are graded again
+IGNORED_SHOWN: Final = 4  # paths, with the reason, where there is nothing to grade
 JOBS_PER_JUDGE: Final = 8  # children for which a process that judges is worth its start
 
 
@@ -216,7 +217,9 @@ class ClassGrading:
             )
         if not listing.entries:
             where = ", ".join(str(path) for path in options.submissions)
-            raise BadClass(f"there is nothing to grade in {where}")
+            reasons = [f"{each.path.name}: {each.reason}" for each in self._strange_paths(listing)]
+            text = "; ".join(["", *reasons[:IGNORED_SHOWN]])
+            raise BadClass(f"there is nothing to grade in {where}{text}")
         options.graded_functions(self.exercises)  # raises for an unknown name
         if not options.only:
             problem = wrong_points(options.day)

@@ -28,9 +28,9 @@ from gpudojo.model.results import (
 from gpudojo.model.results_csv import HEADINGS
 from gpudojo.model.results_file import format_points, replacing_file
 from gpudojo.model.toml_mistakes import convert_setting, parse_toml
-from gpudojo.submissions.listing import is_submission
+from gpudojo.submissions.listing import COURSE_FILE, is_submission
 
-FILE_NAME: Final = "course.toml"
+FILE_NAME: Final = COURSE_FILE
 TEMPLATE: Final = Path(__file__).with_name("course_template.toml")
 YEARS: Final = range(2000, 3000)
 MOST_DAYS: Final = 1000  # of an extension

@@ -343,9 +343,9 @@ class Gradebook:
         """Yield the rows of participants, one after another, for there may be many.
 
         Each row says which others of them handed in the same, now or earlier. Where a verdict is
-        missing, it is made and written. Raises BadClass where the reference's record cannot be read for that, and
-        OSError where the verdict cannot be written. Raises BadDay where the day cannot be imported,
-        and BadFile where the course names an exercise that is not there.
+        missing, it is made and written. Raises BadClass where the reference's record cannot be read
+        for that, and OSError where the verdict cannot be written. Raises BadDay where the day
+        cannot be imported, and BadFile where the course names an exercise that is not there.
         """
         counted: dict[Participant, StoredSubmission | None] = {}
         # By content, who handed it in, with what each is called there.

@@ -6,6 +6,7 @@ import enum
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -111,6 +112,12 @@ class ReadSubmission(msgspec.Struct, frozen=True):
     def contents(self) -> dict[str, bytes]:
         """The files by path."""
         return {file.path: file.data for file in self.files}
+
+
+# What is said of a folder or archive among submissions that is a class; with what to do instead.
+HOLDS_SEVERAL: Final = (
+    "holds the work of several students; to grade them, {}: dojo grade PATH --out DIR"
+)
 
 
 class Unreadable(Exception):

@@ -17,6 +17,7 @@ from gpudojo.model.catalogue import day_names, registered_days
 from gpudojo.submissions.commits import commit_time
 from gpudojo.submissions.contents import Contents
 from gpudojo.submissions.entries import (
+    HOLDS_SEVERAL,
     IgnoredPath,
     Kind,
     Listing,
@@ -36,7 +37,9 @@ from gpudojo.submissions.names import (
     curriculum_name,
     ending_of,
     fold_case,
+    holds_moodle_folder,
     is_junk,
+    is_whole_class,
     natural_key,
     parse_platform_name,
     parse_repository_name,
@@ -46,6 +49,7 @@ from gpudojo.submissions.names import (
 from gpudojo.submissions.submitters import METADATA_FILE, HandedIn, read_submitters
 from gpudojo.submissions.zip_files import list_zip
 
+COURSE_FILE: Final = "course.toml"  # beside the submissions of a class
 _NEITHER: Final = "it is neither a file nor a folder"
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
 _LINK: Final = "it is a link; to grade what it points to, give that path"
@@ -95,7 +99,7 @@ def unpack_class(path: Path, folder: Path, only_known: bool = False) -> Path:
         contents = list_zip(data, _CLASS_LIMITS)
     except Unreadable:
         return path  # which is reported when it is read
-    if len(people_in(contents.files)) < 2:
+    if not is_whole_class(contents.files, path.name):
         return path
     target = folder / hashlib.sha256(data).hexdigest()[:20]
     if not target.is_dir():
@@ -175,6 +179,30 @@ def _holds_several_works(folder: Path) -> bool:
         if not is_aside and _is_somebodys_work(child):
             count += 1
     return count > 1
+
+
+def _holds_class(folder: Path) -> bool:
+    """True if a folder among submissions has folders or files of students in it.
+
+    These have names of a platform, or a course file lies beside several students' work. False for a
+    checkout, and for a folder that cannot be read.
+    """
+    if (folder / ".git").exists():
+        return False
+    names = []
+    folders = []
+    try:
+        with os.scandir(folder) as listing:
+            for child in listing:
+                if child.is_dir(follow_symlinks=False):
+                    folders.append(child.name)
+                elif ending_of(child.name, (*SOURCES, *ARCHIVES)):
+                    names.append(child.name)
+    except OSError:
+        return False
+    if holds_moodle_folder(folders) or len(people_in([*names, *folders])) > 1:
+        return True
+    return (folder / COURSE_FILE).is_file() and _holds_several_works(folder)
 
 
 def _is_somebodys_work(child: os.DirEntry[str]) -> bool:
@@ -338,6 +366,9 @@ class _Lister:
             if handed_in.people:
                 students = [person.name for person in handed_in.people]
                 parsed = parsed._replace(student=" & ".join(students))
+        if parsed is None and is_folder and _holds_class(path):
+            self._ignore_path(given, f"it {HOLDS_SEVERAL.format('give it by itself')}")
+            return
         # Everything else is a submission of its own.
         entry = _entry_of(path, is_folder, parsed)
         if entry is None:

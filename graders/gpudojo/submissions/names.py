@@ -187,6 +187,24 @@ def people_in(paths: Iterable[str]) -> set[PersonOnPlatform]:
     return people
 
 
+def is_whole_class(paths: Iterable[str], own_name: str) -> bool:
+    """True if an archive of that name holds work of students under names of a platform.
+
+    Of several, or of one: then all sources are that student's, and the archive has another name.
+    """
+    sources = [path for path in paths if ending_of(path, (*SOURCES, *ARCHIVES))]
+    if len(people_in(sources)) > 1:
+        return True
+    if not sources or parse_platform_name(own_name, is_folder=False) is not None:
+        return False
+    return all(people_in([path]) for path in sources)
+
+
+def holds_moodle_folder(names: Iterable[str]) -> bool:
+    """True if one of these names of folders is that of a student on Moodle."""
+    return any(_MOODLE.fullmatch(name) for name in names)
+
+
 def parse_repository_name(name: str, folder: str) -> ParsedName | None:
     """The account in the name of a repository; None for other names.
 

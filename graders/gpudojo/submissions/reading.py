@@ -15,7 +15,9 @@ from virtual_cuda.hooks import format_size
 
 from gpudojo.submissions.contents import NOT_A_FILE, Contents, ListedFile
 from gpudojo.submissions.entries import (
+    HOLDS_SEVERAL,
     Kind,
+    Naming,
     ReadLimits,
     ReadSubmission,
     SourceFile,
@@ -31,6 +33,7 @@ from gpudojo.submissions.names import (
     depth_key,
     ending_of,
     fold_case,
+    holds_moodle_folder,
     name_in_text,
     people_in,
     reason_of,
@@ -402,15 +405,16 @@ class _SourceReader:
             return faults[0]
         if entry.kind not in (Kind.ZIP, Kind.TAR):
             return None
-        if len(people_in(file.path for file in files)) < 2:
+        paths = [file.path for file in files]
+        folders = {folder for path in paths for folder in path.split("/")[:-1]}
+        is_platforms_zip = entry.kind is Kind.ZIP and entry.naming is Naming.PLAIN
+        has_one = is_platforms_zip and holds_moodle_folder(folders)
+        if len(people_in(paths)) < 2 and not has_one:
             return None
         instead = "give it by itself"
         if entry.kind is Kind.TAR:
             instead = "unpack it and give the folder"
-        return (
-            "It holds the work of several students; "
-            f"to grade them, {instead}: dojo grade PATH --out DIR."
-        )
+        return f"It {HOLDS_SEVERAL.format(instead)}."
 
     def _all_notes(self, files: list[SourceFile], faults: list[str]) -> list[str]:
         """Notes for a person, as many as there may be.

@@ -274,7 +274,55 @@ def test_a_class_is_opened_as_a_platform_packs_it(tmp_path: Path) -> None:
     assert len(list(below.iterdir())) == 3
     assert not (tmp_path / "outside.py").exists()
     # One student's own zip, and what is none, stay as they are.
-    for data in (zipped((FILE, SOURCE)), b"no zip", zipped((f"examplead_101_9001_{FILE}", SOURCE))):
-        path = write(tmp_path / "one.zip", data)
+    named = zipped((f"examplead_101_9001_{FILE}", SOURCE))
+    beside = zipped((f"examplead_101_9001_{FILE}", SOURCE), (FILE, SOURCE))
+    for name, data in (
+        ("one.zip", zipped((FILE, SOURCE))),
+        ("one.zip", b"no zip"),
+        ("one.zip", beside),
+        ("examplead_101_9000_day8.zip", named),
+    ):
+        path = write(tmp_path / name, data)
         assert unpack_class(path, below) == path
     assert unpack_class(tmp_path, below) == tmp_path
+
+
+@pytest.mark.parametrize(
+    "inside", [f"Cy Cole_103_assignsubmission_file_/{FILE}", f"colecy_103_9001_{FILE}"]
+)
+def test_the_zip_of_a_class_with_one_student_in_it_is_opened(tmp_path: Path, inside: str) -> None:
+    """As after a late round: the student is the one that the platform names."""
+    path = write(tmp_path / "GPU-Task 8-9981.zip", zipped((inside, SOURCE), ("notes.txt", b"x")))
+    (found,) = list_submissions([unpack_class(path, tmp_path / "unpacked")]).entries
+    assert found.identifier == "103"
+    # Among other submissions it is nobody's.
+    if "Cy" in inside:
+        (entry,) = list_submissions([path]).entries
+        said = "It holds the work of several students; to grade them, give it by itself"
+        assert (read_submission(entry).problem or "").startswith(said)
+
+
+def test_a_class_in_a_folder_among_submissions_is_nobodys_work(tmp_path: Path) -> None:
+    """Sections that were unpacked beside each other, or the folder above that of a class."""
+    write(tmp_path / "terms" / "A" / "Ada Ash_101_assignsubmission_file_" / FILE)
+    write(tmp_path / "terms" / "A" / "worksheet.csv")
+    write(tmp_path / "terms" / "B" / f"ashada_101_9001_{FILE}")
+    write(tmp_path / "terms" / "B" / f"birchbo_102_9002_{FILE}")
+    write(tmp_path / "terms" / "C" / "submission_17" / FILE)
+    write(tmp_path / "terms" / "C" / "submission_18" / FILE)
+    for name in ("ada", "bo"):
+        write(tmp_path / "terms" / "submissions" / name / FILE)
+    write(tmp_path / "terms" / "submissions" / "course.toml", b"")
+    # work of one student in several folders, and what is named for one
+    for name in ("first", "second"):
+        write(tmp_path / "terms" / "eve" / name / FILE)
+    write(tmp_path / "terms" / "fay" / f"baufay_101_9001_{FILE}")
+    listing = list_submissions([tmp_path / "terms"])
+    assert [entry.name for entry in listing.entries] == ["eve", "fay"]
+    assert {ignored.path.name for ignored in listing.ignored} == {"A", "B", "C", "submissions"}
+    assert {ignored.reason for ignored in listing.ignored} == {
+        "it holds the work of several students; to grade them, give it by itself: "
+        "dojo grade PATH --out DIR"
+    }
+    sections = [tmp_path / "terms" / name for name in ("A", "B")]
+    assert len(list_submissions(sections).entries) == 3
