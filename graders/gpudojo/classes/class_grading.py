@@ -157,7 +157,11 @@ class ClassGrading:
                 seconds=time.monotonic() - start,
                 layers=self.state.layers,
                 tally=written.tally,
-                changes=changes,
+                changes=[
+                    change
+                    for change in changes
+                    if change.before is not None or change.submission in written.tally.were_absent
+                ],
                 notices=written.notices,
                 unmatched=written.unmatched,
                 stale=written.stale,
@@ -220,12 +224,29 @@ class ClassGrading:
             reasons = [f"{each.path.name}: {each.reason}" for each in self._strange_paths(listing)]
             text = "; ".join(["", *reasons[:IGNORED_SHOWN]])
             raise BadClass(f"there is nothing to grade in {where}{text}")
+        self._refuse_results_among_work(listing)
         options.graded_functions(self.exercises)  # raises for an unknown name
         if not options.only:
             problem = wrong_points(options.day)
             if problem:
                 raise BadClass(f"{problem}; see: dojo lint --day {options.day}")
         refuse_mixing(options, self.state, listing.entries)
+
+    def _refuse_results_among_work(self, listing: Listing) -> None:
+        """Raises BadClass where a new class would be written into submissions, or one of them."""
+        if self.options.alone or self.state.students:
+            return
+        out = self.options.out.resolve()
+        works = [path.resolve() for path in self.options.submissions]
+        is_inside = out in works
+        for entry in listing.entries:
+            for _, path in entry.members:
+                is_inside = is_inside or path.resolve() in (out, *out.parents)
+        if is_inside:
+            raise BadClass(
+                f"--out {self.options.out} is a folder of submissions, among which results would "
+                "be lost; give another folder, such as --out graded"
+            )
 
     def _open_class(self) -> None:
         """Read the roster, the secret and the reference, and put the settings into the state.

@@ -99,8 +99,8 @@ def _sort_into_lists(status: ClassStatus, row: SubmissionRow) -> None:
     else:
         if row.status is SubmissionStatus.GRADED:
             status.graded.append(_name_student(row))
-        if row.to_grade:
-            status.to_mark.append(_name_student(row, items=row.to_grade))
+    if row.to_grade:
+        status.to_mark.append(_name_student(row, items=row.to_grade))
     if row.late:
         status.late.append(_name_student(row, timing=row.timing))
     if row.timing is not None and row.timing.decide_again:

@@ -41,6 +41,7 @@ class ClassTally:
         self.undated = 0  # of whom nobody knows whether they were late
         self.overridden = 0
         self.to_grade = 0
+        self.were_absent: set[str] = set()  # in the results of before, and not now
         self.gone: list[str] = []
         self.points_shown: list[str] = []  # of a few that were asked for
         # Whose points changed although nothing was graded anew: see RULES_CHANGED.

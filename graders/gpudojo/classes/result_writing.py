@@ -14,7 +14,7 @@ from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.outputs import OutputComparison
 from gpudojo.classes.overrides import EVERYONE, LogEntry
 from gpudojo.classes.participants import Participant
-from gpudojo.classes.score_changes import HistoryLine, append_to_history
+from gpudojo.classes.score_changes import ABSENT, NEW_ATTEMPT, HistoryLine, append_to_history
 from gpudojo.model.catalogue import exercises_of
 from gpudojo.model.errors import BadClass, BadResults
 from gpudojo.model.results import (
@@ -94,6 +94,7 @@ def write_results(
             if changes.history:
                 append_to_history(book.out, changes.history)
         tally.changed_by_rules = changes.by_settings
+        tally.were_absent = changes.were_absent
     except OSError as error:
         raise BadClass(
             f"cannot write {path}: {error.strerror}; what has been run is kept"
@@ -216,13 +217,16 @@ class _PublishedChanges:
         self.causes = causes
         self.history: list[HistoryLine] = []
         self.by_settings: list[str] = []  # for the summary
+        self.were_absent: set[str] = set()  # submissions of those who are not absent now
+        self._absent: set[str] = set()  # names of those without points, and of their submissions
         self._by_submission: dict[str, Grade] = {}
         self._by_student: dict[str, Grade | None] = {}  # None: several are called so
         with contextlib.suppress(BadResults):
             for row in iterate_published(path):
-                if not _is_published(row):
-                    continue
                 student = row.student or ""
+                if not _is_published(row):
+                    self._absent |= {row.submission, student}
+                    continue
                 self._by_submission[row.submission] = row.final
                 is_first = student not in self._by_student
                 self._by_student[student] = row.final if is_first else None
@@ -236,10 +240,13 @@ class _PublishedChanges:
         cause = self.causes.get(row.submission)
         if _same_points(old, new):
             return
-        if cause is None and (old is None or new is None):
-            return  # handed in for the first time
+        if old is None and (cause is None or cause.why == NEW_ATTEMPT):
+            names = {without_surrogates(row.submission), without_surrogates(row.student or "")}
+            if self._absent.isdisjoint(names):
+                return  # nobody knew of the student before
+            self.were_absent.add(row.submission)
         self._add_line(row.submission, row.student or "", old, new, cause)
-        if cause is None and old is not None and new is not None:
+        if cause is None:
             self.by_settings.append(_describe_change(row, old, new))
 
     def add_removed(self, participant: Participant) -> None:
@@ -295,11 +302,13 @@ def _same_points(old: Grade | None, new: Grade | None) -> bool:
     return format_points(old.max_points) == format_points(new.max_points)
 
 
-def _describe_change(row: SubmissionRow, old: Grade, new: Grade) -> str:
-    """How published points changed, for the summary."""
-    before = format_points(old.points)
+def _describe_change(row: SubmissionRow, old: Grade | None, new: Grade | None) -> str:
+    """How published points changed, for the summary; without points, the student is absent."""
+    before = ABSENT if old is None else format_points(old.points)
+    if new is None:
+        return f"{row.called}: {before} → {ABSENT}"
     after = format_points(new.points)
     out_of = format_points(new.max_points)
-    if format_points(old.max_points) != out_of:
+    if old is not None and format_points(old.max_points) != out_of:
         before += f" of {format_points(old.max_points)}"
     return f"{row.called}: {before} → {after} of {out_of}"

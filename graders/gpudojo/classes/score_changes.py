@@ -13,7 +13,7 @@ from gpudojo.classes.class_state import StoredSubmission, Student, key_of_studen
 from gpudojo.classes.gradebook import Gradebook
 from gpudojo.classes.participants import Participant
 from gpudojo.classes.store import write_file
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import SubmissionRow, SubmissionStatus
 from gpudojo.model.results_csv import TABLE_ENCODING, spreadsheet_safe
 from gpudojo.model.results_file import format_points
 from gpudojo.submissions.entries import SubmissionEntry
@@ -23,6 +23,8 @@ HISTORY_COLUMNS: Final = (
     "at,submission,student,published_before,published_after,out_of,why,checks\n"
 )
 FORMER_HISTORY: Final = "history-former.csv"  # with headings of an earlier version
+ABSENT: Final = SubmissionStatus.ABSENT.value  # in place of points
+NEW_ATTEMPT: Final = "new attempt"  # why points changed
 MOST_CHANGES: Final = 60  # of checks, that are kept of one grading
 
 
@@ -38,7 +40,7 @@ class ScoreChange(NamedTuple):
 
     submission: str
     student: str
-    before: float
+    before: float | None  # None of who had handed in nothing
     after: float
     new_attempt: bool
     checks: list[str]  # "04_loop::train_epoch::runs: failed → passed"
@@ -49,7 +51,7 @@ class ScoreChange(NamedTuple):
     def why(self) -> str:
         """The reason in a word or two, for history.csv."""
         if self.new_attempt:
-            return "new attempt"
+            return NEW_ATTEMPT
         return "regraded"
 
     def __str__(self) -> str:
@@ -58,7 +60,9 @@ class ScoreChange(NamedTuple):
         Where other points are published, they come first: "Ada: 18 of 20; 3 → 5 of 8 in the
         exercises". Three checks are named at most.
         """
-        before = format_points(self.before)
+        before = ABSENT
+        if self.before is not None:
+            before = format_points(self.before)
         after = format_points(self.after)
         text = f"{self.called}: {before} → {after}"
         published = self.now.grade
@@ -90,6 +94,7 @@ class HistoryLine(NamedTuple):
 def add_to_class(book: Gradebook, graded: Sequence[GradedEntry]) -> list[ScoreChange]:
     """Add what was graded in this run to the state of the class. Returns whose points changed.
 
+    Those of whom nothing counted before are among them, without points of before.
     A person who handed in under several names, or in a group, is one. What is kept of a submission
     gets its date in the roster. Verdicts that are missing are made and written; the state is not.
     Raises BadClass where the reference's record cannot be read for that, BadDay where the day
@@ -188,16 +193,21 @@ def _change_of(
 ) -> ScoreChange | None:
     """What changed for a participant, of whom the submission `before` counted until now.
 
-    None where points and checks are the same, or nothing counted. The changed checks of another
+    None where points and checks are the same, or nothing counts. Where nothing counted until now,
+    there are no points and checks of before. The changed checks of another
     attempt are put into it, and a verdict that is missing is made and written. Raises BadClass
     where the reference's record cannot be read for that, BadFile, BadDay and OSError.
     """
     after = book.counted_submission(participant)
-    if before is None or after is None or _same_grading(before, after):
+    if after is None or (before is not None and _same_grading(before, after)):
         return None
+    row_maker = book.row_maker
+    if before is None:
+        row = row_maker.row_for_submission(participant, after)
+        name = row.student or participant.name
+        return ScoreChange(participant.name, name, None, row.score, True, [], row.called, row)
     # Never judged again: the checks of that time may be gone. Without the verdict that was kept,
     # only the score is known.
-    row_maker = book.row_maker
     old_verdict = row_maker.kept_verdict(before)
     new_verdict = row_maker.verdict_on(after)
     score_before = before.score

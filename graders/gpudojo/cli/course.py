@@ -30,15 +30,24 @@ def init(folder: Path, day: str) -> None:
     It shows every setting: weights, points, deadline, extensions, groups, items graded by hand.
     Where there is one, it is checked.
     """
+    from gpudojo.classes.class_state import STATE
     from gpudojo.classes.course_file import FILE_NAME, load_course, write_template
     from gpudojo.classes.roster_file import read_roster
     from gpudojo.model.catalogue import exercises_of
 
     path = folder / FILE_NAME
     if not path.exists():
+        if (folder / STATE).is_file():
+            raise click.ClickException(
+                f"{folder} holds results of `dojo grade`; the course file lies beside the "
+                "submissions: dojo init SUBMISSIONS"
+            )
+        is_new = not folder.exists()
         with explain_write_errors(path):
             folder.mkdir(parents=True, exist_ok=True)
             write_template(path, day, exercises_of(day))
+        if is_new:
+            click.echo(f"There was no folder {folder}: it was made.")
         click.echo(
             f"{path} written. Change what you need, and run `dojo init {folder}` again to check it."
         )

@@ -167,7 +167,7 @@ def _describe_what_is_left(rows: Iterable[SubmissionRow], results: Path) -> list
                 reviews += 1
             else:
                 reviewed += 1
-        if row.to_grade and row.status is not SubmissionStatus.ABSENT:
+        if row.to_grade:
             to_mark.setdefault(", ".join(row.to_grade), []).append(row.called)
         if row.review or row.status is not SubmissionStatus.ABSENT:
             count += groups.is_new_work(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from gpudojo.classes.overrides import (
     EVERYONE,
     LATE,
     NOTHING_HANDED_IN,
+    REVIEW,
     SET,
     UNDO,
     KeyAndItem,
@@ -81,6 +83,17 @@ class EntryMaker:
         if asked.points is None and asked.late is None and not (asked.undo or asked.comment):
             raise click.UsageError("--points is missing; a comment alone: --comment")
 
+    def _refuse_wrong_order(self, words: Sequence[str]) -> None:
+        """Raises UsageError where the second word is a student and the first one an item."""
+        people = self.class_list.participants
+        if len(words) < 2 or find_participants(words[0], people):
+            return
+        with contextlib.suppress(BadClass):
+            find_item(words[0], largest_row(self.book), self._checks_of_day)
+            participants_of_name(self.class_list, words[1])
+            right = shlex.join(("dojo", "override", words[1], words[0]))
+            raise click.UsageError(f"STUDENT stands before CHECK or EXERCISE: {right} …")
+
     def entries_for_words(self, asked: OverrideArguments, points: float | None) -> list[LogEntry]:
         """The entries for a student, a group, or everyone, and an item, as the command line says.
 
@@ -93,6 +106,7 @@ class EntryMaker:
         if asked.everyone:
             recipients = [_everyone_in(self.book)]
         else:
+            self._refuse_wrong_order(asked.words)
             recipients = students_of_name(self.book, asked.words[0])
         if asked.undo:
             return self._entries_that_take_back(recipients, asked)
@@ -200,6 +214,8 @@ class EntryMaker:
     def entry_that_takes_back(self, recipient: Recipient, item: str, comment: str) -> LogEntry:
         """The entry that takes back what holds for an item; raises ClickException for nothing."""
         entries = self.book.overrides.entries_for(recipient.keys, everyone=False)
+        if item not in entries and item == REVIEW:
+            raise click.ClickException(f"{recipient.name} has no review that is ticked off")
         if item not in entries:
             raise click.ClickException(f"{recipient.name} has no override for {item}")
         key = entries[item].key
@@ -443,6 +459,9 @@ def find_participant(
         return matching[0]
     if matching:
         raise BadClass(describe_namesakes(name, matching))
+    members = [each.name for each in participants if name_key(each.group) == name_key(name)]
+    if members:
+        raise BadClass(f"{name} is a group; name its members: {', '.join(members)}")
     if find_participants(name, removed):
         undo = shlex.join(("dojo", "remove", "--undo", name))
         raise BadClass(f"{name} was removed from the class; to take the row back: {undo}")

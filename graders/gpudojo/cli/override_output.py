@@ -35,7 +35,6 @@ from gpudojo.model.results import (
     Grade,
     HandItem,
     SubmissionRow,
-    SubmissionStatus,
     sum_points,
 )
 from gpudojo.model.results_file import count_and_noun, format_points
@@ -379,13 +378,10 @@ def print_items_to_grade(book: Gradebook) -> None:
     absent: defaultdict[str, list[str]] = defaultdict(list)
     participants = book.list_class().participants
     for row in book.rows_of(participants):
-        names_by_item = handed_in
-        if row.status is SubmissionStatus.ABSENT:
-            names_by_item = absent
         for exercise in row.exercises:
             if exercise.to_grade:
-                names = names_by_item[exercise.exercise]
-                names.append(row.called)
+                names_by_item = handed_in if exercise.title in row.to_grade else absent
+                names_by_item[exercise.exercise].append(row.called)
     if not handed_in:
         click.echo("Nothing is left to mark by hand.")
         return

@@ -516,10 +516,16 @@ class SubmissionRow(msgspec.Struct, frozen=True):
 
     @property
     def to_grade(self) -> list[str]:
-        """The titles of items that a person still has to grade."""
-        if self.status is SubmissionStatus.ABSENT:
-            return []
-        return [exercise.title for exercise in self.exercises if exercise.to_grade]
+        """The titles of items that a person still has to grade.
+
+        Of who handed in nothing, those for which a part has points already.
+        """
+        titles = []
+        for exercise in self.exercises:
+            has_begun = self.status is not SubmissionStatus.ABSENT or exercise.has_points_by_hand
+            if exercise.to_grade and has_begun:
+                titles.append(exercise.title)
+        return titles
 
     @property
     def reasons_to_review(self) -> list[str]:

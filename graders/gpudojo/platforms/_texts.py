@@ -163,7 +163,7 @@ def lines_for_student(row: SubmissionRow, exercises_of_day: Iterable[ExerciseRow
     lateness = describe_lateness(row)
     if lateness:
         lines.append(f"{lateness[0].upper()}{lateness[1:]}.")
-    if row.to_grade and row.status is not SubmissionStatus.ABSENT:
+    if row.to_grade:
         lines.append(f"Still to be graded by hand: {', '.join(row.to_grade)}.")
     checks = rows_of_submission(row, exercises_of_day)
     if not row.was_judged:

@@ -172,7 +172,7 @@ class Tally:
         waiting = set()
         untouched = set()
         for exercise in row.exercises:
-            if exercise.to_grade and row.status is not ABSENT:
+            if exercise.to_grade and exercise.title in row.to_grade:
                 waiting.add(exercise.exercise)
             elif _is_untouched(exercise):
                 untouched.add(exercise.exercise)
@@ -217,11 +217,11 @@ class Tally:
         for key, check in misconceptions_of(row).items():
             mistake = self.mistakes.get(key)
             if mistake is None:
-                mistake = Mistake(key, check, nameless_author(row), row)
+                mistake = Mistake(key, check, nameless_author(row, self.lines[place].person), row)
                 self.mistakes[key] = mistake
             elif mistake.check.line is None and check.line is not None:
                 mistake.check = check
-                mistake.person = nameless_author(row)
+                mistake.person = nameless_author(row, self.lines[place].person)
                 mistake.row = row
             mistake.places.append(place)
 

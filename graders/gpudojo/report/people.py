@@ -7,6 +7,7 @@ import functools
 import hashlib
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,16 +43,20 @@ class Person:
     hidden: tuple[re.Pattern[str], ...] = ()
     anonymous: bool = False
     sorted_as: str = ""  # where that is not as it is shown
+    hide_others: Callable[[str], str] = str  # replaces the names of others in a text
 
     @property
     def link(self) -> str:
         return quote(self.file)
 
     def hide_names(self, text: str) -> str:
-        """Return the text with everything hidden that would identify this person."""
+        """Return the text with everything hidden that would identify this person.
+
+        On anonymous pages the names of everybody else are replaced, too.
+        """
         for pattern in self.hidden:
             text = pattern.sub(self.shown, text)
-        return text
+        return self.hide_others(text)
 
 
 class Roll:
@@ -63,6 +68,8 @@ class Roll:
         self._taken: set[str] = set()  # names of pages
         self._shown_by_name: dict[str, str] = {}  # what is put for a name in lower case
         self._owner_of: dict[str, str] = {}  # by what is shown, the first submission with it
+        # By group, patterns that would identify its members, and what is put for them.
+        self._members: dict[str, list[tuple[re.Pattern[str], str]]] = {}
 
     def add_person(self, row: SubmissionRow) -> Person:
         """Return who this is on the pages, and remember it for `replace_names`."""
@@ -100,7 +107,24 @@ class Roll:
         for name in {*all_names_of(row), row.called}:
             if len(name) >= SHORTEST_PART:
                 self._replace_in_texts(name, file)
-        return Person(file, f"students/{file}.html", patterns_to_hide(row), anonymous=True)
+        patterns = patterns_to_hide(row)
+        if row.group:
+            members = self._members.setdefault(row.group, [])
+            members += [(pattern, file) for pattern in patterns]
+        return Person(
+            file,
+            f"students/{file}.html",
+            patterns,
+            anonymous=True,
+            hide_others=functools.partial(self._hide_others, row.group),
+        )
+
+    def _hide_others(self, group: str, text: str) -> str:
+        """Return the text with everybody's names replaced; of a group, with parts of names, too."""
+        text = self.replace_names(text)
+        for pattern, shown in self._members.get(group, ()):
+            text = pattern.sub(shown, text)
+        return text
 
     def _replace_in_texts(self, name: str, shown: str) -> None:
         """Let `replace_names` put `shown` in place of a name, from now on."""
@@ -111,7 +135,17 @@ class Roll:
 
         To be called when all people have been added.
         """
+        if self._first_words.isdisjoint(_words_in(text)):
+            return text  # as almost every line of code: the pattern is long
         return self._pattern_of_names.sub(self._shown_for_match, text)
+
+    @functools.cached_property
+    def _first_words(self) -> frozenset[str]:
+        """The first word of every name that is replaced, in lower case."""
+        words = set()
+        for name in self._shown_by_name:
+            words.update(_words_in(name)[:1])
+        return frozenset(words)
 
     def _shown_for_match(self, match: re.Match[str]) -> str:
         """Return what is put for a name that the pattern found; the name itself, if nothing is."""
@@ -145,7 +179,7 @@ def all_names_of(row: SubmissionRow) -> set[str]:
     """Return everything that a student and the submissions are called."""
     names = {row.submission, row.student, row.identifier}
     if row.roster:
-        names |= {*row.roster.all_names}
+        names |= {*row.roster.all_names, row.roster.sorted_as}
     for attempt in row.attempts:
         names.add(attempt.submission)
     stripped = {name.strip() for name in names if name}
@@ -166,9 +200,11 @@ def pseudonym_of(name: str, secret: bytes) -> str:
     return f"{colour}-{sprite}-{hashed[16:21]}"
 
 
-def nameless_author(row: SubmissionRow) -> Person:
+def nameless_author(row: SubmissionRow, author: Person) -> Person:
     """Return the author of an example, without any name."""
-    return Person("somebody", "", patterns_to_hide(row), anonymous=True)
+    return Person(
+        "somebody", "", patterns_to_hide(row), anonymous=True, hide_others=author.hide_others
+    )
 
 
 def patterns_to_hide(row: SubmissionRow) -> tuple[re.Pattern[str], ...]:
@@ -198,6 +234,11 @@ def _telling_parts(name: str) -> list[str]:
         if len(word) >= SHORTEST_PART and word[0].isupper():
             parts.append(word)
     return parts
+
+
+def _words_in(text: str) -> list[str]:
+    """Return the words of a text, in lower case, without underscores."""
+    return re.findall(r"[^\W_]+", text.lower())
 
 
 # A name is not followed by what makes it a file's: "_1026_55025_day8.7z".

@@ -276,10 +276,11 @@ class _SourceReader:
             placed = ListedFile(path, file.size, file.fetch)
             if ending_of(path, SOURCES):
                 self.take_source(placed)
-            elif ending_of(path, STRANGE_ARCHIVES):
-                self._add_note(path, _unsupported_archive(path))
             elif not ending_of(path, ARCHIVES):
-                self.other_files += 1
+                if ending_of(path, STRANGE_ARCHIVES):
+                    self._add_note(path, _unsupported_archive(path))
+                else:
+                    self.other_files += 1
             elif depth < DEEPEST_ARCHIVE:
                 self.waiting.append(_WaitingArchive(placed, depth + 1))
             else:

@@ -905,3 +905,41 @@ def test_a_column_with_dates_of_an_unknown_name_is_told(term: Path) -> None:  # 
     assert "the column 'came in at' has dates, and is not known" in dojo("init", term / "class")
     table.write_text(f"id,name,submitted\n{lines}", encoding="utf-8")
     assert "has dates" not in dojo("init", term / "class")
+
+
+def test_who_is_absent_and_marked_in_part_is_still_to_mark(marked: Path) -> None:
+    out = marked / "out"
+    (marked / "class" / "roster.csv").write_text("id,name\nada,Ada\nbo,Bo\ncy,Cy\n4,Dora\n")
+    course = marked / "class" / "course.toml"
+    course.write_text("roster = 'roster.csv'\n" + course.read_text())
+    grade(out, course=course)
+    assert row_of(out, "Dora").to_grade == []
+    dojo("override", "Dora", "report::1", "--points", "2", "--out", out)
+    assert row_of(out, "Dora").to_grade == ["Report"]
+    assert "1 to mark by hand Report: Dora" in dojo("status", out)
+    assert "Report" in dojo("marks", "--out", out)
+    said = dojo("feedback", out, "--out", marked / "pages")
+    assert "(Report), with 0 points for it until then: Dora" in said
+    page = (marked / "pages" / "students" / "Dora.html").read_text(encoding="utf-8")
+    assert "Still to be graded by hand: Report." in page
+    assert "Still to be graded by hand: Report" in (marked / "pages" / "feedback.csv").read_text()
+
+
+def test_words_in_the_wrong_place_are_told(marked: Path) -> None:
+    out = ("--out", marked / "out")
+    said = dojo("override", "01", "ada", "--points", "1", *out, fails=True)
+    assert "STUDENT stands before CHECK or EXERCISE: dojo override ada 01" in said
+    assert "cy has no review that is ticked off" in dojo("review", "cy", "--undo", *out, fails=True)
+    course = marked / "class" / "course.toml"
+    course.write_text("[groups]\nt1 = ['ada', 'bo']\n")
+    grade(marked / "out", course=course)
+    said = dojo("remove", "t1", *out, fails=True)
+    assert "t1 is a group; name its members: ada, bo" in said
+
+
+def test_a_course_file_is_not_made_where_it_is_not_meant(term: Path) -> None:  # noqa: F811
+    new = term / "submisions"
+    assert f"There was no folder {new}: it was made." in dojo("init", new)
+    said = dojo("init", term / "out", fails=True)
+    assert "holds results of `dojo grade`; the course file lies beside the submissions" in said
+    assert not (term / "out" / "course.toml").exists()

@@ -194,6 +194,37 @@ def test_what_the_course_file_changes_is_said_and_logged(term: Path) -> None:
     assert str(outcome.changes[0]).startswith("cy: 20 of 20; 0 → 8 of 8 in the exercises")
 
 
+def test_who_is_absent_no_longer_or_from_now_on_is_a_change(term: Path) -> None:
+    """By a new submission, or by the course file alone."""
+    (term / "roster.csv").write_text("id,name\nada,Ada One\n2,Bo Bell\n3,Eve Fay\n")
+    course = term / "class" / "course.toml"
+    course.write_text(
+        "points = 20\nroster = '../roster.csv'\n[groups]\nt1 = ['Ada One', 'Eve Fay']\n"
+    )
+    outcome, rows, _ = grade(term / "out", term / "class" / "ada")
+    assert (rows["Eve Fay"].final.points, rows["Bo Bell"].status) == (20, SubmissionStatus.ABSENT)
+    assert outcome.changes == []
+    assert outcome.tally.changed_by_rules[0] == "Ada One (ada): 8 of 8 → 20 of 20"
+    assert not any("absent" in change for change in outcome.tally.changed_by_rules)
+    course.write_text("points = 20\nroster = '../roster.csv'\n")
+    outcome, _, _ = grade(term / "out")
+    assert outcome.tally.changed_by_rules == ["Eve Fay: 20 → absent"]
+    hand_in(term / "class" / "Eve Fay", RIGHT)
+    hand_in(term / "class" / "gil", RIGHT)
+    outcome, _, _ = grade(term / "out", term / "class" / "Eve Fay", term / "class" / "gil")
+    assert [str(change) for change in outcome.changes] == [
+        "Eve Fay: 20 of 20; absent → 8 of 8 in the exercises"
+    ]
+    assert outcome.tally.changed_by_rules == []
+    with (term / "out" / "history.csv").open(encoding="utf-8-sig", newline="") as file:
+        lines = [list(line.values())[1:7] for line in csv.DictReader(file)]
+    assert [line for line in lines if line[0] == "Eve Fay"] == [
+        ["Eve Fay", "Eve Fay", "20", "", "20", "settings"],
+        ["Eve Fay", "Eve Fay", "", "20", "20", "new attempt"],
+    ]
+    assert "gil" not in {line[0] for line in lines}
+
+
 def test_another_attempt_of_another_name_is_a_change(term: Path) -> None:
     (term / "roster.csv").write_text(
         "id,name,github\n1,Ada One,ada\n2,Bo Bell,\n", encoding="utf-8"
@@ -880,10 +911,10 @@ def test_results_are_nobodys_submission(term: Path) -> None:
     (term / "class" / "graded" / "report").mkdir()
     again, same, _ = grade(term / "class" / "graded", term / "class")
     assert (same, again.ran) == (rows, 0)
-    _, inside, _ = grade(term / "class", term / "class")
-    (term / "class" / "report").mkdir()
-    _, others, _ = grade(term / "class", term / "class")
-    assert inside.keys() == others.keys() == rows.keys()
+    for out in (term / "class", term / "class" / "ada", term / "class" / "ada" / "out"):
+        with pytest.raises(BadClass, match="is a folder of submissions, among which results"):
+            grade(out, term / "class")
+        assert not (out / ".dojo").exists()
     with pytest.raises(
         BadClass, match="out holds results of `dojo grade`; give the folder of submissions"
     ):

@@ -434,3 +434,18 @@ def test_what_is_unpacked_in_vain_counts(tmp_path: Path) -> None:
         )
         >= 3
     )
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".TGZ", ".tar", ".zip"])
+def test_archives_in_a_folder_are_those_that_are_read_by_themselves(
+    tmp_path: Path, ending: str
+) -> None:
+    data = tarred((FILE, SOURCE), mode="w" if ending == ".tar" else "w:gz")
+    if ending == ".zip":
+        data = zipped((FILE, SOURCE))
+    write(tmp_path / "ada" / f"hw{ending}", data)
+    found = submitted(tmp_path / "ada")
+    assert (paths(found), found.notes) == ([f"hw{ending}/{FILE}"], ())
+    write(tmp_path / "bo" / "hw.tar.bz2", b"BZh")
+    said = "hw.tar.bz2 is an archive of a kind that is not supported (.tar.bz2); hand in a .zip."
+    assert submitted(tmp_path / "bo").problem == said
