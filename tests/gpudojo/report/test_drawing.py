@@ -195,7 +195,10 @@ def test_names_are_hidden_in_texts_but_words_stay() -> None:
         f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} "
         "and maximum 14711"
     )
-    assert nameless_author(row("ada")).hide_names("by ada, in Canada") == "by somebody, in Canada"
+    assert (
+        nameless_author(row("ada"), person).hide_names("by ada, in Canada")
+        == "by somebody, in Canada"
+    )
     assert patterns_to_hide(row(" ")) == ()
 
 
