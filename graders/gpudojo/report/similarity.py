@@ -388,14 +388,6 @@ def _mark_lines(block: SourceBlock, marked: set[int]) -> ShownBlock:
     return ShownBlock(title, lines)
 
 
-def _hide_names(block: ShownBlock | None, person: Person) -> ShownBlock | None:
-    """Return a block without what would identify an anonymous author, or others."""
-    if block is None:
-        return None
-    lines = [line._replace(text=person.hide_names(line.text)) for line in block.lines]
-    return ShownBlock(person.hide_names(block.title), lines)
-
-
 def similarity_page(
     people: list[Person],
     works: Mapping[int, ComparedWork],
@@ -416,10 +408,7 @@ def similarity_page(
     pairs = similar_pairs(works, given, author_of)
     compared = []
     for pair in pairs[:MOST_PAIRS]:
-        blocks = []
-        for left, right in side_by_side(works[pair.one], works[pair.other], given):
-            shown = _hide_names(left, people[pair.one]), _hide_names(right, people[pair.other])
-            blocks.append(shown)
+        blocks = side_by_side(works[pair.one], works[pair.other], given)
         compared.append((pair, blocks))
     return render_page(
         "similarity.html",
