@@ -73,8 +73,8 @@ def _plan_with_hooks(func: Any, plan: Plan) -> Plan:
     return plan
 
 
-# The function with which `singledispatch` puts bases in order. A Python that calls it otherwise has
-# None here, and refuses functions for both a class of torch and its parameters.
+# The function with which `singledispatch` puts bases in order. In a Python without it this is None,
+# and `singledispatch` raises RuntimeError ("Inconsistent hierarchy") for tensors of the device.
 _MERGING: Final = getattr(vars(functools).get("_c3_merge"), "__code__", None)
 
 
